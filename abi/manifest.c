@@ -30,9 +30,9 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
 }
 
 static bool role_in_pass(uint32_t role, uint32_t pass) {
-  if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS || role == LUATTN_ROLE_REACH ||
-      role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER || role == LUATTN_ROLE_BLOCK_TABLE ||
-      role == LUATTN_ROLE_TILE_TABLE || role == LUATTN_ROLE_APPEND)
+  if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
+      role == LUATTN_ROLE_TILE_BITMAP || role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER ||
+      role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE || role == LUATTN_ROLE_APPEND)
     return true;
   return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST) ==
          (pass == LUATTN_FORWARD);
@@ -88,7 +88,7 @@ static bool has_parameters(const image_manifest *m) {
 
 static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "num_entries", m->num_entries, 1, MANIFEST_MAX_ENTRIES));
-  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false,
+  bool finishes = false, rounds = false, adds = false, norms = false, bitmaps = false, orders = false, sorts = false,
        lists = false, attends = false;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const manifest_entry *e = &m->entry[i];
@@ -108,7 +108,7 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
     rounds = rounds || e->role == LUATTN_ROLE_ROUND;
     adds = adds || e->role == LUATTN_ROLE_DKDV;
     norms = norms || e->role == LUATTN_ROLE_NORMS;
-    reaches = reaches || e->role == LUATTN_ROLE_REACH;
+    bitmaps = bitmaps || e->role == LUATTN_ROLE_TILE_BITMAP;
     orders = orders || e->role == LUATTN_ROLE_TILE_ORDER;
     sorts = sorts || e->role == LUATTN_ROLE_TILE_TABLE;
     lists = lists || e->role == LUATTN_ROLE_SPLIT_LIST;
@@ -127,7 +127,7 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   if (m->decode && !attends)
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: entries: no decode kernel whose tiles could be split; compile it again");
-  if (norms != reaches)
+  if (norms != bitmaps)
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: entries: one of the norms of q and k and of the tiles that they leave is missing; "
                        "compile it again");
@@ -334,7 +334,7 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
       .num_saved = (int)m->num_saved,
       .draws_tiles = (int)m->draws_tiles,
       .can_split = (int)m->can_split,
-      .can_skip = has_role(m, LUATTN_ROLE_REACH),
+      .can_skip = has_role(m, LUATTN_ROLE_TILE_BITMAP),
       .max_len = m->max_len,
       .second_code = m->second_code,
       .source_hash = {m->source_hash[0], m->source_hash[1]},

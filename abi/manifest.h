@@ -12,22 +12,22 @@
 
 /* The kind of an entry, from which the runtime derives its grid. */
 typedef enum luattn_role {
-  LUATTN_ROLE_STATS,   /* block minima and maxima of an integer input; grid (blocks, rows, stat). Absent where
+  LUATTN_ROLE_STATS, /* block minima and maxima of an integer input; grid (blocks, rows, stat). Absent where
                         * PREPARE computes them */
-  LUATTN_ROLE_MOD,     /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
-  LUATTN_ROLE_NORMS,   /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q|
+  LUATTN_ROLE_MOD,   /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
+  LUATTN_ROLE_NORMS, /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q|
                         * too, and of lse: (positions / tile_m, heads, batch * 2) */
-  LUATTN_ROLE_REACH,   /* bitmap of the tiles of FORWARD or DKDV that are not skipped; grid (q tiles, heads,
+  LUATTN_ROLE_TILE_BITMAP, /* bitmap of the tiles of FORWARD or DKDV that are not skipped; grid (q tiles, heads,
                         * batch), in backward (groups of 4 x 32 q tiles of a kv tile, 32 per warp; heads;
                         * batch); tile_m and tile_n are the main entry's */
-  LUATTN_ROLE_FORWARD, /* grid (ceil(q_len / tile_m), heads, batch) */
-  LUATTN_ROLE_PREPARE, /* backward rows; grid (ceil(q_len / tile_m), heads, batch) */
-  LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch), or the resident blocks of a
+  LUATTN_ROLE_FORWARD,     /* grid (ceil(q_len / tile_m), heads, batch) */
+  LUATTN_ROLE_PREPARE,     /* backward rows; grid (ceil(q_len / tile_m), heads, batch) */
+  LUATTN_ROLE_DKDV,        /* grid (ceil(kv_len / tile_n), heads_kv, batch), or the resident blocks of a
                         * persistent kernel; may add into dq_acc */
-  LUATTN_ROLE_DQ,      /* grid (ceil(q_len / tile_m), heads, batch) */
-  LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3)
+  LUATTN_ROLE_DQ,          /* grid (ceil(q_len / tile_m), heads, batch) */
+  LUATTN_ROLE_FINISH, /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3)
                         */
-  LUATTN_ROLE_ROUND,   /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
+  LUATTN_ROLE_ROUND,  /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
   LUATTN_ROLE_TILE_BITS,  /* tile bits of a mask from data; grid (32 columns of cells, 8 rows of cells, sets) */
   LUATTN_ROLE_TILE_ORDER, /* the order of FORWARD's or DKDV's tiles by tile bits; grid (sets of the order, 1, 1); or all
                            * orders of a batch: (sets of bits, LUATTN_ORDERS, 1) */

@@ -89,27 +89,27 @@ typedef struct LuattnTensors {
 
 /* Workspace; abi/workspace.h computes the sizes. */
 typedef struct LuattnScratch {
-  void *bwd_rows;  /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
+  void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
                     * by prepare, read by the main kernels */
-  void *dq_acc;    /* Real [batch][heads][q_len][head_dim], or null. Zeroed by the runtime, in the sm90 family
+  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], or null. Zeroed by the runtime, in the sm90 family
                     * by prepare, unless the first contribution is stored instead of added (work/dq_order.cuh,
                     * sm90/bwd/dq_first_store.cuh). Where luattn_dkdv adds into it, a head has the layout, and
                     * in the sm90 family the row count, of sink/dq_acc.cuh */
-  void *dk_acc;    /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family laid
+  void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family laid
                     * out as dq_acc */
-  void *dv_acc;    /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; same layout */
-  unsigned *turns; /* dQ order. In a deterministic backward that adds into dq_acc: the semaphores of
+  void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; same layout */
+  unsigned *dq_order;     /* dQ order. In a deterministic backward that adds into dq_acc: the semaphores of
                     * work/dq_order.cuh, zeroed by the runtime, in the sm90 family by prepare. In the other
                     * backward kernels of the sm90 family: a work counter (sm90/bwd/bwd_pipeline.cuh) and,
-                    * where the kernel adds into dq_acc, from LUATTN_TURNS_FIRST on a number for each q tile
+                    * where the kernel adds into dq_acc, from LUATTN_DQ_ORDER_FIRST on a number for each q tile
                     * of a head (sm90/bwd/dq_first_store.cuh); set by prepare */
-  unsigned *tickets; /* work counter: the number of tiles drawn so far (work/tile_scheduler.cuh), 0 before and
+  unsigned *work_counter; /* work counter: the number of tiles drawn so far (work/tile_scheduler.cuh), 0 before and
                       * after a launch; or null */
   /* Tile skipping (around/before/tile_skipping.cuh), else null. For each LUATTN_NORM_ROWS positions: */
   float *norm_k;                /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: an upper bound of |k| */
   float *norm_q, *least_lse;    /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: an upper bound of
                                  * |q|, and the least lse of rows that keep something */
-  unsigned *visits;             /* tile bitmap: [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the
+  unsigned *tile_bitmap;        /* tile bitmap: [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the
                                  * last axis rounded up to a multiple of 32; 1: the tile is computed */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract/contract.cuh */
 } LuattnScratch;

@@ -30,15 +30,15 @@ ABI_FN workspace_count workspace_packed_rows(workspace_count first, workspace_co
 /* The number of blocks for a kv tile of the main backward kernel: two where blocks of 64 positions work in pairs. */
 ABI_FN int workspace_blocks_together(int in_pairs, int tile_n) { return in_pairs && tile_n == 64 ? 2 : 1; }
 
-/* LuattnScratch.turns: the index of the first q tile's entry, which follows the work counter. */
-#define LUATTN_TURNS_FIRST 32
+/* LuattnScratch.dq_order: the index of the first q tile's entry, which follows the work counter. */
+#define LUATTN_DQ_ORDER_FIRST 32
 /* Numbers of a q tile: one; in the sm80 family one for each warp's part of it; where blocks work in
  * pairs one for each block of the cluster (templates/work/dq_order.cuh, templates/sm90/bwd/dq_first_store.cuh). */
-ABI_FN int workspace_turns(int in_pairs, int threads, int tile_n) {
+ABI_FN int workspace_dq_orders(int in_pairs, int threads, int tile_n) {
   return in_pairs ? workspace_blocks_together(in_pairs, tile_n) : threads / 32;
 }
 
-/* LuattnScratch.visits: the number of 32-bit words of a tile bitmap, which has one bit per tile. */
+/* LuattnScratch.tile_bitmap: the number of 32-bit words of a tile bitmap, which has one bit per tile. */
 ABI_FN workspace_count workspace_words(workspace_count tiles) { return (tiles + 31) / 32; }
 
 /* Tile bits (LuattnTileBits): positions of a cell, and pairs of words of a line of so many cells. */

@@ -70,9 +70,9 @@ static double counters(const image_manifest *m, const sizes *s, bool dq) {
     const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_DKDV) continue;
     const bool counts = dq && m->accumulates_dq && (t->is_resident || m->deterministic);
-    const int each = workspace_turns(t->pairs_blocks, (int)e->threads, (int)e->tile_n);
+    const int each = workspace_dq_orders(t->pairs_blocks, (int)e->threads, (int)e->tile_n);
     const double tiles = counts ? ceil(s->q_len / e->tile_m) : 0;
-    if (t->is_resident || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles * each);
+    if (t->is_resident || counts) bytes += 4 * (LUATTN_DQ_ORDER_FIRST + s->batch * s->heads * tiles * each);
   }
   return bytes;
 }
@@ -93,15 +93,15 @@ static double ordered(const image_manifest *m, const sizes *s) {
 }
 
 /* Counts norms and the tile bitmap, if tiles in which P vanishes are skipped. */
-static double visits(const image_manifest *m, const sizes *s) {
+static double tile_bitmap_bytes(const image_manifest *m, const sizes *s) {
   const bool backward = m->pass == LUATTN_BACKWARD;
   const double least = backward ? LUATTN_SKIP_BACKWARD : LUATTN_SKIP_FORWARD;
   double bytes = 0;
   if (backward && s->batch > LUATTN_MAX_BATCH / 2) return 0;
-  if (!has_role(m, LUATTN_ROLE_REACH) || s->q_len < least || s->kv_len < least) return 0;
+  if (!has_role(m, LUATTN_ROLE_TILE_BITMAP) || s->q_len < least || s->kv_len < least) return 0;
   for (uint32_t i = 0; i < m->num_entries; i++) {
     const manifest_entry *e = &m->entry[i];
-    if (e->role != LUATTN_ROLE_REACH) continue;
+    if (e->role != LUATTN_ROLE_TILE_BITMAP) continue;
     const int together = backward ? workspace_blocks_together(true, (int)e->tile_n) : 1;
     const double q_tiles = ceil(s->q_len / e->tile_m), kv_tiles = ceil(s->kv_len / e->tile_n / together);
     const double words = backward ? kv_tiles * (double)workspace_words((int64_t)q_tiles)
@@ -133,7 +133,7 @@ static double workspace(const image_manifest *m, const sizes *s) {
   if (finish && dv && m->has_value_mod) bytes += padded_kv * s->dim_v * s->real;
   for (uint32_t i = 0; i < m->num_stats; i++)
     bytes += input_count(&m->input[m->stat[i].input], s) / m->stat[i].block * 8;
-  return bytes + visits(m, s);
+  return bytes + tile_bitmap_bytes(m, s);
 }
 
 static luattn_status estimate_of(const image_manifest *m, const sizes *s, luattn_memory_estimate *out,

@@ -69,7 +69,7 @@ int64_t sizes_kv_blocks(const image_manifest *m, const manifest_entry *dkdv, con
   return ceil_div(p->shape.kv_len, dkdv->tile_n * together) * together;
 }
 
-void sizes_of_visits(const image_manifest *m, const LuattnParams *p, int64_t *rows, int64_t *words) {
+void sizes_of_tile_bitmap(const image_manifest *m, const LuattnParams *p, int64_t *rows, int64_t *words) {
   const bool forward = m->pass == LUATTN_FORWARD;
   const manifest_entry *main = sizes_entry(m, forward ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV);
   *rows = *words = 0;

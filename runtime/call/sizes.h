@@ -38,7 +38,7 @@ int64_t sizes_blocks_together(const image_manifest *m, const manifest_entry *dkd
 int64_t sizes_kv_blocks(const image_manifest *m, const manifest_entry *dkdv, const LuattnParams *p);
 
 /* The tile bitmap's size: rows of tiles of a head, and 32-bit words of each (work/tile_walk.cuh, Visits). */
-void sizes_of_visits(const image_manifest *m, const LuattnParams *p, int64_t *rows, int64_t *words);
+void sizes_of_tile_bitmap(const image_manifest *m, const LuattnParams *p, int64_t *rows, int64_t *words);
 
 /* What common/pairs.h asks of an input. */
 pairs_sizes sizes_of_pairs(const image_manifest *m, uint32_t input, const LuattnParams *p);

@@ -44,8 +44,8 @@ static luattn_status place_counter(const luattn_kernel *k, const void *workspace
   if (k->counters == NULL) return LUATTN_OK;
   unsigned *counter = counter_find(k->counters, k->driver, workspace, stream);
   if (counter == NULL)
-    return launch_zero(k, p->scratch.tickets, sizeof *p->scratch.tickets, "the work counter", stream, err);
-  p->scratch.tickets = counter;
+    return launch_zero(k, p->scratch.work_counter, sizeof *p->scratch.work_counter, "the work counter", stream, err);
+  p->scratch.work_counter = counter;
   return LUATTN_OK;
 }
 

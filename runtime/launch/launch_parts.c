@@ -16,7 +16,7 @@
 /* A work counter, which is used only if none of the kernel's own is free. */
 static luattn_status take_counter(const args_call *c, prepared *p) {
   LuattnScratch *to = &p->all.dense.scratch;
-  if (c->info->draws_tiles) to->tickets = room_take(&p->room, sizeof *to->tickets, 1, 1, 1, 1);
+  if (c->info->draws_tiles) to->work_counter = room_take(&p->room, sizeof *to->work_counter, 1, 1, 1, 1);
   return LUATTN_OK;
 }
 
@@ -37,7 +37,7 @@ static const struct {
     [LUATTN_ROLE_STATS] = {stats_take, NULL, stats_grid},
     [LUATTN_ROLE_MOD] = {modified_take, NULL, modified_grid},
     [LUATTN_ROLE_NORMS] = {NULL, NULL, tile_bitmap_norms_grid}, /* room: with the bitmap's */
-    [LUATTN_ROLE_REACH] = {tile_bitmap_take, NULL, tile_bitmap_grid},
+    [LUATTN_ROLE_TILE_BITMAP] = {tile_bitmap_take, NULL, tile_bitmap_grid},
     [LUATTN_ROLE_FORWARD] = {take_counter, NULL, forward_grid},
     [LUATTN_ROLE_PREPARE] = {backward_rows_take, NULL, backward_rows_grid},
     [LUATTN_ROLE_DKDV] = {kv_splits_take, NULL, dkdv_grid},

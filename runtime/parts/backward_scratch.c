@@ -37,16 +37,16 @@ static bool adds_dq(const image_manifest *m) {
 }
 
 /* Counters for the q tiles of a head (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
-static int64_t num_turns(const image_manifest *m, const LuattnParams *p) {
+static int64_t num_dq_orders(const image_manifest *m, const LuattnParams *p) {
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_DKDV);
-  const int each = workspace_turns(manifest_traits(m)->pairs_blocks, (int)main->threads, (int)main->tile_n);
+  const int each = workspace_dq_orders(manifest_traits(m)->pairs_blocks, (int)main->threads, (int)main->tile_n);
   return ceil_div(p->shape.q_len, main->tile_m) * each;
 }
 
 /* The work counter, and a counter for each q tile: the semaphore of the dQ order, or the flag of the first
  * store. */
 static int64_t num_counters(const image_manifest *m, const LuattnParams *p) {
-  return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->shape.batch * p->shape.heads * num_turns(m, p) : 0);
+  return LUATTN_DQ_ORDER_FIRST + (adds_dq(m) ? (int64_t)p->shape.batch * p->shape.heads * num_dq_orders(m, p) : 0);
 }
 
 /* ---- rows ---- */
@@ -93,8 +93,8 @@ static void take_ordered(room *w, const args_call *c, LuattnParams *p) {
   const image_manifest *m = c->info;
   const size_t limbs = (size_t)workspace_limbs((int)args_real_size(m)) * sizeof(unsigned long long);
   if (adds_dq(m) && !sizes_draws_kv(m)) {
-    const int64_t count = (int64_t)p->shape.batch * p->shape.heads * num_turns(m, p);
-    p->scratch.turns = room_take(w, sizeof *p->scratch.turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
+    const int64_t count = (int64_t)p->shape.batch * p->shape.heads * num_dq_orders(m, p);
+    p->scratch.dq_order = room_take(w, sizeof *p->scratch.dq_order, LUATTN_DQ_ORDER_FIRST + count, 1, 1, 1);
   }
   p->schedule.batches_in_turn = 0;
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
@@ -118,7 +118,7 @@ static void take_sums(const args_call *c, prepared *out) {
              by_prepare = manifest_traits(m)->prepares_sums;
   if (adds && by_prepare)
     p->scratch.dq_acc = room_take(w, args_real_size(m), p->shape.heads, all_q_rows(c, p, true), m->head_dim, 1);
-  if (sizes_draws_kv(m)) p->scratch.turns = room_take(w, sizeof *p->scratch.turns, num_counters(m, p), 1, 1, 1);
+  if (sizes_draws_kv(m)) p->scratch.dq_order = room_take(w, sizeof *p->scratch.dq_order, num_counters(m, p), 1, 1, 1);
   out->sums = w->used;
   if (adds && !by_prepare)
     p->scratch.dq_acc = room_take(w, args_real_size(m), p->shape.heads, all_q_rows(c, p, true), m->head_dim, 1);

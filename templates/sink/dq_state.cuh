@@ -6,15 +6,15 @@
 #include "work/sequence.cuh"
 #include "work/tile_bits.cuh"
 
-// The number of entries that a q tile has in p.scratch.turns.
+// The number of entries that a q tile has in p.scratch.dq_order.
 template <class Config>
-inline constexpr int turns_of_tile = workspace_turns(true, Config::threads, Config::tile_n);
+inline constexpr int dq_orders_of_tile = workspace_dq_orders(true, Config::threads, Config::tile_n);
 // The first entry of the q tile whose first row is `first`.
 template <class Config>
 LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
-  return p.scratch.turns + LUATTN_TURNS_FIRST +
+  return p.scratch.dq_order + LUATTN_DQ_ORDER_FIRST +
          SequenceOf<Config>::template q_tile_index<Config::tile_m>(p, b, h, first / Config::tile_m) *
-             turns_of_tile<Config>;
+             dq_orders_of_tile<Config>;
 }
 
 // The state of a q tile's first store (sm90/bwd/dq_first_store.cuh). 0 also says that no block has added

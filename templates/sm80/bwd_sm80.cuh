@@ -584,10 +584,10 @@ struct BwdSm80 {
     else
       out = static_cast<float *>(p.scratch.dq_acc) + (i64(site.b) * site.heads(p) + site.h) * site.q_end(p) * D;
     if constexpr (Need::dq_in_order) {
-      static_assert(workspace_turns(false, threads, N) == warps);
+      static_assert(workspace_dq_orders(false, threads, N) == warps);
       // A warp has the same part of a q tile in every block.
-      u32 *turn =
-          p.scratch.turns + LUATTN_TURNS_FIRST + site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
+      u32 *turn = p.scratch.dq_order + LUATTN_DQ_ORDER_FIRST +
+                  site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
       turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
       write_dq<0>(out, index * M + first_q, first_d * 16);
       turn_pass(turn, kv_tile());

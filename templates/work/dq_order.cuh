@@ -14,7 +14,7 @@
 // a block begins with the diagonal, where it is the first, and by then every block above it has finished its
 // second q tile.
 //
-// p.scratch.turns[0] is the work counter, and the semaphores begin at LUATTN_TURNS_FIRST. The runtime zeroes
+// p.scratch.dq_order[0] is the work counter, and the semaphores begin at LUATTN_DQ_ORDER_FIRST. The runtime zeroes
 // all of them, and dq_acc, before each launch. In the sm90 family luattn_prepare zeroes them instead, and
 // dq_acc is not zeroed: the first block of a q tile stores its part, and luattn_finish takes a q tile as 0 if
 // nobody has written its semaphore.
@@ -85,9 +85,9 @@ template <bool Ordered>
 __device__ __forceinline__ KvBlock KvBlock::drawn(const LuattnParams &p) {
   if constexpr (Ordered)
     if (tile_order_of(p).tiles != nullptr)
-      return kv_block_in_order(tile_order_of(p), atomicAdd(p.scratch.turns, 1u), gridDim.y,
+      return kv_block_in_order(tile_order_of(p), atomicAdd(p.scratch.dq_order, 1u), gridDim.y,
                                gridDim.y * u32(p.shape.batch), u32(p.schedule.num_splits), 256);
-  return kv_block_of(atomicAdd(p.scratch.turns, 1u), gridDim.x, gridDim.y, gridDim.y * u32(p.shape.batch),
+  return kv_block_of(atomicAdd(p.scratch.dq_order, 1u), gridDim.x, gridDim.y, gridDim.y * u32(p.shape.batch),
                      u32(p.schedule.num_splits),
                      256);  // a multiprocessor may have two blocks
 }

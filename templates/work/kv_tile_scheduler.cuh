@@ -9,7 +9,7 @@ template <class Config>
 inline constexpr u32 tiles_together = Config::head_dim <= 64 ? 256 : 128;
 
 // Schedules the kv tiles of persistent blocks, or of clusters of `Together` blocks. They draw one tile after
-// another from a counter at p.scratch.turns. One warp draws.
+// another from a counter at p.scratch.dq_order. One warp draws.
 template <class Spec, class Config, int Together = 1>
 struct KvTileScheduler {
   // A block may take a kv tile of all batches, which fixes the order of its additions to a gradient.
@@ -29,7 +29,7 @@ struct KvTileScheduler {
         heads(u32(params.shape.heads_kv) * batch) {}
   __device__ __forceinline__ u32 draw_ticket() const {
     u32 ticket = 0;
-    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.turns, 1u);
+    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.dq_order, 1u);
     return uniform(ticket);
   }
   __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }

@@ -14,7 +14,7 @@ struct PackedKvTileScheduler {
   __device__ __forceinline__ explicit PackedKvTileScheduler(const LuattnParams &params) : p(params) {}
   __device__ __forceinline__ u32 draw_ticket() const {
     u32 ticket = 0;
-    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.turns, 1u);
+    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.dq_order, 1u);
     return uniform(ticket);
   }
   __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }

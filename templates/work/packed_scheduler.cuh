@@ -29,7 +29,7 @@ struct PackedTileScheduler : TileScheduler<true, BatchesTogether> {
     return {int(at.tile), int(h), int(at.entry), int(quotient(h, p.order.group))};
   }
   __device__ __forceinline__ void draw() {
-    if (threadIdx.x % 32 == 0) this->drawn = atomicInc(p.scratch.tickets, tiles - 1);
+    if (threadIdx.x % 32 == 0) this->drawn = atomicInc(p.scratch.work_counter, tiles - 1);
   }
 };
 

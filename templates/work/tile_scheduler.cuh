@@ -119,7 +119,7 @@ struct TileScheduler {
   }
   __device__ __forceinline__ void draw() {
     if constexpr (Masked)
-      if (threadIdx.x % 32 == 0) drawn = atomicInc(p.scratch.tickets, p.order.tiles - 1);
+      if (threadIdx.x % 32 == 0) drawn = atomicInc(p.scratch.work_counter, p.order.tiles - 1);
   }
   __device__ __forceinline__ void advance() {
     if constexpr (Masked)

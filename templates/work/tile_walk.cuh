@@ -67,7 +67,7 @@ struct Visits {
   __device__ __forceinline__ Visits() : words(nullptr) {}
   // Row `row` of the `rows` bitmap rows of a head. A row has `tiles` bits.
   __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
-      : words(p.scratch.visits) {
+      : words(p.scratch.tile_bitmap) {
     if (words != nullptr) words += ((i64(s.b) * Site::heads(p) + s.h) * rows + row) * workspace_words(tiles);
   }
   __device__ __forceinline__ bool has(int tile) const {

@@ -123,7 +123,7 @@ static const bad_field bad_fields[] = {
     {FIELD(entry[1].threads), 1025, "entry: threads: is 1025, expected 32 to 1024"},
     {FIELD(entry[1].shared_bytes), 1u << 21, "entry: shared_bytes"},
     {FIELD(entry[1].role), LUATTN_ROLE_NORMS, "one of the norms of q and k and of the tiles"},
-    {FIELD(entry[1].role), LUATTN_ROLE_REACH, "one of the norms of q and k and of the tiles"},
+    {FIELD(entry[1].role), LUATTN_ROLE_TILE_BITMAP, "one of the norms of q and k and of the tiles"},
     {FIELD(entry[2].tile_m), 0, "entry: tile_m"},
     {FIELD(entry[3].tile_m), 0, "entry: tile_m"},
     {FIELD(entry[3].tile_n), 0, "entry: tile_n"},

@@ -145,15 +145,15 @@ static void counters(void **state) {
   unsigned *counter[OWN];
   for (int i = 0; i < OWN; ++i) {
     p.args.workspace = workspace_number(&p, i);
-    counter[i] = launch_again(kernel, &p)->params.scratch.tickets;
+    counter[i] = launch_again(kernel, &p)->params.scratch.work_counter;
     assert_int_equal(fake_num_events(), 3); /* kernels only, no fills */
     assert_int_equal(*counter[i], 0);
     for (int j = 0; j < i; ++j) assert_true(are_apart(counter[i], counter[j]));
   }
   for (int i = OWN - 1; i >= 0; i -= 51) {
     p.args.workspace = workspace_number(&p, i);
-    assert_ptr_equal(launch_again(kernel, &p)->params.scratch.tickets, counter[i]);
-    assert_ptr_not_equal(launch_again(other, &p)->params.scratch.tickets, counter[i]);
+    assert_ptr_equal(launch_again(kernel, &p)->params.scratch.work_counter, counter[i]);
+    assert_ptr_not_equal(launch_again(other, &p)->params.scratch.work_counter, counter[i]);
     assert_int_equal(fake_num_events(), 3);
   }
   luattn_kernel_unload(kernel);
@@ -167,7 +167,7 @@ static const unsigned *counter_on(const luattn_kernel *kernel, const problem *p,
   fake_reset();
   if (luattn_launch(kernel, &p->args, (void *)stream, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_int_equal(fake_num_events(), events);
-  return fake_get_event(events - 1)->params.scratch.tickets;
+  return fake_get_event(events - 1)->params.scratch.work_counter;
 }
 
 /* More workspaces than a kernel has counters for: a launch then takes its stream's counter, and nothing is
@@ -250,7 +250,7 @@ static void backward_sm90(void **state) {
   launch(&p, NULL);
   const fake_event *e = fake_get_event(5);
   assert_launch(5, "luattn_dkdv", 3 * HEADS_KV * BATCH, 1, 1, 256, 200000);
-  assert_int_equal((char *)e->params.scratch.turns - (char *)e->params.scratch.dq_acc,
+  assert_int_equal((char *)e->params.scratch.dq_order - (char *)e->params.scratch.dq_acc,
                    (size_t)BATCH * HEADS * 112 * HEAD_DIM * 4); /* 100 rows */
   assert_map(&e->maps.q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * Q_LEN, 2 * HEAD_DIM * Q_LEN * HEADS}, 64);
@@ -264,8 +264,8 @@ static void backward_sm90(void **state) {
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
   e = fake_get_event(5); /* a semaphore per q tile, after the counter */
-  assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
-              4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 640 / 64));
+  assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.dq_order >=
+              4 * (LUATTN_DQ_ORDER_FIRST + BATCH * HEADS * 640 / 64));
   problem_close(&p);
   luattn_error err;
   problem_open(&p, LUATTN_BACKWARD);
@@ -288,15 +288,15 @@ static void backward_sm90_in_clusters(void **state) {
     if (p.info.entry[i].role == LUATTN_ROLE_DKDV) p.info.entry[i].tile_n = 64;
   launch(&p, NULL);
   assert_launch(5, "luattn_dkdv", 4 * HEADS_KV * BATCH, 1, 1, 256, 200000); /* 130 positions are 3 tiles */
-  assert_non_null(fake_get_event(5)->params.scratch.turns);
+  assert_non_null(fake_get_event(5)->params.scratch.dq_order);
   problem_resize(&p, BATCH, Q_LEN, 64 * 200); /* more than 132 multiprocessors */
   launch(&p, NULL);
   assert_launch(5, "luattn_dkdv", 132, 1, 1, 256, 200000);
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
   const fake_event *e = fake_get_event(5); /* a semaphore per q tile and block of a cluster */
-  assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
-              4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 2 * 640 / 64));
+  assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.dq_order >=
+              4 * (LUATTN_DQ_ORDER_FIRST + BATCH * HEADS * 2 * 640 / 64));
   problem_close(&p);
 }
 
@@ -411,14 +411,14 @@ static void impossible_splits(void **state) {
 }
 
 /* Inserts luattn_norms and luattn_reach before the main entry, which is the last but one of a backward. */
-static void add_reach(problem *p) {
+static void add_tile_bitmap(problem *p) {
   image_manifest *m = &p->info;
   const uint32_t at = m->num_entries - (m->pass == LUATTN_BACKWARD ? 2 : 1);
   memmove(&m->entry[at + 2], &m->entry[at], (m->num_entries - at) * sizeof *m->entry);
   m->entry[at] =
       (manifest_entry){.name = "luattn_norms", .role = LUATTN_ROLE_NORMS, .threads = 128, .tile_m = 128, .tile_n = 128};
-  m->entry[at + 1] =
-      (manifest_entry){.name = "luattn_reach", .role = LUATTN_ROLE_REACH, .threads = 128, .tile_m = 64, .tile_n = 48};
+  m->entry[at + 1] = (manifest_entry){
+      .name = "luattn_reach", .role = LUATTN_ROLE_TILE_BITMAP, .threads = 128, .tile_m = 64, .tile_n = 48};
   m->num_entries += 2;
 }
 
@@ -430,7 +430,7 @@ static void skips(luattn_pass pass) {
   problem p;
   problem_open(&p, pass);
   p.info.family = LUATTN_SM90;
-  add_reach(&p);
+  add_tile_bitmap(&p);
   p.args.skip = LUATTN_SKIP_ALWAYS;
   launch(&p, NULL);
   const size_t first = forward ? 2 : 3, count = fake_num_events();
@@ -448,12 +448,12 @@ static void skips(luattn_pass pass) {
   const size_t of_q = (BATCH * HEADS * NORMS_Q * 4 + 255) / 256 * 256;
   assert_ptr_equal(a->scratch.norm_q, forward ? NULL : behind);
   assert_ptr_equal(a->scratch.least_lse, forward ? NULL : behind + of_q);
-  assert_ptr_equal(a->scratch.visits, forward ? behind : behind + 2 * of_q);
+  assert_ptr_equal(a->scratch.tile_bitmap, forward ? behind : behind + 2 * of_q);
   for (int skip = LUATTN_SKIP_AUTO; skip <= LUATTN_SKIP_NEVER; skip += LUATTN_SKIP_NEVER) {
     p.args.skip = skip; /* lengths are too short to skip by default */
     launch(&p, NULL);
     assert_int_equal(fake_num_events(), count - 2);
-    assert_null(fake_get_event(at)->params.scratch.visits);
+    assert_null(fake_get_event(at)->params.scratch.tile_bitmap);
   }
   problem_resize(&p, 1, forward ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD, LUATTN_SKIP_FORWARD);
   p.args.skip = LUATTN_SKIP_AUTO;
@@ -506,7 +506,7 @@ static void many_batches_skip_nothing(void **state) {
   problem_open(&p, LUATTN_BACKWARD);
   p.info.family = LUATTN_SM90;
   p.info.has_key_mod = 0;
-  add_reach(&p);
+  add_tile_bitmap(&p);
   memmove(&p.info.entry[1], &p.info.entry[2], (--p.info.num_entries - 1) * sizeof *p.info.entry);
   luattn_kernel *kernel = load(&p);
   for (int i = 0; i < 2; ++i) {

@@ -194,8 +194,8 @@ static void backward_deterministic(void **state) {
     const size_t sizes[] = {BATCH * HEADS * rows * HEAD_DIM * 4,              /* dq_acc */
                             4 * (32 + (size_t)BATCH * HEADS * 2 * parts),     /* 100 rows are 2 tiles of 64 */
                             80 * HEADS, 80 * (size_t)5 * 16, 80 * (size_t)2}; /* slopes, table, scalars */
-    const void *parts_at[] = {a->scratch.dq_acc, a->scratch.turns, a->inputs.input[0].exact, a->inputs.input[3].exact,
-                              a->inputs.scalar_exact};
+    const void *parts_at[] = {a->scratch.dq_acc, a->scratch.dq_order, a->inputs.input[0].exact,
+                              a->inputs.input[3].exact, a->inputs.scalar_exact};
     size_t used = 0;
     for (size_t i = 0; i < 5; ++i) {
       assert_ptr_equal(parts_at[i], (const char *)a->scratch.dq_acc + used);

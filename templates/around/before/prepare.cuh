@@ -64,7 +64,7 @@ LUATTN_FN void row_dots(const LuattnParams &p, const LuattnTensor &of, int b, in
 }
 
 LUATTN_FN void zero_work_counter(const LuattnParams &p) {
-  if (p.scratch.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.scratch.turns = 0;
+  if (p.scratch.dq_order != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.scratch.dq_order = 0;
 }
 
 // Zeroes what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the semaphore or
@@ -77,7 +77,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   bool stores = Need::dq_in_order;
   if constexpr (Need::dq_first_store) stores = first < site.q_len && pays_to_store_first<Spec, Config>(p, site, first);
   if constexpr (Need::dq_in_order || Need::dq_first_store) {
-    if (threadIdx.x < turns_of_tile<Config> && first < site.q_len)
+    if (threadIdx.x < dq_orders_of_tile<Config> && first < site.q_len)
       turn_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
   }
   if (Need::dq && !stores) {

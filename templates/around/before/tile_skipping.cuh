@@ -248,8 +248,8 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
     keys = kept_keys<Spec>(p, reach.site, q0, q1);
   }
   const int words = workspace_words(ceil_div(AroundParams::kv_len(p), tile_n));
-  u32 *out =
-      p.scratch.visits + ((i64(reach.site.b) * AroundParams::heads(p) + reach.site.h) * gridDim.x + blockIdx.x) * words;
+  u32 *out = p.scratch.tile_bitmap +
+             ((i64(reach.site.b) * AroundParams::heads(p) + reach.site.h) * gridDim.x + blockIdx.x) * words;
 #pragma unroll 1
   for (int w = 0; w < words; ++w) {
     const int kv0 = (w * 32 + int(lane)) * tile_n;
@@ -288,5 +288,5 @@ LUATTN_FN void reach_bwd(const LuattnParams &p) {
                            int(kv_tile) * TileN, double(p.scratch.least_lse[group]));
   }
   const u32 bits = __ballot_sync(0xffffffffu, visits);
-  if (threadIdx.x % 32 == 0) p.scratch.visits[head * kv_tiles * words + index] = bits;
+  if (threadIdx.x % 32 == 0) p.scratch.tile_bitmap[head * kv_tiles * words + index] = bits;
 }

@@ -36,7 +36,7 @@ struct Launch {
 
   Launch(int batch, int heads, int group, int q_len, int kv_len, unsigned multiprocessors, unsigned *counter) : p{} {
     p.shape.batch = batch, p.shape.heads = heads, p.shape.heads_kv = heads / group, p.shape.group = group;
-    p.shape.q_len = q_len, p.shape.kv_len = kv_len, p.scratch.tickets = counter;
+    p.shape.q_len = q_len, p.shape.kv_len = kv_len, p.scratch.work_counter = counter;
     q_tiles = unsigned(ceil_div(q_len, tile_m));
     tiles = q_tiles * unsigned(heads * batch);
     grid = min_of(tiles, multiprocessors);
@@ -113,7 +113,7 @@ struct Launch {
       }
     }
     check_taken();
-    if (*p.scratch.tickets != 0) host_fail("the counter was not left at 0");
+    if (*p.scratch.work_counter != 0) host_fail("the counter was not left at 0");
   }
 };
 

@@ -1,4 +1,4 @@
-// turns_test.cpp: tests the dQ order (work/dq_order.cuh), for masks with any set of empty tiles. The tiles
+// dq_order_test.cpp: tests the dQ order (work/dq_order.cuh), for masks with any set of empty tiles. The tiles
 // that QTiles visits for a q tile must form one chain, the last first, and blocks must draw each tile once,
 // larger tiles of a head first. Also tests how blocks that share a kv tile divide its q tiles (QShare).
 #include "host_cuda.hpp"
@@ -19,7 +19,7 @@ struct Spec {
 };
 struct Full : EveryKv, NoScoreBounds {};
 
-// A spec with negligible tiles, given by p.scratch.visits.
+// A spec with negligible tiles, given by p.scratch.tile_bitmap.
 struct Falling : Full {
   static constexpr bool has_score_bounds = true;
 };
@@ -63,8 +63,8 @@ static void check_chain(const Chain &given) {
 
 static void check_draws() {
   LuattnParams p{};
-  std::vector<unsigned> turns(LUATTN_TURNS_FIRST);
-  p.scratch.turns = turns.data();
+  std::vector<unsigned> turns(LUATTN_DQ_ORDER_FIRST);
+  p.scratch.dq_order = turns.data();
   p.shape.batch = int(1 + random_below(4)), p.schedule.num_splits = int(1 + random_below(4));
   gridDim = dim3(1 + random_below(9), 1 + random_below(5), unsigned(p.shape.batch * p.schedule.num_splits));
   std::vector<int> drawn(gridDim.y * unsigned(p.shape.batch));
@@ -120,7 +120,7 @@ int main() {
     if (i < 5) launch(check_chain<Falling>, dim3(1), 32, 0, c);
     std::vector<unsigned> visits(2 * most * ((2 * most + 31) / 32));
     for (unsigned &word : visits) word = random_below(1u << 31) << 1 & random_below(1u << 31) << (i % 2);
-    p.scratch.visits = visits.data();
+    p.scratch.tile_bitmap = visits.data();
     if (i < 5) launch(check_chain<Falling>, dim3(1), 32, 0, c);
     check_draws();
     for (int j = 0; j < 100; ++j) check_shares();

@@ -1,4 +1,4 @@
-// reach_test.cpp: compares the tiles that luattn_reach skips (around/before/tile_skipping.cuh) with all scores in
+// tile_skipping_test.cpp: compares the tiles that luattn_reach skips (around/before/tile_skipping.cuh) with all scores in
 // double. In forward the skipped P of a row must sum to less than 2^-24 of the row sum; in backward no
 // skipped P may exceed 2^-24 / n. Some tiles must be skipped, but only for heads with steep slopes.
 #include "host_cuda.hpp"
@@ -99,7 +99,7 @@ static void make(Problem &x, int q_len, int kv_len, float loud) {
   x.norm_k.resize(BATCH * HEADS_KV * kv_groups);
   x.visits.assign(size_t(BATCH * HEADS) * 4096, 0xdeadbeefu);
   p.scratch.norm_q = x.norm_q.data(), p.scratch.norm_k = x.norm_k.data(), p.scratch.least_lse = x.least_lse.data();
-  p.scratch.visits = x.visits.data();
+  p.scratch.tile_bitmap = x.visits.data();
 }
 
 static void check_row(Problem &x, int b, int h, int i) {
