@@ -40,7 +40,7 @@ enum {
   KERNEL_FAMILIES = 0
 #include "abi/kernel_facts.def"
   ,
-#define KERNEL_DTYPE(id, text) +1
+#define KERNEL_DTYPE(id, text, input, code, bits, unit) +1
   KERNEL_DTYPES = 0
 #include "abi/kernel_facts.def"
 };
@@ -78,15 +78,32 @@ static inline unsigned kernel_pass_wants(uint32_t pass) {
   return 0;
 }
 
-/* "bf16". */
-static inline const char *kernel_dtype_name(uint32_t dtype) {
-  switch (dtype) {
-#define KERNEL_DTYPE(id, text) \
-  case id:                     \
-    return text;
+/* What a luattn_dtype is, or as the last one for a number that is none. */
+typedef struct kernel_dtype_facts {
+  const char *text; /* "bf16" */
+  luattn_input_dtype input;
+  DLDataType dl;
+  double unit;
+} kernel_dtype_facts;
+static inline const kernel_dtype_facts *kernel_dtype(uint32_t dtype) {
+  static const kernel_dtype_facts of[] = {
+#define KERNEL_DTYPE(id, text, input, code, bits, unit) {text, input, {code, bits, 1}, unit},
 #include "abi/kernel_facts.def"
+      {"?", LUATTN_INPUT_F32, {kDLFloat, 32, 1}, 0x1p-24}};
+  return &of[dtype < KERNEL_DTYPES ? dtype : KERNEL_DTYPES];
+}
+
+/* "bf16". */
+static inline const char *kernel_dtype_name(uint32_t dtype) { return kernel_dtype(dtype)->text; }
+
+/* Returns KERNEL_DTYPES where tensors of this type are of none. */
+static inline uint32_t kernel_dtype_of(DLDataType type) {
+  uint32_t i = 0;
+  for (; i < KERNEL_DTYPES; ++i) {
+    const DLDataType dl = kernel_dtype(i)->dl;
+    if (type.code == dl.code && type.bits == dl.bits && type.lanes == 1) break;
   }
-  return "?";
+  return i;
 }
 
 #endif

@@ -3,25 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "cli/cli.h"
 #include "gen/cpu/cpu.h"
 
-static const struct {
-  luattn_dtype dtype;
-  DLDataType dl;
-} dtypes[] = {
-    {LUATTN_F64, {kDLFloat, 64, 1}},
-    {LUATTN_F32, {kDLFloat, 32, 1}},
-    {LUATTN_BF16, {kDLBfloat, 16, 1}},
-    {LUATTN_F16, {kDLFloat, 16, 1}},
-};
-
-DLDataType dtype_dl(luattn_dtype t) {
-  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-    if (dtypes[i].dtype == t) return dtypes[i].dl;
-  }
-  return (DLDataType){kDLFloat, 32, 1};
-}
+DLDataType dtype_dl(luattn_dtype t) { return kernel_dtype(t)->dl; }
 
 DLDataType dtype_of_input(uint32_t input_dtype) {
   switch (input_dtype) {

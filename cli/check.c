@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "cli/sequences.h"
 #include "gen/cpu/cpu.h"
 
@@ -49,13 +50,13 @@ static double biggest_of(const array *a) {
  * the output's own rounding, in case plain arithmetic is exact by luck. Two roundings at |x| + 0.3. */
 static double rounding_of(luattn_dtype type, double biggest) {
   if (type == LUATTN_F64 || type == LUATTN_F32) return 0;
-  return 2 * (biggest + 0.3) * (type == LUATTN_F16 ? 0x1p-11 : 0x1p-8);
+  return 2 * (biggest + 0.3) * kernel_dtype(type)->unit;
 }
 
 /* Half the unit roundoff of a half type, a little less than the standard deviation of one rounding (0.58 of
  * it); of others a quarter of the tolerance. */
 static double unit_of(luattn_dtype type) {
-  return type == LUATTN_F64 ? 1e-12 / 4 : type == LUATTN_F32 ? 1e-5 / 4 : type == LUATTN_F16 ? 0x1p-12 : 0x1p-9;
+  return type == LUATTN_F64 ? 1e-12 / 4 : type == LUATTN_F32 ? 1e-5 / 4 : kernel_dtype(type)->unit / 2;
 }
 
 static bool is_tensor_gradient(size_t offset) {

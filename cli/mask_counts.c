@@ -2,18 +2,15 @@
 #include <errno.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "cli/cli.h"
 
 uint64_t any_types_as(const luattn_spec *spec, luattn_dtype dtype) {
-  static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
-                                                [LUATTN_F32] = LUATTN_INPUT_F32,
-                                                [LUATTN_BF16] = LUATTN_INPUT_BF16,
-                                                [LUATTN_F16] = LUATTN_INPUT_F16};
   luattn_spec_info info;
   uint64_t types = 0;
   luattn_spec_get_info(spec, &info);
   for (size_t i = 0; i < info.num_inputs; i++)
-    if (info.inputs[i].dtype == LUATTN_INPUT_ANY) types |= (1 + (uint64_t)as_input[dtype]) << 4 * i;
+    if (info.inputs[i].dtype == LUATTN_INPUT_ANY) types |= (1 + (uint64_t)kernel_dtype(dtype)->input) << 4 * i;
   return types;
 }
 

@@ -512,7 +512,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
       .decode = o->decode,
       .no_decode = o->no_decode,
       .seed = seed,
-#define CALL_CHOICE(name, serves_both, if_1, if_0) .name = o->name,
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) .name = o->name,
 #include "abi/kernel_facts.def"
   };
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
@@ -619,7 +619,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .num_scalars = (size_t)p->num_scalars,
       .scale = p->scale,
       .skip = p->skip,
-#define CALL_CHOICE(name, serves_both, if_1, if_0) .name = p->name,
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) .name = p->name,
 #include "abi/kernel_facts.def"
       .decode = p->decode      ? LUATTN_DECODE_ALWAYS
                 : p->no_decode ? LUATTN_DECODE_NEVER

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "abi/kernel_facts.h"
 #include "cli/gpu.h"
 
 double tune_now(void) {
@@ -196,9 +197,7 @@ static luattn_status run(const session *s, const tune_candidate *c, cli_result *
  * random v rows differ by about one unit roundoff; four are allowed. f32 and f64 differ by the order of their
  * sums. */
 static double tolerance(luattn_dtype dtype) {
-  static const double allowed[] = {
-      [LUATTN_F64] = 1e-10, [LUATTN_F32] = 1e-4, [LUATTN_BF16] = 4 * 0x1p-8, [LUATTN_F16] = 4 * 0x1p-11};
-  return allowed[dtype];
+  return dtype == LUATTN_F64 ? 1e-10 : dtype == LUATTN_F32 ? 1e-4 : 4 * kernel_dtype(dtype)->unit;
 }
 
 typedef struct norms {

@@ -59,13 +59,6 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
     snprintf(text, size, "decode: is %d, expected a luattn_decode, 0 to 2", args->decode);
     return false;
   }
-  if (args->keys_modified == 1 && !is_forward) {
-    snprintf(text, size,
-             "keys_modified: is 1, and there is no backward over keys that key_mod has changed already; leave it 0, "
-             "and give k "
-             "and v as they were before");
-    return false;
-  }
   if (args->skip < LUATTN_SKIP_AUTO || args->skip > LUATTN_SKIP_NEVER) {
     snprintf(text, size, "skip: is %d, expected a luattn_skip, 0 to 2", args->skip);
     return false;

@@ -7,20 +7,6 @@
 #include "engine/cpu_device.h"
 #include "engine/engine.h"
 
-static bool read_dtype(DLDataType from, luattn_dtype *dtype) {
-  static const struct {
-    int code, bits;
-    luattn_dtype dtype;
-  } table[] = {
-      {kDLFloat, 64, LUATTN_F64}, {kDLFloat, 32, LUATTN_F32}, {kDLFloat, 16, LUATTN_F16}, {kDLBfloat, 16, LUATTN_BF16}};
-  for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
-    if (from.code != table[i].code || from.bits != table[i].bits || from.lanes != 1) continue;
-    *dtype = table[i].dtype;
-    return true;
-  }
-  return false;
-}
-
 static unsigned wants_of(const luattn_args *a) {
   unsigned wants = 0;
   if (a->dq != NULL) wants |= LUATTN_WANT_DQ;
@@ -33,14 +19,9 @@ static unsigned wants_of(const luattn_args *a) {
 }
 
 static bool read_input_type(DLDataType t, uint64_t *out) {
-  luattn_dtype dtype;
-  static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
-                                                [LUATTN_F32] = LUATTN_INPUT_F32,
-                                                [LUATTN_BF16] = LUATTN_INPUT_BF16,
-                                                [LUATTN_F16] = LUATTN_INPUT_F16};
-  if (!read_dtype(t, &dtype)) return false;
-  *out = 1 + (uint64_t)as_input[dtype];
-  return true;
+  const uint32_t dtype = kernel_dtype_of(t);
+  *out = 1 + (uint64_t)kernel_dtype(dtype)->input;
+  return dtype < KERNEL_DTYPES;
 }
 
 /* Returns the tensor types of the inputs whose dtype is any. or_f32: f32 of one that is missing. */
@@ -87,12 +68,11 @@ static luattn_status check_supported(const engine_place *at, luattn_pass pass, c
         "equal lengths, or to packed sequences",
         place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k",
         place);
-  if (args->keys_modified != 0 && pass != LUATTN_FORWARD)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: keys_modified: is %d, and there is no %s over keys that key_mod has changed already; leave "
-                       "it 0, and give k and v as "
-                       "they were before",
-                       place, args->keys_modified, place);
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks)                                                      \
+  if ((lacks)[0] != 0 && args->name != 0 && pass != LUATTN_FORWARD)                                            \
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "%s: " #name ": is %d, and there is no %s over " lacks, place, \
+                       args->name, place);
+#include "abi/kernel_facts.def"
   return LUATTN_OK;
 }
 
@@ -117,7 +97,7 @@ static luattn_status check_choices(const kernel_key *key, const luattn_args *arg
                                    luattn_error *err) {
   char wrong[300];
   wrong[0] = 0;
-#define CALL_CHOICE(name, serves_both, if_1, if_0) \
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) \
   if (args->name != 0 && args->name != 1) snprintf(wrong, sizeof wrong, #name ": is %d, expected 0 or 1", args->name);
 #include "abi/kernel_facts.def"
   if (wrong[0] == 0 && choices_ok(args, key->pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong))
@@ -178,18 +158,20 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
                : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8
                                                                                : 1,
       .offsets = batch_offsets(args->batch),
-#define CALL_CHOICE(name, serves_both, if_1, if_0) .name = args->name != 0,
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) .name = args->name != 0,
 #include "abi/kernel_facts.def"
   };
   if (!luattn_spec_modifies_keys(spec)) key->keys_modified = 0; /* the same kernel */
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   memcpy(key->spec_hash, info.hash, sizeof key->spec_hash);
-  if (!read_dtype(args->q->dtype, &key->dtype))
+  const uint32_t dtype = kernel_dtype_of(args->q->dtype);
+  if (dtype == KERNEL_DTYPES)
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
+  key->dtype = (luattn_dtype)dtype;
   if (!at->cpu_relaxed) TRY(check_choices(key, args, info.name, err));
   TRY(read_dims(at, args, ndims, key, err));
   key->decode = choice_of_decode(at, pass, args);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "common/choices.h"
 #include "common/input_dtype.h"
 #include "common/overlap.h"
@@ -264,13 +265,15 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
                      .coarse = given->coarse,
                      .first_entry = given->first_entry,
                      .entries = given->entries};
-  if ((int)precision < LUATTN_F64 || precision > LUATTN_F16)
+  if ((unsigned)precision >= KERNEL_DTYPES)
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
   p->takes_doubles = is_float64(args, precision);
   TRY(check_args(args, is_forward, p, err));
-#define CALL_CHOICE(name, serves_both, if_1, if_0)                                                 \
-  if (args->name != 0 && args->name != 1)                                                          \
-    return luattn_fail(err, LUATTN_INVALID, "cpu: " #name ": is %d, expected 0 or 1", args->name); \
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks)                                                  \
+  if (args->name != 0 && args->name != 1)                                                                  \
+    return luattn_fail(err, LUATTN_INVALID, "cpu: " #name ": is %d, expected 0 or 1", args->name);         \
+  if ((lacks)[0] != 0 && args->name != 0 && !is_forward)                                                   \
+    return luattn_fail(err, LUATTN_INVALID, "cpu: " #name ": is 1, and there is no backward over " lacks); \
   p->name = args->name != 0;
 #include "abi/kernel_facts.def"
   if (is_forward && args->append != NULL)

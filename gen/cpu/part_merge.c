@@ -4,16 +4,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "gen/cpu/cpu.h"
 #include "gen/ir/passes.h"
 
 enum { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ, AXIS_DIM };
 
 static cpu_view view_of(const LuattnTensor *t, luattn_dtype type) {
-  static const int codes[] = {kDLFloat, kDLFloat, kDLBfloat, kDLFloat}, bits[] = {64, 32, 16, 16};
+  const DLDataType dl = kernel_dtype(type)->dl;
   return (cpu_view){.data = t->data,
-                    .code = codes[type],
-                    .bits = bits[type],
+                    .code = dl.code,
+                    .bits = dl.bits,
                     .kind = VIEW_REAL,
                     .ndim = 4,
                     .stride = {t->batch, t->head, t->seq, 1}};

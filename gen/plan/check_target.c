@@ -36,19 +36,19 @@ static luattn_status check_paged(const luattn_target *t, luattn_error *err) {
       (int)t->pages, kernel_pass_name(t->pass));
 }
 
-static luattn_status check_keys_modified(const luattn_target *t, luattn_error *err) {
-  if (t->keys_modified == 0 || t->pass == LUATTN_FORWARD) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: keys_modified: is 1, and there is no %s over keys that key_mod has changed already; "
-                     "leave it 0, and give k "
-                     "and v as they were before",
-                     kernel_pass_name(t->pass));
+static luattn_status check_choices(const luattn_target *t, luattn_error *err) {
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks)                                                            \
+  if ((lacks)[0] != 0 && t->name != 0 && t->pass != LUATTN_FORWARD)                                                  \
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: " #name ": is %d, and there is no %s over " lacks, t->name, \
+                       kernel_pass_name(t->pass));
+#include "abi/kernel_facts.def"
+  return LUATTN_OK;
 }
 
 luattn_status target_check(const luattn_target *t, luattn_error *err) {
   TRY(check_ranges(t, err));
   TRY(check_arch(t, err));
   TRY(check_paged(t, err));
-  TRY(check_keys_modified(t, err));
+  TRY(check_choices(t, err));
   return family_check_target(t, err);
 }

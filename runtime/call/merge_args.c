@@ -13,13 +13,6 @@ _Static_assert(LUATTN_MERGE_MAX == LUATTN_MOST_PARTS, "what is accepted is what 
 
 enum { NAME_SIZE = 24, MAX_TENSORS = 5 * LUATTN_MERGE_MAX + 6 };
 
-static const DLDataType types[] = {
-    [LUATTN_F64] = {kDLFloat, 64, 1},
-    [LUATTN_F32] = {kDLFloat, 32, 1},
-    [LUATTN_BF16] = {kDLBfloat, 16, 1},
-    [LUATTN_F16] = {kDLFloat, 16, 1},
-};
-
 typedef struct checks {
   args_call c;
   image_manifest info; /* of no image: what args_tensor reads */
@@ -32,23 +25,16 @@ typedef struct checks {
   int count;
 } checks;
 
-static bool read_type(DLDataType from, luattn_dtype *out) {
-  for (int i = 0; i < 4; ++i) {
-    if (from.code != types[i].code || from.bits != types[i].bits || from.lanes != 1) continue;
-    *out = (luattn_dtype)i;
-    return true;
-  }
-  return false;
-}
-
 /* The type of an o, "parts[0].o" or "o". */
 static luattn_status take_type(const checks *k, const char *name, const DLTensor *t, luattn_dtype *out) {
   if (t == NULL) return args_fail(&k->c, "%s: is missing", name);
-  if (!read_type(t->dtype, out)) {
+  const uint32_t type = kernel_dtype_of(t->dtype);
+  if (type == KERNEL_DTYPES) {
     char have[32];
     args_dtype_text(t->dtype, have, sizeof have);
     return args_fail(&k->c, "%s: has dtype %s, expected float64, float32, bfloat16 or float16; convert it", name, have);
   }
+  *out = (luattn_dtype)type;
   return LUATTN_OK;
 }
 
@@ -62,7 +48,7 @@ static luattn_status take(checks *k, const char *name, const DLTensor *t, bool i
   tensor_rule rule = {.name = name,
                       .axes = axes[k->packed][is_lse],
                       .ndim = ndim,
-                      .dtype = types[type],
+                      .dtype = kernel_dtype(type)->dl,
                       .is_output = is_output,
                       .is_row = !is_lse};
   memcpy(rule.shape, k->shape, sizeof rule.shape);
@@ -76,7 +62,7 @@ static luattn_status take(checks *k, const char *name, const DLTensor *t, bool i
   snprintf(own, NAME_SIZE, "%s", name);
   k->item[k->count++] = (overlap_item){own, t, is_output};
   if (is_lse || out->data == NULL) return LUATTN_OK;
-  const long long bytes = types[type].bits / 8;
+  const long long bytes = kernel_dtype(type)->dl.bits / 8;
   const uintptr_t all = (uintptr_t)out->data | (uintptr_t)((out->batch | out->head | out->seq) * bytes);
   if (all % 16 != 0) k->out->params.wide = 0;
   return LUATTN_OK;
@@ -95,8 +81,11 @@ static luattn_status take_numbers(checks *k, const char *name, const DLTensor *t
         name);
   if (number == 0) return LUATTN_OK;
   if (t == NULL) return args_fail(&k->c, "%s: is missing", name);
-  tensor_rule rule = {
-      .name = name, .axes = axes[k->packed], .ndim = k->packed ? 3 : 4, .dtype = types[real], .is_output = is_output};
+  tensor_rule rule = {.name = name,
+                      .axes = axes[k->packed],
+                      .ndim = k->packed ? 3 : 4,
+                      .dtype = kernel_dtype(real)->dl,
+                      .is_output = is_output};
   const int64_t dense[4] = {number, k->shape[0], k->shape[1], k->shape[2]},
                 packed[4] = {number, k->shape[1], k->shape[0]};
   memcpy(rule.shape, k->packed ? packed : dense, sizeof rule.shape);
@@ -211,7 +200,7 @@ static luattn_status take_merged(checks *k, bool backward, luattn_dtype real) {
 }
 
 static void choose_lanes(merge_call *m) {
-  const int width = m->params.wide ? 128 / types[m->part].bits : 1;
+  const int width = m->params.wide ? 128 / kernel_dtype(m->part)->dl.bits : 1;
   m->params.lanes = 1;
   while (m->params.lanes < 32 && m->params.lanes * width < m->params.dim) m->params.lanes *= 2;
 }
@@ -247,7 +236,7 @@ luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, i
     overlap_text(&shared, text, sizeof text);
     return args_fail(&k.c, "%s", text);
   }
-  if (out->params.dim % (128 / types[out->part].bits) != 0) out->params.wide = 0;
+  if (out->params.dim % (128 / kernel_dtype(out->part)->dl.bits) != 0) out->params.wide = 0;
   choose_lanes(out);
   return LUATTN_OK;
 }

@@ -33,15 +33,7 @@ DLDataType args_real(const image_manifest *info) {
 
 size_t args_real_size(const image_manifest *info) { return info->dtype == LUATTN_F64 ? sizeof(double) : sizeof(float); }
 
-DLDataType args_elem(const image_manifest *info) {
-  static const DLDataType table[] = {
-      [LUATTN_F64] = {kDLFloat, 64, 1},
-      [LUATTN_F32] = {kDLFloat, 32, 1},
-      [LUATTN_BF16] = {kDLBfloat, 16, 1},
-      [LUATTN_F16] = {kDLFloat, 16, 1},
-  };
-  return table[info->dtype];
-}
+DLDataType args_elem(const image_manifest *info) { return kernel_dtype(info->dtype)->dl; }
 
 static luattn_status check_shape(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
   if (t->ndim != rule->ndim)
