@@ -128,26 +128,28 @@ typedef struct LuattnInputs {
 /* Makes the sizes of a call and its schedule private to the structs in templates/ that hand out work. Other
  * kernel code that names them does not compile. */
 #ifdef __CUDACC__
-#define ABI_FOR_WORK_ALONE                                              \
- private:                                                               \
-  friend struct Site;          /* ops/hook_types.cuh: what hooks see */ \
-  friend struct DenseSequence; /* work/sequence.cuh */                  \
-  friend struct PackedSequence;                                         \
-  template <class>                                                      \
-  friend struct PagedSequence;                                          \
-  friend struct BlockSite; /* work/tile_scheduler.cuh */                \
-  template <bool, bool, bool>                                           \
-  friend struct TileScheduler;                                          \
-  friend struct TileTable; /* work/tile_table.cuh */                    \
-  friend struct SplitList; /* work/split_list.cuh */                    \
-  template <class, bool>                                                \
-  friend struct PackedTileScheduler; /* work/packed_scheduler.cuh */    \
-  template <class, class, int>                                          \
-  friend struct PackedKvTileScheduler;                                  \
-  friend struct KvBlock; /* work/dq_order.cuh */                        \
-  friend struct QShare;  /* work/tile_walk.cuh */                       \
-  template <class, class, int>                                          \
-  friend struct KvTileScheduler; /* work/kv_tile_scheduler.cuh */       \
+#define ABI_FOR_WORK_ALONE                                           \
+ private:                                                            \
+  friend struct Site; /* ops/hook_types.cuh: what hooks see */       \
+  template <class, class>                                            \
+  friend struct DenseArrays;   /* work/dense_arrays.cuh */           \
+  friend struct DenseSequence; /* work/sequence.cuh */               \
+  friend struct PackedSequence;                                      \
+  template <class>                                                   \
+  friend struct PagedSequence;                                       \
+  friend struct BlockSite; /* work/tile_scheduler.cuh */             \
+  template <bool, bool, bool>                                        \
+  friend struct TileScheduler;                                       \
+  friend struct TileTable; /* work/tile_table.cuh */                 \
+  friend struct SplitList; /* work/split_list.cuh */                 \
+  template <class, bool>                                             \
+  friend struct PackedTileScheduler; /* work/packed_scheduler.cuh */ \
+  template <class, class, int>                                       \
+  friend struct PackedKvTileScheduler;                               \
+  friend struct KvBlock; /* work/dq_order.cuh */                     \
+  friend struct QShare;  /* work/tile_walk.cuh */                    \
+  template <class, class, int>                                       \
+  friend struct KvTileScheduler; /* work/kv_tile_scheduler.cuh */    \
   friend struct AroundParams;    /* around/around.cuh */
 #define ABI_FOR_ALL public:
 #else

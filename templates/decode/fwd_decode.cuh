@@ -137,7 +137,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
       Sequence of_row = site;
       of_row.h = place.h;
       const bool exists = place.exists && chunk * 8 < Config::head_dim;
-      const Elem *from = of_row.template q_row<const Elem>(p.tensors.q, place.q) + (exists ? chunk * 8 : 0);
+      const Elem *from = of_row.template q_row<const Elem>(p, p.tensors.q, place.q) + (exists ? chunk * 8 : 0);
       cp_async_16(q_shared + Tile::offset(u32(r), u32(chunk)), from, exists);
     }
   }
@@ -497,7 +497,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
       if (mine == 0) write_row<Spec>(p, at, of_head, of_row, merged.state, place.q, merged.kept);
       float scale = merged.kept ? Spec::out_scale(p, at, of_head, of_row, merged.state) : 0.f;
       if constexpr (Drops::any) scale *= float(Drops::factor);  // as luattn_merge does
-      Elem *to = at.template q_row<Elem>(p.tensors.o, place.q);
+      Elem *to = at.template q_row<Elem>(p, p.tensors.o, place.q);
 #pragma unroll 1
       for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) {
         Pack<float, 4> x = merged_4(r, d, factor);

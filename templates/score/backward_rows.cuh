@@ -38,7 +38,7 @@ LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const
 template <class Spec, class Sequence>
 LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Sequence &site, int q) {
   typename Spec::BwdRow row = {};
-  const i64 plane = site.q_rows(p), at = site.q_index(p, q);
+  const i64 plane = site.q_count(p), at = site.q_index(p, q);
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
     row.x[i] = static_cast<const typename Spec::Real *>(p.scratch.bwd_rows)[i * plane + at];

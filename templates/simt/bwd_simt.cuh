@@ -51,18 +51,18 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
   if constexpr (drops) weights = Dropped::draw(dropout, t, p, site, q0, kv0);
   typename Spec::Col col[T::cols];
 #pragma unroll
-  for (int c = 0; c < T::cols; ++c) col[c] = Spec::col(p, site, head, min_of(kv0 + t.col_at(c), site.kv_len - 1));
+  for (int c = 0; c < T::cols; ++c) col[c] = Spec::col(p, site, head, site.clamped_key(p, kv0 + t.col_at(c)));
 #pragma unroll 1
   for (int r = 0; r < T::rows; ++r) {
-    const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
-    const int kv_end = q_at < site.q_len ? site.kv_len : 0;
+    const int q_at = q0 + t.row_at(r), q = site.clamped_query(p, q_at);
+    const auto keys = site.keys_of(p, q_at);
     const typename Spec::Row row = Spec::row(p, site, head, q);
     const typename Spec::BwdRow bwd_row = load_bwd_row<Spec>(p, site, q);
     Real *s = t.weights(0) + t.row_at(r) * T::weight_stride, *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
 #pragma unroll
     for (int c = 0; c < T::cols; ++c) {
       const int x = t.col_at(c), kv = kv0 + x;
-      bool kept = kv < kv_end;
+      bool kept = kv < keys;
       if constexpr (Spec::has_mask)
         kept = kept && (!masked || Spec::keep(p, site, head, row, col[c], q, kv));
       else
@@ -98,7 +98,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     const BlockSite block = BlockSite::of_grid<false>(p);
     const SequenceOf<Config> site(p, block.b, block.h);
     const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = site.kv_head(p);
-    if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry
+    if (site.packed && !site.has_query(p, q0)) return;  // the grid is for the longest entry
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
@@ -107,10 +107,10 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
     const DistanceTable<Spec, Config> terms{t.weights(2)};
 
-    const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
-    const Slab<Real> dout = q_slab<Real>(site, p.tensors.dout, q0);
-    Slab<Real> k = kv_slab<Real>(site, p.tensors.k, h_kv, 0);
-    Slab<Real> v = kv_slab<Real>(site, p.tensors.v, h_kv, 0);
+    const auto q = q_slab<Real>(p, site, p.tensors.q, q0);
+    const auto dout = q_slab<Real>(p, site, p.tensors.dout, q0);
+    auto k = kv_slab<Real>(p, site, p.tensors.k, h_kv, 0);
+    auto v = kv_slab<Real>(p, site, p.tensors.v, h_kv, 0);
     const auto request_scores = [&](const Tile &of) {
       k.first = v.first = of.index * T::tile_n;
       t.template request_dot<dim>(q, k, 0);
@@ -148,8 +148,8 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
       if constexpr (Spec::has_query_mod)
         row = site.template q_acc_row<PlainRows, dim, Real>(p, p.scratch.dq_acc, site.b, site.h, at);
       else
-        row = site.template q_row<Real>(p.tensors.dq, at);
-      t.template store<dim>(row, dq[r], Spec::has_query_mod ? Real(1) : Real(p.scale), wide, at < site.q_len);
+        row = site.template q_row<Real>(p, p.tensors.dq, at);
+      t.template store<dim>(row, dq[r], Spec::has_query_mod ? Real(1) : Real(p.scale), wide, site.has_query(p, at));
     }
   }
 }
@@ -168,8 +168,8 @@ LUATTN_FN void store_kv(const T &t, const LuattnParams &p, const Sequence &site,
     if constexpr (ToAcc)
       row = site.template kv_acc_row<PlainRows, Width, Real>(p, acc, 0, site.b, h_kv, at);
     else
-      row = site.template kv_row<Real>(out, h_kv, at);
-    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, at < site.kv_end(p));
+      row = site.template kv_row<Real>(p, out, h_kv, at);
+    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, site.reread().has_key(p, at));
   }
 }
 
@@ -189,9 +189,9 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
     const DistanceTable<Spec, Config> terms{t.weights(2)};
     const SequenceOf<Config> of_block(p, b, 0);
-    if (of_block.packed && kv0 >= of_block.kv_len) return;  // as in dq_simt
-    const Slab<Real> k = kv_slab<Real>(of_block, p.tensors.k, h_kv, kv0),
-                     v = kv_slab<Real>(of_block, p.tensors.v, h_kv, kv0);
+    if (of_block.packed && !of_block.has_key(p, kv0)) return;  // as in dq_simt
+    const auto k = kv_slab<Real>(p, of_block, p.tensors.k, h_kv, kv0),
+               v = kv_slab<Real>(p, of_block, p.tensors.v, h_kv, kv0);
 
 #pragma unroll 1
     for (int h = of_block.first_head(p, h_kv); h < of_block.first_head(p, h_kv + 1); ++h) {
@@ -202,7 +202,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
       if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
       Sums sums;
       sums.enter_head();
-      Slab<Real> q = q_slab<Real>(site, p.tensors.q, 0), dout = q_slab<Real>(site, p.tensors.dout, 0);
+      auto q = q_slab<Real>(p, site, p.tensors.q, 0), dout = q_slab<Real>(p, site, p.tensors.dout, 0);
 
       QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;

@@ -21,7 +21,7 @@
 
 // Replaces the dot products of a tile by scores, for all elements. Masked and other tiles share the code.
 template <class Spec, class Config>
-LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
                           const typename Spec::Head &head, const typename Spec::Row (&row)[Simt<Spec, Config>::rows],
                           int q0, int kv0, const DistanceTable<Spec, Config> &terms,
                           typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
@@ -29,7 +29,7 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
 #pragma unroll
   for (int c = 0; c < T::cols; ++c) {
     const Position kv = t.kv_at(kv0, c);
-    const typename Spec::Col col = Spec::col(p, site, head, min_of(int(kv), site.kv_len - 1));
+    const typename Spec::Col col = Spec::col(p, site, head, site.clamped_key(p, kv));
 #pragma unroll
     for (int r = 0; r < T::rows; ++r)
       s[r][c] =
@@ -39,7 +39,7 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
 
 // Replaces scores that the mask drops by -inf or 0.
 template <class Spec, class Config>
-LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
                          const typename Spec::Head &head, const typename Spec::Row (&row)[Simt<Spec, Config>::rows],
                          int q0, int kv0, typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
                          KeepBits<Simt<Spec, Config>::cols> (&keep)[Simt<Spec, Config>::rows]) {
@@ -47,12 +47,12 @@ LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
   using T = Simt<Spec, Config>;
 #pragma unroll
   for (int c = 0; c < T::cols; ++c) {
-    const int at = kv0 + t.col_at(c), kv = min_of(at, site.kv_len - 1);
+    const int at = kv0 + t.col_at(c), kv = site.clamped_key(p, at);
     const typename Spec::Col col = Spec::col(p, site, head, kv);
 #pragma unroll
     for (int r = 0; r < T::rows; ++r) {
-      const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
-      bool kept = at < site.kv_len;
+      const int q = site.clamped_query(p, q0 + t.row_at(r));
+      bool kept = site.has_key(p, at);
       if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row[r], col, q, kv);
       keep[r].set(c, kept);
       s[r][c] = kept ? s[r][c] : Spec::mask_by_inf ? -infinity<Real>() : Real(0);
@@ -72,7 +72,7 @@ LUATTN_FN void finish_rows_simt(const Simt<Spec, Config> &t, const LuattnParams 
 #pragma unroll
   for (int r = 0; r < Simt<Spec, Config>::rows; ++r) {
     const int at = q0 + t.row_at(r);
-    if (at >= site.q_len) continue;
+    if (!site.has_query(p, at)) continue;
     const bool any = online.kept[r];
     Real factor = any ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
     if constexpr (Dropout<Config>::any) factor *= Real(Dropout<Config>::factor);
@@ -80,7 +80,7 @@ LUATTN_FN void finish_rows_simt(const Simt<Spec, Config> &t, const LuattnParams 
 #pragma unroll
       for (int d = 0; d < Each; ++d) out[r][d] = Real(0);
     }
-    t.template store<Config::head_dim_v>(site.template q_row<Real>(p.tensors.o, at), out[r], factor, wide, true);
+    t.template store<Config::head_dim_v>(site.template q_row<Real>(p, p.tensors.o, at), out[r], factor, wide, true);
     if (t.lane == 0) write_row<Spec>(p, site, head, row[r], online.state[r], at, any);
   }
 }
@@ -94,13 +94,13 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
   const SequenceOf<Config> site(p, block.b, block.h);
   const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = block.h_kv;
-  if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry
+  if (site.packed && !site.has_query(p, q0)) return;  // the grid is for the longest entry
   T t;
 
   const typename Spec::Head head = Spec::head(p, site);
   typename Spec::Row row[rows];
 #pragma unroll
-  for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, min_of(q0 + t.row_at(r), site.q_len - 1));
+  for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, site.clamped_query(p, q0 + t.row_at(r)));
   OnlineRows<Spec, rows, cols, T::lanes, 1> online;
   online.init(p, site, head, row);
   Real out[rows][LaneColumns<Real, dim_v>::each] = {};
@@ -108,8 +108,8 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   Drops dropout;
   if constexpr (Drops::any) dropout.enter_head(p, site);
 
-  const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
-  auto k = kv_slab<Real>(p, site, p.tensors.k, h_kv), v = kv_slab<Real>(p, site, p.tensors.v, h_kv);
+  const auto q = q_slab<Real>(p, site, p.tensors.q, q0);
+  auto k = kv_slab<Real>(p, site, p.tensors.k, h_kv, 0), v = kv_slab<Real>(p, site, p.tensors.v, h_kv, 0);
   Real *weights = t.weights(0);
   const DistanceTable<Spec, Config> terms{t.weights(1)};
 

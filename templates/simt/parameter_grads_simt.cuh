@@ -43,7 +43,7 @@ struct SumsSimt {
 #pragma unroll
       for (int i = 0; i < columns; ++i) {
         const int n = int(threadIdx.x) % N + i * T::threads, kv = at.kv0 + n;
-        if (n < N && kv < at.site.kv_end(at.p)) Spec::add_col(at.p, at.site, at.head, kv, col[i], at.acc);
+        if (n < N && at.site.reread().has_key(at.p, kv)) Spec::add_col(at.p, at.site, at.head, kv, col[i], at.acc);
       }
   }
 
@@ -78,7 +78,7 @@ struct SumsSimt {
       for (int c = 0; c < T::cols; ++c) sum += at.ds[m * T::weight_stride + t.col_at(c)];
 #pragma unroll
       for (int i = T::lanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
-      if (t.lane == 0 && q < at.site.q_end(at.p) && sum != Real(0))
+      if (t.lane == 0 && at.site.reread().has_query(at.p, q) && sum != Real(0))
         Spec::add_row(at.p, at.site, at.head, q, sum, at.acc);
     }
   }

@@ -19,60 +19,31 @@
 #include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
 
-// Rows of one head of a sequence, starting at row `first`. Rows past `len` read as zero.
-template <class Real>
-struct Slab {
-  const Real *data;
-  i64 stride;
-  int first, len;
+// Rows of one head (work/positions.cuh), starting at row `first`. Rows that do not exist read as zero.
+template <class Rows>
+struct SlabOf {
+  Rows rows;
+  int first;
   bool wide;  // 16-byte copies are allowed
 };
-
-template <class Real>
-LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, const Real *row0, int first, int len) {
-  return {row0, t.seq, first, len, allows_16_bytes<Real>(t)};
+template <class Real, class Rows>
+LUATTN_FN SlabOf<Rows> slab_of(const Rows &rows, const LuattnTensor &t, int first) {
+  return {rows, first, allows_16_bytes<Real>(t)};
 }
-// Make a Slab of a query tensor, or of a key tensor.
+// Make a slab of a query tensor, or of a key tensor.
 template <class Real, class Sequence>
-LUATTN_FN Slab<Real> q_slab(const Sequence &site, const LuattnTensor &t, int first) {
-  return slab_of(t, site.template q_row<const Real>(t, 0), first, site.q_len);
-}
-template <class Real, class Sequence>
-LUATTN_FN Slab<Real> kv_slab(const Sequence &site, const LuattnTensor &t, int h_kv, int first) {
-  return slab_of(t, site.template kv_row<const Real>(t, h_kv, 0), first, site.kv_len);
-}
-
-// The same of keys in pages.
-template <class Real>
-struct PagedSlab {
-  PagedRows<const Real> rows;
-  int first, len;
-  bool wide;
-};
-template <class Real, class Queries>
-LUATTN_FN PagedSlab<Real> kv_slab(const LuattnParams &p, const PagedSequence<Queries> &site, const LuattnTensor &t,
-                                  int h_kv) {
-  return {site.template kv_rows<const Real>(p, t, h_kv), 0, site.kv_len, allows_16_bytes<Real>(t)};
+LUATTN_FN auto q_slab(const LuattnParams &p, const Sequence &site, const LuattnTensor &t, int first) {
+  return slab_of<Real>(site.template q_rows<const Real>(p, t), t, first);
 }
 template <class Real, class Sequence>
-LUATTN_FN Slab<Real> kv_slab(const LuattnParams &, const Sequence &site, const LuattnTensor &t, int h_kv) {
-  return kv_slab<Real>(site, t, h_kv, 0);
-}
-
-// The row at a position; any address in the tensor if it is not inside the length.
-template <class Real>
-LUATTN_FN const Real *slab_row(const Slab<Real> &x, int at, bool in) {
-  return x.data + (in ? at * x.stride : 0);
-}
-template <class Real>
-LUATTN_FN const Real *slab_row(const PagedSlab<Real> &x, int at, bool in) {
-  return in ? x.rows.row(at) : x.rows.data;
+LUATTN_FN auto kv_slab(const LuattnParams &p, const Sequence &site, const LuattnTensor &t, int h_kv, int first) {
+  return slab_of<Real>(site.template kv_rows<const Real>(p, t, h_kv), t, first);
 }
 
 // Copies NumRows x NumCols elements of a slab of Width columns, starting at (x.first + row, col). Aligned and
 // unaligned tensors share one loop: a kernel has up to nine such copies, a large part of its code.
-template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width, class Rows>
-LUATTN_FN void copy_rows(Real *dst, const Rows &x, int row, int col) {
+template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width, class Slab>
+LUATTN_FN void copy_rows(Real *dst, const Slab &x, int row, int col) {
   constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
   const u32 base = u32(__cvta_generic_to_shared(dst));
   const bool wide = Width % word == 0 && x.wide;
@@ -80,8 +51,8 @@ LUATTN_FN void copy_rows(Real *dst, const Rows &x, int row, int col) {
 #pragma unroll 1
   for (u32 i = threadIdx.x * each; i < NumRows * cols; i += Threads * each) {
     const int r = int(i / cols), c = int(i % cols), at = x.first + row + r;
-    const bool in = at < x.len, valid = in && col + c < Width;
-    const Real *from = slab_row(x, at, in) + col + c;
+    const bool in = x.rows.has(at), valid = in && col + c < Width;
+    const Real *from = x.rows.row_if(in, at) + col + c;
     const u32 to = base + u32(r * Stride + c) * u32(sizeof(Real));
     if (wide)
       copy_async<16>(to, from, valid);
@@ -204,8 +175,8 @@ struct Simt {
     fill ^= 1;
   }
 
-  template <int D, class Rows>
-  __device__ __forceinline__ void request_dot(const Slab<Real> &a, const Rows &b, int slice) const {
+  template <int D, class A, class B>
+  __device__ __forceinline__ void request_dot(const A &a, const B &b, int slice) const {
     static_assert(same_type<Real, typename Config::Elem>::value, "products are in the storage type: float or double");
     using S = DepthSlices<Real, D>;
     copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
@@ -243,8 +214,8 @@ struct Simt {
     }
   }
 
-  template <int D, class Rows, class After>
-  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Rows &b, const After &after) {
+  template <int D, class A, class B, class After>
+  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const A &a, const B &b, const After &after) {
     dot_slices<D, 1>(s, [&](int slice) {
       if (slice < DepthSlices<Real, D>::count)
         request_dot<D>(a, b, slice);
@@ -255,12 +226,12 @@ struct Simt {
 
   // Computes a * b^T and c * d^T one after the other and passes each result as put(0 or 1, s). If D == D2
   // both share their code, which compiles up to a tenth faster and leaves room for two steps per iteration.
-  template <int D, int D2, class Put, class After>
-  __device__ __forceinline__ void two_dots(const Slab<Real> &a, const Slab<Real> &b, const Slab<Real> &c,
-                                           const Slab<Real> &d, const Put &put, const After &after) {
+  template <int D, int D2, class A, class Put, class After>
+  __device__ __forceinline__ void two_dots(const A &a, const A &b, const A &c, const A &d, const Put &put,
+                                           const After &after) {
     Real s[rows][cols];
     if constexpr (D == D2) {
-      Slab<Real> x = a, y = b;
+      A x = a, y = b;
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
         dot_slices<D, 2>(s, [&](int slice) {
@@ -322,9 +293,9 @@ struct Simt {
   }
 
   // Adds row group * rows_n + r of W[tile_m][tile_n]^T * X to c[r].
-  template <int D, class After>
+  template <int D, class Rows, class After>
   __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each], const Real *w,
-                                                        const Slab<Real> &x, const After &after) {
+                                                        const Rows &x, const After &after) {
     constexpr int n = slice_rows<D, tile_m>, vec = rows_n < word ? rows_n : word,
                   unroll = LaneColumns<Real, D>::each < 16 ? 2 : 1;
     static_assert(n >= 1, "simt: tile_m + tile_n is too small for this head dim");

@@ -20,10 +20,10 @@ LUATTN_FN void dot_from_memory(const Simt<Spec, Config> &t, const LuattnParams &
   const Elem *q[T::rows], *k[T::cols];
 #pragma unroll
   for (int r = 0; r < T::rows; ++r)
-    q[r] = site.template q_row<const Elem>(p.tensors.q, min_of(q0 + t.row_at(r), site.q_len - 1));
+    q[r] = site.template q_row<const Elem>(p, p.tensors.q, site.clamped_query(p, q0 + t.row_at(r)));
 #pragma unroll
   for (int c = 0; c < T::cols; ++c) {
-    k[c] = site.template kv_row<const Elem>(p, p.tensors.k, h_kv, min_of(kv0 + t.col_at(c), site.kv_len - 1));
+    k[c] = site.template kv_row<const Elem>(p, p.tensors.k, h_kv, site.clamped_key(p, kv0 + t.col_at(c)));
 #pragma unroll
     for (int r = 0; r < T::rows; ++r) s[r][c] = Real(0);
   }
@@ -111,6 +111,7 @@ LUATTN_FN void weights_simt(const LuattnWeightParams &p) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   static_assert(ForwardSpec<Spec> && has_shared<Config, int((T::tile_m + T::tile_n) * sizeof(Real))>());
+  static_assert(SequenceOf<Config>::is_line, "the array has one axis of queries and one of keys");
   constexpr int rows = T::rows, cols = T::cols;
   const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
   const SequenceOf<Config> site(p, block.b, block.h);
@@ -118,13 +119,13 @@ LUATTN_FN void weights_simt(const LuattnWeightParams &p) {
   T t;
   WeightRows<Spec, Config> to(p.weights, block, q0);
   to.clear(t);
-  if (q0 >= site.q_len) return;  // the grid is for the longest entry
+  if (!site.has_query(p, q0)) return;  // the grid is for the longest entry
   to.rows = min_of(to.rows, site.q_len);
 
   const typename Spec::Head head = Spec::head(p, site);
   typename Spec::Row row[rows];
 #pragma unroll
-  for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, min_of(q0 + t.row_at(r), site.q_len - 1));
+  for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, site.clamped_query(p, q0 + t.row_at(r)));
   OnlineRows<Spec, rows, cols, T::lanes, 1> online;
   online.init(p, site, head, row);
   Dropout<Config> dropout;

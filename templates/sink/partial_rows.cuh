@@ -15,7 +15,7 @@ struct PartialRows {
   template <class Sequence>
   __device__ __forceinline__ PartialRows(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits,
                                          int position)
-      : splits(splits), rows(site.q_rows(p)), row(site.q_index(p, position)) {}
+      : splits(splits), rows(site.q_count(p)), row(site.q_index(p, position)) {}
 
   __device__ __forceinline__ PartialRows(const LuattnSplits &splits, const PartRow &at)
       : splits(splits), rows(at.rows), row(at.row) {}

@@ -12,11 +12,12 @@ LUATTN_FN void write_row(const LuattnParams &p, const Sequence &site, const type
   using Real = typename Spec::Real;
   if constexpr (Spec::has_lse) {
     if (p.tensors.lse.data != nullptr)
-      *site.template q_row<Real>(p.tensors.lse, at) = kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
+      *site.template q_row<Real>(p, p.tensors.lse, at) =
+          kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
   }
   if constexpr (Spec::num_saved > 0) {
     if (p.tensors.saved != nullptr) {
-      const i64 index = site.q_index(p, at), plane = site.q_rows(p);
+      const i64 index = site.q_index(p, at), plane = site.q_count(p);
       Real saved[Spec::num_saved];
       Spec::save(p, site, head, row, state, saved);
 #pragma unroll

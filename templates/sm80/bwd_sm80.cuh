@@ -72,6 +72,7 @@ struct BwdSm80 {
   using Col = typename Spec::Col;
   using BwdRow = typename Spec::BwdRow;
   using Acc = typename Spec::Acc;
+  using Keys = typename SequenceOf<Config>::Keys;
   static_assert(same_type<typename Spec::Real, float>::value, "the sm80 family accumulates in f32");
 
   // ---- shape -------------------------------------------------------------------------------------------
@@ -176,6 +177,9 @@ struct BwdSm80 {
     return reinterpret_cast<SharedRow<Row> *>(shared + at_row + stage * row_bytes);
   }
 
+  // What is asked about positions costs no register.
+  __device__ __forceinline__ decltype(auto) ends() const { return site.reread(); }
+
   // ---- elements ----------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Position kv_of(int f, int half) const {
@@ -188,15 +192,15 @@ struct BwdSm80 {
     for (int f = 0; f < frags; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), site.kv_end(p) - 1));
+        col[f][half] = Spec::col(p, site, head, ends().clamped_key(p, kv_of(f, half)));
     if constexpr (reduces_acc || HasLaneSums<Spec>) acc = zero_acc<Acc>();
     if constexpr (Drops::any) dropout.enter_head(p, site);
     sums.enter_head();
   }
 
-  // kv_end is kv_len, or 0 for a row that does not exist.
-  __device__ __forceinline__ bool keeps(const Row &row, int f, int half, int q, int kv, int kv_end) const {
-    bool kept = kv < kv_end;
+  // keys: those that exist for query q (work/positions.cuh).
+  __device__ __forceinline__ bool keeps(const Row &row, int f, int half, int q, int kv, Keys keys) const {
+    bool kept = kv < keys;
     if constexpr (Spec::has_mask) kept &= Spec::keep(p, site, head, row, col[f][half], q, kv);
     return kept;
   }
@@ -298,12 +302,12 @@ struct BwdSm80 {
   // Finds which elements of each fragment the mask keeps. Bits 2 c and 2 c + 1 are the elements of q position
   // c. The code of a long mask has one copy for all positions.
   __device__ __forceinline__ void find_kept(int q0, int column, int stage, u32 (&bits)[frags]) const {
-    if constexpr (Spec::has_flag_line && !Spec::has_keep_beside) {
-      const int end = kv0 + score_row() + frags * 16;
-      if (end <= site.kv_end(p) && q0 + M <= site.q_end(p) && flags_are_wide<Spec>(p, end))
+    if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && SequenceOf<Config>::is_line) {
+      const int first = kv0 + score_row(), end = first + frags * 16;
+      if (ends().has_keys(p, first, frags * 16) && ends().has_queries(p, q0, M) && flags_are_wide<Spec>(p, end))
         return read_flag_lines(q0 + column, bits);
     }
-    if constexpr (Spec::keep_by_row)
+    if constexpr (Spec::keep_by_row && SequenceOf<Config>::is_line)
       if (ask_runs(q0, column, stage, bits)) return;
 #pragma unroll 1
     for (int c = 0; c < chunk_columns; ++c) {
@@ -325,7 +329,7 @@ struct BwdSm80 {
       const Row here = row(first);
 #pragma unroll
       for (int r = 0; r < chunk_rows; ++r)
-        if (keeps(here, r / 2, r % 2, first_query + first, kv_of(r / 2, r % 2), site.kv_end(p)))
+        if (keeps(here, r / 2, r % 2, first_query + first, kv_of(r / 2, r % 2), ends().keys(p)))
           bits[r / 2] |= apart << r % 2;
     });
   }
@@ -344,11 +348,12 @@ struct BwdSm80 {
       }
   }
   __device__ __forceinline__ void keeps_column(int q0, int column, int c, int stage, bool (&kept)[chunk_rows]) const {
-    const int m = in_tile(column, c), kv_end = q0 + m < site.q_end(p) ? site.kv_end(p) : 0;
+    const int m = in_tile(column, c);
+    const Keys keys = ends().keys_of(p, q0 + m);
     Row row{};
     if constexpr (has_rows) row = shared_rows(stage)[m].value;
 #pragma unroll
-    for (int r = 0; r < chunk_rows; ++r) kept[r] = keeps(row, r / 2, r % 2, q0 + m, kv_of(r / 2, r % 2), kv_end);
+    for (int r = 0; r < chunk_rows; ++r) kept[r] = keeps(row, r / 2, r % 2, q0 + m, kv_of(r / 2, r % 2), keys);
   }
 
   // Zeroes P and dS of elements that the mask drops.
@@ -402,25 +407,25 @@ struct BwdSm80 {
 
   // ---- load --------------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ HeadRows<Elem> q_rows(const LuattnTensor &t) const {
-    return {site.template q_row<const Elem>(t, 0), t.seq};
+  __device__ __forceinline__ auto q_rows(const LuattnTensor &t) const {
+    return ends().template q_rows<const Elem>(p, t);
   }
-  __device__ __forceinline__ HeadRows<Elem> kv_rows(const LuattnTensor &t) const {
-    return {site.template kv_row<const Elem>(t, h_kv, 0), t.seq};
+  __device__ __forceinline__ auto kv_rows(const LuattnTensor &t) const {
+    return ends().template kv_rows<const Elem>(p, t, h_kv);
   }
 
-  // Copies rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`. Rows from `len` on and columns
+  // Copies rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`. Rows that do not exist and columns
   // from Dim on become zeros without being read. Whole and ragged tiles use the same code. With Rolled, the
   // loop is rolled, for tiles that a block copies once.
   template <bool Rolled, int Rows, int Dim>
-  __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
+  __device__ __forceinline__ void load_tile(int at, const LineRows<const Elem> &src, int row0) const {
     using Tile = SharedTile<padded_dim(Dim)>;
     constexpr u32 width = power_above(Tile::chunks),
                   pass = threads / width;  // threads per row, rows per pass
     constexpr int passes = (Rows + pass - 1) / pass;
     const u32 chunk = thread % width, row = thread / width;
     if (width > Tile::chunks && chunk >= Tile::chunks) return;
-    const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - int(row);
+    const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : src.len - row0 - int(row);
     const Elem *from = src.data + i64(row0 + int(row)) * src.seq + chunk * 8;
 #pragma unroll(Rolled ? 1 : passes)
     for (int i = 0; i < passes; ++i) {
@@ -428,6 +433,11 @@ struct BwdSm80 {
       cp_async_16(base + at + Tile::offset(row + i * pass, chunk), from, i * int(pass) < end);
       from += pass * src.seq;
     }
+  }
+  // Of rows that do not lie along a line.
+  template <bool Rolled, int Rows, int Dim, class Source>
+  __device__ __forceinline__ void load_tile(int at, const Source &src, int row0) const {
+    copy_tile_async<Rows, Dim, threads>(base + at, src, row0, int(thread));
   }
 
   // Loads K and V, which are the same rows of two tensors, in one loop if they have the same width. In the
@@ -437,21 +447,21 @@ struct BwdSm80 {
     if constexpr (needs_dp && D == DV) {
 #pragma unroll 1
       for (int i = 0; i < 2; ++i)
-        load_tile<true, N, D>(i == 0 ? at_k : at_v, kv_rows(i == 0 ? p.tensors.k : p.tensors.v), kv0, site.kv_end(p));
+        load_tile<true, N, D>(i == 0 ? at_k : at_v, kv_rows(i == 0 ? p.tensors.k : p.tensors.v), kv0);
     } else {
-      load_tile<true, N, D>(at_k, kv_rows(p.tensors.k), kv0, site.kv_end(p));
-      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, kv_rows(p.tensors.v), kv0, site.kv_end(p));
+      load_tile<true, N, D>(at_k, kv_rows(p.tensors.k), kv0);
+      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, kv_rows(p.tensors.v), kv0);
     }
   }
 
   // Loads Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
-    load_tile<false, M, D>(at_q + stage * q_bytes, q_rows(p.tensors.q), index * M, site.q_end(p));
-    load_tile<false, M, DV>(at_do + stage * do_bytes, q_rows(p.tensors.dout), index * M, site.q_end(p));
+    load_tile<false, M, D>(at_q + stage * q_bytes, q_rows(p.tensors.q), index * M);
+    load_tile<false, M, DV>(at_do + stage * do_bytes, q_rows(p.tensors.dout), index * M);
 #pragma unroll
     for (int r0 = 0; r0 < M; r0 += threads)
-      if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, site.q_end(p) - 1), r, stage);
+      if (const int r = r0 + int(thread); r < M) load_row(ends().clamped_query(p, index * M + r), r, stage);
     cp_async_commit();
   }
 
@@ -655,8 +665,8 @@ struct BwdSm80 {
   template <int Dim>
   __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
     if (t.data == nullptr) return;
-    Elem *out = site.template kv_row<Elem>(t, h_kv, kv0);
-    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, site.kv_end(p) - kv0, int(thread));
+    const auto rows = site.template kv_rows<Elem>(p, t, h_kv);
+    store_tile<N, Dim, threads>(rows.from(kv0), base + at, ends().keys_from(p, kv0), int(thread));
   }
 
   // Stores a gradient in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a mod.
@@ -753,7 +763,7 @@ struct BwdSm80 {
   }
 
   __device__ __forceinline__ void run() {
-    if (site.packed && kv0 >= site.kv_len) return;  // the grid is for the longest entry
+    if (site.packed && !site.has_key(p, kv0)) return;  // the grid is for the longest entry
     load_kv();
     cp_async_commit();
     const int first = site.first_head(p, h_kv);

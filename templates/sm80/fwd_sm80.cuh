@@ -111,7 +111,7 @@ struct ForwardSm80 {
   __device__ __forceinline__ Position position(int r, int lane) const {
     return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
   }
-  __device__ __forceinline__ int query(int r, int lane) const { return min_of(int(position(r, lane)), site.q_len - 1); }
+  __device__ __forceinline__ int query(int r, int lane) const { return site.clamped_query(p, position(r, lane)); }
 
   // ---- load ----
 
@@ -126,8 +126,8 @@ struct ForwardSm80 {
   template <Operand first, Operand last>
   __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
     if (with_q) {
-      const HeadRows<Elem> rows{site.template q_row<const Elem>(p.tensors.q, 0), p.tensors.q.seq};
-      copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, site.q_len, copier());
+      const auto rows = site.template q_rows<const Elem>(p, p.tensors.q);
+      copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, copier());
       cp_async_commit();
     }
     if (tile.valid()) {
@@ -139,12 +139,8 @@ struct ForwardSm80 {
   template <int Dim>
   __device__ __forceinline__ void copy_tile(u32 to, const LuattnTensor &t, Tile tile) const {
     const int h = copies_anew ? anew(kv_head) : kv_head;
-    if constexpr (SequenceOf<Config>::paged)
-      return copy_paged_tile_async<tile_n, Dim, threads>(to, site.template kv_rows<const Elem>(p, t, h),
-                                                         tile.index * tile_n, site.kv_len, copier());
-    else
-      copy_tile_async<tile_n, Dim, threads>(to, HeadRows<Elem>{site.template kv_row<const Elem>(t, h, 0), t.seq},
-                                            tile.index * tile_n, site.kv_len, copier());
+    copy_tile_async<tile_n, Dim, threads>(to, site.template kv_rows<const Elem>(p, t, h), tile.index * tile_n,
+                                          copier());
   }
 
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
@@ -245,22 +241,23 @@ struct ForwardSm80 {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       row_here[r] = Spec::only_keep_reads_row ? Spec::row(p, site, head, query(r, lane)) : row[r];
-    if constexpr (Spec::has_flag_line && tile_n % 64 == 0)
-      if (kv0 + tile_n <= site.kv_len && flags_are_wide<Spec>(p, kv0 + tile_n))
+    if constexpr (Spec::has_flag_line && tile_n % 64 == 0 && SequenceOf<Config>::is_line)
+      if (site.has_keys(p, kv0, tile_n) && flags_are_wide<Spec>(p, kv0 + tile_n))
         return read_flag_lines(kv0, lane, row_here, keep);
-    if constexpr (Spec::keep_by_column)
+    if constexpr (Spec::keep_by_column && SequenceOf<Config>::is_line)
       if (ask_runs(kv0, lane, row_here, keep)) return;
     ask_all<false>(kv0, lane, row_here, keep);
   }
   // Asks once for each run of keys. False: there are too many.
   __device__ __forceinline__ bool ask_runs(int kv0, int lane, const Row (&row_here)[rows],
                                            KeepBits<cols> (&keep)[rows]) const {
-    const int last = site.kv_len - 1, behind = lane % 4 * 2;
-    const auto col = [&](int i) { return Spec::col(p, site, head, min_of(kv0 + i, last)); };
+    const int behind = lane % 4 * 2;
+    const auto col = [&](int i) { return Spec::col(p, site, head, site.clamped_key(p, kv0 + i)); };
     const auto runs = MaskRuns<tile_n>::find(lane, [&](int i) { return !Spec::same_column(col(i), col(i - 1)); });
     if (!runs.few()) return false;
     runs.each([&](int first, int end) {
-      const int kv = min_of(kv0 + first, last), lo = first - behind, hi = min_of(end, last + 1 - kv0) - behind;
+      const int kv = site.clamped_key(p, kv0 + first), lo = first - behind,
+                hi = min_of(end, site.keys(p) - kv0) - behind;
       const Col of_run = Spec::col(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
@@ -280,12 +277,12 @@ struct ForwardSm80 {
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
       for (int bit = 0; bit < 32 && 32 * w + bit < cols; ++bit) {
-        const int j = 32 * w + bit, at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2, kv = min_of(at, site.kv_len - 1);
+        const int j = 32 * w + bit, at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2, kv = site.clamped_key(p, at);
         const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
           const bool kept = keeps<Beside>(row_here[r], col, query(r, lane), kv);
-          keep[r].word[w] |= u32(kept && at < site.kv_len) << bit;
+          keep[r].word[w] |= u32(kept && site.has_key(p, at)) << bit;
         }
       }
     }
@@ -425,10 +422,10 @@ struct ForwardSm80 {
   // and a masked tile may be empty for them. The walk has already applied block statistics to the tile. The
   // vote tells the compiler that the warp stays converged.
   __device__ __forceinline__ bool has_work(Tile tile) const {
-    const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
+    const int first = q_tile * tile_m + warp_row, last = site.last_query(p, first, warp_rows);
     bool work = tile.valid() && first <= last;
     if (work && tile.masked) {
-      const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
+      const int kv0 = tile.index * tile_n, kv1 = site.last_key(p, kv0, tile_n);
       if constexpr (Spec::num_block_bounds > 0) {
         const Range kept = kept_keys<Spec>(p, site, first, last);
         work = kept.lo <= kv1 && kv0 < kept.hi;
@@ -518,7 +515,7 @@ struct ForwardSm80 {
     float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
     if constexpr (Drops::any) my_scale *= float(Drops::factor);
     const int at = position(mine, lane);
-    if (mine < rows && at < site.q_len) write_row<Spec>(p, site, head, my_row, my_state, at, kept);
+    if (mine < rows && site.has_query(p, at)) write_row<Spec>(p, site, head, my_row, my_state, at, kept);
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
@@ -529,12 +526,12 @@ struct ForwardSm80 {
   // Stores O directly from registers. Stores through shared memory would be wider and fill whole cache lines,
   // but they are no faster: L2 merges the lines.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
-    Elem *out = site.template q_row<Elem>(p.tensors.o, 0) + lane % 4 * 2;
+    const auto out = site.template q_rows<Elem>(p, p.tensors.o);
     OutRow row[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = position(r, lane);
-      row[r] = {__cvta_generic_to_global(out + at * p.tensors.o.seq), scale[r], at < site.q_len};
+      row[r] = {__cvta_generic_to_global(out.element(at, lane % 4 * 2)), scale[r], out.has(at)};
     }
     store_out<Elem, 0, Config::head_dim_v>(row[0], row[1]);
     if constexpr (m_tiles > 1) store_out<Elem, v_tiles, Config::head_dim_v>(row[2], row[3]);
@@ -545,7 +542,7 @@ template <class Spec, class Config>
 LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   using Kernel = ForwardSm80<Spec, Config>;
   Kernel kernel(p, shared_address(shared), BlockSite::of_block<Spec::has_tile_bits>(p));
-  if (kernel.site.packed && kernel.q_tile * Config::tile_m >= kernel.site.q_len) return;  // as in fwd_simt
+  if (kernel.site.packed && !kernel.site.has_query(p, kernel.q_tile * Config::tile_m)) return;  // as in fwd_simt
   kernel.run();
   kernel.finish();
 }

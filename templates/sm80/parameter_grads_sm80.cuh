@@ -54,7 +54,7 @@ struct SumsSm80 {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int n = at.strip(i) + half * 8 + at.lane / 4, kv = at.kv0 + n;
-          if (at.lane % 4 == 0 && n < N && kv < at.site.kv_end(at.p))
+          if (at.lane % 4 == 0 && n < N && at.site.reread().has_key(at.p, kv))
             Spec::add_col(at.p, at.site, at.head, kv, col[i][half], at.acc);
         }
   }
@@ -108,7 +108,7 @@ struct SumsSm80 {
       }
       const int q = at.q0 + m + at.lane % 4 * 8 + at.lane / 4;
       const float sum = at.lane % 4 == 0 ? c[0] : c[2];
-      if (at.lane % 4 < 2 && q < at.site.q_end(at.p) && sum != 0.f)
+      if (at.lane % 4 < 2 && at.site.reread().has_query(at.p, q) && sum != 0.f)
         Spec::add_row(at.p, at.site, at.head, q, sum, at.acc);
     }
   }

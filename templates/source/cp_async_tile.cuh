@@ -6,6 +6,7 @@
 // and 0 * NaN is NaN.
 #pragma once
 #include "arch/mma.cuh"
+#include "work/positions.cuh"
 
 LUATTN_FN constexpr int padded_dim(int dim) { return (dim + 15) / 16 * 16; }
 
@@ -26,13 +27,6 @@ LUATTN_FN int anew(int x) {
   return x;
 }
 
-// One head of a tensor: rows `seq` elements apart.
-template <class Elem>
-struct HeadRows {
-  const Elem *data;
-  i64 seq;
-};
-
 LUATTN_FN constexpr int power_above(int x) {
   int y = 1;
   while (y < x) y *= 2;
@@ -40,12 +34,12 @@ LUATTN_FN constexpr int power_above(int x) {
 }
 
 // Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously;
-// the caller commits the group. Rows from `len` on become zeros, by the same code: a separate copy for whole
+// the caller commits the group. Rows that do not exist become zeros, by the same code: a separate copy for whole
 // tiles would be no faster. A thread keeps to one chunk column and walks down the rows with one pointer, even
 // where that leaves threads without a column: an address for each chunk costs registers that the accumulators
 // need, and a division for each costs time.
 template <int Rows, int Dim, int Threads, class Elem>
-LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
+LUATTN_FN void copy_tile_async(u32 tile, const LineRows<Elem> &src, int row0, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int width = power_above(Tile::chunks),
@@ -54,7 +48,7 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   static_assert(Threads % width == 0);
   const int first = thread / width, chunk = thread % width;
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
-  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - first;
+  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : src.len - row0 - first;
   const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
   const u32 to = tile + Tile::offset(u32(first), u32(chunk));
   if constexpr (Rows % pass == 0 && pass % 8 == 0 && passes % 4 == 0) {  // the swizzle repeats every 8 rows
@@ -73,29 +67,28 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   }
 }
 
-// Does the same for rows that are in pages: each address is looked up. `Source` has row(position).
+// Does the same for rows that do not lie along a line (work/positions.cuh): each address is looked up.
 template <int Rows, int Dim, int Threads, class Source>
-LUATTN_FN void copy_paged_tile_async(u32 tile, const Source &src, int row0, int len, int thread) {
+LUATTN_FN void copy_tile_async(u32 tile, const Source &src, int row0, int thread) {
   static_assert(Dim % 8 == 0, "whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int width = power_above(Tile::chunks), pass = Threads / width, passes = (Rows + pass - 1) / pass;
   static_assert(Threads % width == 0);
   const int first = thread / width, chunk = thread % width;
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
-  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0;
+  const auto rows = src.from(row0).if_all(Dim % 16 == 0 || chunk * 8 < Dim);
 #pragma unroll(passes < 8 ? passes : 8)
   for (int i = 0; i < passes; ++i) {
     const int row = first + i * pass;
     if (Rows % pass != 0 && row >= Rows) break;
-    const bool in = row < end;
-    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), (in ? src.row(row0 + row) : src.data) + (in ? chunk * 8 : 0),
-                in);
+    const bool in = rows.has(row);
+    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), rows.row_if(in, row) + (in ? chunk * 8 : 0), in);
   }
 }
 
-// Does the same for a number of rows known at run time, in a rolled loop. Rows from `len` on become zeros.
+// Does the same for a number of rows known at run time, in a rolled loop.
 template <int Dim, int Threads, class Elem>
-LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, int row0, int len, int thread) {
+LUATTN_FN void copy_rows_async(u32 tile, const LineRows<Elem> &src, int rows, int row0, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int width = power_above(Tile::chunks),
@@ -103,7 +96,7 @@ LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, in
   static_assert(Threads % width == 0);
   const int chunk = thread % width;
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
-  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0;
+  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : src.len - row0;
   const Elem *from = src.data + i64(row0 + thread / width) * src.seq + chunk * 8;
 #pragma unroll 1
   for (int row = thread / width; row < rows; row += pass) {
@@ -112,10 +105,24 @@ LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, in
   }
 }
 
-// Stores rows row0 .. row0 + Rows - 1 of a shared tile to `dst`, whose row 0 is the tile's row 0. Skips rows
-// from `len` on. Called by `Threads` threads; `thread` is the caller's number among them.
-template <int Rows, int Dim, int Threads, class Elem>
-LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int thread) {
+template <int Dim, int Threads, class Source>
+LUATTN_FN void copy_rows_async(u32 tile, const Source &src, int rows, int row0, int thread) {
+  using Tile = SharedTile<padded_dim(Dim)>;
+  constexpr int width = power_above(Tile::chunks), pass = Threads / width;
+  const int chunk = thread % width;
+  if (width > Tile::chunks && chunk >= Tile::chunks) return;
+  const auto from = src.from(row0).if_all(Dim % 16 == 0 || chunk * 8 < Dim);
+#pragma unroll 1
+  for (int row = thread / width; row < rows; row += pass) {
+    const bool in = from.has(row);
+    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), from.row_if(in, row) + (in ? chunk * 8 : 0), in);
+  }
+}
+
+// Stores a shared tile to the rows of `dst` that `exist` has (asked of it, not of `dst`, which orders instructions).
+// Called by `Threads` threads; `thread` is the caller's number among them.
+template <int Rows, int Dim, int Threads, class Target, class Exist>
+LUATTN_FN void store_tile(const Target &dst, u32 tile, const Exist &exist, int thread) {
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int chunks = Dim / 8, total = Rows * chunks;
   constexpr int passes = (total + Threads - 1) / Threads;
@@ -123,9 +130,9 @@ LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int t
   for (int i = 0; i < passes; ++i) {
     const int index = thread + i * Threads;
     if (total % Threads != 0 && index >= total) break;
-    const int row = row0 + index / chunks, chunk = index % chunks;
-    if (row < len)
-      *reinterpret_cast<uint4 *>(dst + i64(row) * seq + chunk * 8) =
+    const int row = index / chunks, chunk = index % chunks;
+    if (exist.has(row))
+      *reinterpret_cast<uint4 *>(dst.element(row, chunk * 8)) =
           load_shared_16(tile + Tile::offset(u32(row), u32(chunk)));
   }
 }

@@ -20,29 +20,23 @@
 #include "arch/tensor.cuh"
 #include "arch/tma.cuh"
 #include "ops/hook_types.cuh"
+#include "work/dense_arrays.cuh"
 
-// The first number of a row in an array, and the distance from it to the next number of the same row.
-template <class Real>
-struct RowNumbers {
-  Real *first;
-  i64 plane;
-};
-
-struct DenseSequence : Site {
+struct DenseSequence : DenseArrays<DenseSequence, LineSite> {
   using Params = LuattnParams;
   enum : bool { packed = false, paged = false };
   enum : int { first_q = 0, first_kv = 0 };  // rows before the entry's: tensors have a batch axis
   DenseSequence() = default;
   // For PagedSequence, which knows the number of keys.
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h, int keys)
-      : Site(b, h, p.shape.q_len, keys) {
+      : DenseArrays(b, h, p.shape.q_len, keys) {
 #ifdef LUATTN_PACKED_INPUTS
     Site::first_q = Site::first_kv = 0;
 #endif
     load_offsets(p);
   }
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
-      : Site(b, h, p.shape.q_len, p.shape.kv_len) {
+      : DenseArrays(b, h, p.shape.q_len, p.shape.kv_len) {
     load_offsets(p);
   }
   // Goes on to a head of another entry, which has the same lengths.
@@ -52,99 +46,55 @@ struct DenseSequence : Site {
     load_offsets(p);
   }
 
-  // Ends of positions: the lengths, read from the constant bank at each use.
+  // Where positions end, and rows of accumulators, read from the constant bank at each use.
   LUATTN_FN int q_end(const LuattnParams &p) { return p.shape.q_len; }
   LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
+  __device__ __forceinline__ RereadEnds<DenseSequence> reread() const { return {*this}; }
 
-  LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
-  // The number of query heads that read one kv head; the kv head of this query head; the first query head of
-  // a kv head.
-  LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
-  __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }
-  LUATTN_FN int first_head(const LuattnParams &p, int h_kv) { return h_kv * p.shape.group; }
-
-  // The row of a position in a tensor of queries, and in a tensor of keys; with `p`, of keys in pages, too.
+  // The row of a position in a tensor of queries, and in a tensor of keys; all rows of this head.
   template <class Elem>
-  __device__ __forceinline__ Elem *q_row(const LuattnTensor &t, int position) const {
+  __device__ __forceinline__ Elem *q_row(const LuattnParams &, const LuattnTensor &t, int position) const {
     return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + position * t.seq;
   }
   template <class Elem>
-  __device__ __forceinline__ Elem *kv_row(const LuattnTensor &t, int h_kv, int position) const {
+  __device__ __forceinline__ Elem *kv_row(const LuattnParams &, const LuattnTensor &t, int h_kv, int position) const {
     return static_cast<Elem *>(t.data) + b * t.batch + h_kv * t.head + position * t.seq;
   }
   template <class Elem>
-  __device__ __forceinline__ Elem *kv_row(const LuattnParams &, const LuattnTensor &t, int h_kv, int position) const {
-    return kv_row<Elem>(t, h_kv, position);
+  __device__ __forceinline__ LineRows<Elem> q_rows(const LuattnParams &p, const LuattnTensor &t) const {
+    return {q_row<Elem>(p, t, 0), t.seq, q_len};
+  }
+  template <class Elem>
+  __device__ __forceinline__ LineRows<Elem> kv_rows(const LuattnParams &p, const LuattnTensor &t, int h_kv) const {
+    return {kv_row<Elem>(p, t, h_kv, 0), t.seq, kv_len};
   }
   // Index of a query in an array [batch][heads][q_len], and the array's size.
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
     return (i64(b) * p.shape.heads + h) * q_len + position;
   }
-  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const {
+  __device__ __forceinline__ i64 q_count(const LuattnParams &p) const {
     return i64(p.shape.batch) * p.shape.heads * q_len;
-  }
-
-  // The number of a head among the query heads of all entries, and the sequence of a number.
-  LUATTN_FN int number(const LuattnParams &p, int b, int h) { return b * p.shape.heads + h; }
-  LUATTN_FN DenseSequence numbered(const LuattnParams &p, int number) { return {p, 0, number}; }
-
-  // For head h of entry b in an array [batch][heads][rows of Order]: a query's row of Width numbers, and the
-  // first row of the head.
-  template <class Order, int Width, class Real>
-  LUATTN_FN Real *q_acc_row(const LuattnParams &p, void *const &acc, int b, int h, int position) {
-    return acc_row<Width, Real>(acc, p.shape.heads, Order::head_rows(q_end(p)), b, h, position);
-  }
-  template <class Order, int Width, class Real>
-  LUATTN_FN Real *q_acc_head(const LuattnParams &p, void *const &acc, int b, int h) {
-    const i64 rows = Order::head_rows(q_end(p));
-    return static_cast<Real *>(acc) + (i64(b) * p.shape.heads + h) * rows * Width;
-  }
-  // A query's numbers in an array [numbers][batch][heads][rows of Order].
-  template <class Order, class Real>
-  LUATTN_FN RowNumbers<Real> q_numbers(const LuattnParams &p, void *const &array, int b, int h, int position) {
-    const i64 rows = Order::head_rows(q_end(p)), plane = i64(p.shape.batch) * p.shape.heads * rows;
-    return {static_cast<Real *>(array) + (i64(b) * p.shape.heads + h) * rows + position, plane};
-  }
-  // A query's index in one plane of such an array, and the number of rows in a plane.
-  template <class Order>
-  __device__ __forceinline__ i64 q_acc_index(const LuattnParams &p, int position) const {
-    return (i64(b) * p.shape.heads + h) * Order::head_rows(q_end(p)) + position;
-  }
-  template <class Order>
-  LUATTN_FN i64 q_acc_rows(const LuattnParams &p) {
-    return i64(p.shape.batch) * p.shape.heads * Order::head_rows(q_end(p));
-  }
-  // Index of a q tile in an array [batch][heads][q tiles].
-  template <int TileM>
-  LUATTN_FN i64 q_tile_index(const LuattnParams &p, int b, int h, int tile) {
-    return (i64(b) * p.shape.heads + h) * ceil_div(q_end(p), TileM) + tile;
-  }
-  // The row of a key of a kv head in an array [num_splits][batch][heads_kv][rows of Order].
-  template <class Order, int Width, class Real>
-  LUATTN_FN Real *kv_acc_row(const LuattnParams &p, void *const &acc, int split, int b, int h_kv, int position) {
-    return acc_row<Width, Real>(acc, p.shape.heads_kv, Order::head_rows(kv_end(p)), split * p.shape.batch + b, h_kv,
-                                position);
   }
 
   __device__ __forceinline__ RowBox q_box(const LuattnParams &, int position) const { return {position, b}; }
   __device__ __forceinline__ RowBox kv_box(const LuattnParams &, int position) const { return {position, b}; }
 };
 
-struct PackedSequence : Site {
+struct PackedSequence : LineSite {
   using Params = LuattnPackedParams;
   enum : bool { packed = true, paged = false };
   PackedSequence() = default;
 #ifndef LUATTN_PACKED_INPUTS  // else hooks ask where rows of inputs are
   int first_q, first_kv;
 #endif
-  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head) : Site(entry, head, 0, 0) {
+  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head) : LineSite(entry, head, 0, 0) {
     take_rows<false>(p, entry, first_q, q_len);
     take_rows<true>(p, entry, first_kv, kv_len);
     load_offsets(p);
   }
   // For PagedSequence, which knows the number of keys.
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head, int keys)
-      : Site(entry, head, 0, keys) {
+      : LineSite(entry, head, 0, keys) {
     take_rows<false>(p, entry, first_q, q_len);
     first_kv = 0;
     load_offsets(p);
@@ -205,6 +155,7 @@ struct PackedSequence : Site {
 
   __device__ __forceinline__ int q_end(const LuattnParams &) const { return q_len; }
   __device__ __forceinline__ int kv_end(const LuattnParams &) const { return kv_len; }
+  __device__ __forceinline__ const PackedSequence &reread() const { return *this; }
   LUATTN_FN int most_queries(const LuattnParams &p) { return p.shape.q_len; }  // of any entry
   LUATTN_FN int entries(const LuattnParams &p) { return p.shape.batch; }
   LUATTN_FN int query_heads(const LuattnParams &p) { return p.shape.heads; }
@@ -229,22 +180,26 @@ struct PackedSequence : Site {
   LUATTN_FN int first_head(const LuattnParams &p, int h_kv) { return h_kv * p.shape.group; }
 
   template <class Elem>
-  __device__ __forceinline__ Elem *q_row(const LuattnTensor &t, int position) const {
+  __device__ __forceinline__ Elem *q_row(const LuattnParams &, const LuattnTensor &t, int position) const {
     return row_of<Elem>(t, 0, h, first_q + position);
   }
   template <class Elem>
-  __device__ __forceinline__ Elem *kv_row(const LuattnTensor &t, int h_kv, int position) const {
+  __device__ __forceinline__ Elem *kv_row(const LuattnParams &, const LuattnTensor &t, int h_kv, int position) const {
     return row_of<Elem>(t, 0, h_kv, first_kv + position);
   }
   template <class Elem>
-  __device__ __forceinline__ Elem *kv_row(const LuattnParams &, const LuattnTensor &t, int h_kv, int position) const {
-    return kv_row<Elem>(t, h_kv, position);
+  __device__ __forceinline__ LineRows<Elem> q_rows(const LuattnParams &p, const LuattnTensor &t) const {
+    return {q_row<Elem>(p, t, 0), t.seq, q_len};
+  }
+  template <class Elem>
+  __device__ __forceinline__ LineRows<Elem> kv_rows(const LuattnParams &p, const LuattnTensor &t, int h_kv) const {
+    return {kv_row<Elem>(p, t, h_kv, 0), t.seq, kv_len};
   }
   // Index in an array [heads][total_q].
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
     return i64(h) * of(p).total_q + first_q + position;
   }
-  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const { return i64(p.shape.heads) * of(p).total_q; }
+  __device__ __forceinline__ i64 q_count(const LuattnParams &p) const { return i64(p.shape.heads) * of(p).total_q; }
 
   // The descriptor's row axis ends at row 1 << LUATTN_WRAP_LOG2. A box begins as far before that end as rows remain
   // in the entry, so that TMA clips the box at the entry's end. The coordinate `end` moves the box to its place.
@@ -271,25 +226,38 @@ struct PackedSequence : Site {
   LUATTN_FN const LuattnPacked &of(const LuattnParams &p) { return static_cast<const LuattnPackedParams &>(p).packed; }
 };
 
-// A tensor of keys or values in pages, of one kv head of one entry: row 0 of page 0, and where its pages are.
+// Rows of keys or values in pages, of one kv head of one entry: row 0 of page 0, and where its pages are.
 template <class Elem>
 struct PagedRows {
+  enum : bool { is_line = false };
   Elem *data;
   i64 page, seq;     // strides
   const int *table;  // of the entry; null: it has page `entry`
   int entry;
   LuattnDivisor page_size;
-  u32 last;  // page
+  u32 last;        // page
+  int len, first;  // positions, counted from `first` on
 
+  __device__ __forceinline__ bool has(int position) const { return position < len; }
   // The row of a position of the entry.
   __device__ __forceinline__ Elem *row(int position) const {
+    position += first;
     const int n = int(quotient(u32(position), page_size)),
               at = table != nullptr ? int(min_of(u32(__ldg(table + n)), last)) : entry;
     return data + at * page + (position - n * int(page_size.d)) * seq;
   }
+  __device__ __forceinline__ Elem *element(int position, int d) const { return row(position) + d; }
+  __device__ __forceinline__ Elem *row_if(bool exists, int position) const { return exists ? row(position) : data; }
   // The same for a position in page `at`.
   __device__ __forceinline__ Elem *row_in(int at, int position) const {
     return data + at * page + (position - int(quotient(u32(position), page_size)) * int(page_size.d)) * seq;
+  }
+  // As LineRows.
+  __device__ __forceinline__ PagedRows from(int position) const {
+    return {data, page, seq, table, entry, page_size, last, len - position, first + position};
+  }
+  __device__ __forceinline__ PagedRows if_all(bool exist) const {
+    return {data, page, seq, table, entry, page_size, last, exist ? len : 0, first};
   }
 };
 
@@ -323,7 +291,15 @@ struct PagedSequence : Queries {
   }
   template <class Elem>
   __device__ __forceinline__ PagedRows<Elem> kv_rows(const LuattnParams &p, const LuattnTensor &t, int h_kv) const {
-    return {static_cast<Elem *>(t.data) + h_kv * t.head, t.batch, t.seq, table(p), b, of(p).page_size, last_page(p)};
+    return {static_cast<Elem *>(t.data) + h_kv * t.head,
+            t.batch,
+            t.seq,
+            table(p),
+            b,
+            of(p).page_size,
+            last_page(p),
+            kv_len,
+            0};
   }
 
   // Boxes for TMA have box_rows rows of one page, or of all that an entry has; `page_rows` rows of the descriptor lie

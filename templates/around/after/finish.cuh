@@ -289,7 +289,7 @@ LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
       Order::template load<width>(g, head, site.q_len, i, d);
 #pragma unroll
       for (int j = 0; j < n; ++j) y[j] = from_real<Elem>(g[j] * Real(p.scale));
-      y.store(site.template q_row<Elem>(p.tensors.dq, i) + d);
+      y.store(site.template q_row<Elem>(p, p.tensors.dq, i) + d);
     });
   }
 }

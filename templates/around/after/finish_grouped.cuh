@@ -38,7 +38,7 @@ struct WrittenGroups : ResultGroups {
     const int row0 = first + int(threadIdx.x) / 32 * 16;
     if (row0 >= site.q_len) return;
     LuattnTensor to = p.tensors.dq;  // from the entry's first row of this head on
-    to.data = site.template q_row<typename Config::Elem>(to, 0);
+    to.data = site.template q_row<typename Config::Elem>(p, to, 0);
     const float *acc = site.template q_acc_head<ResultGroups, D, const float>(p, p.scratch.dq_acc, site.b, site.h);
     write_rows<Config, D>(p, to, acc, 1, site.q_len, 0, 0, row0, 1, float(p.scale), first_store);
   }

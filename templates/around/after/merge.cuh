@@ -96,7 +96,7 @@ struct MergeSplits {
     Pack<Elem, width> rounded;
 #pragma unroll
     for (int j = 0; j < width; ++j) rounded[j] = from_real<Elem>(scale == Real(0) ? Real(0) : scale * o[j]);
-    Elem *to = site.template q_row<Elem>(p.tensors.o, at) + channel;
+    Elem *to = site.template q_row<Elem>(p, p.tensors.o, at) + channel;
     if constexpr (sizeof(Elem) == 2) {  // rows are multiples of 16 bytes: the runtime refuses others
       rounded.store(to);
     } else {

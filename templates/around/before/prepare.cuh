@@ -173,7 +173,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   }
   typename Spec::BwdRow out = {};
   if (threadIdx.x < aux_tile && q < site.q_len) {
-    const i64 plane = site.q_rows(p), at = site.q_index(p, q);
+    const i64 plane = site.q_count(p), at = site.q_index(p, q);
     Real lse = 0, dlse = 0, saved[Spec::num_saved + passed > 0 ? Spec::num_saved + passed : 1];
     bool any = true;
     if constexpr (Spec::has_lse) {

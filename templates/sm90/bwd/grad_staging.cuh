@@ -128,7 +128,7 @@ struct WarpPart {
     fence_async();
     __syncwarp();
     const int kv = kv0 + lane;
-    bulk_store(site.template kv_row<Elem>(t, at.h, kv), address() + lane * Shared::row_pitch, Dim * 2,
+    bulk_store(site.template kv_row<Elem>(p, t, at.h, kv), address() + lane * Shared::row_pitch, Dim * 2,
                lane < 16 && kv < site.kv_end(p));
     bulk_commit();
   }

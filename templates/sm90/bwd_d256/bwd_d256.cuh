@@ -134,7 +134,7 @@ struct SumsD256 {
     for (int half = 0; half < 2; ++half) {
       const Sequence site = sequence(block);
       const int kv = first_row(block) + thread / 4 + half * 8;
-      Elem *out = site.template kv_row<Elem>(t, site.kv_head(p), kv) + part;
+      Elem *out = site.template kv_row<Elem>(p, t, site.kv_head(p), kv) + part;
 #pragma unroll
       for (int n = 0; n < boxes * 8; n += 4) {
         u32 w[4];

@@ -654,7 +654,7 @@ struct ConsumerSm90 {
     OutRow to[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const Elem *row = site.template q_row<Elem>(p.tensors.o, position(r)) + lane % 4 * 8;
+      const Elem *row = site.template q_row<Elem>(p, p.tensors.o, position(r)) + lane % 4 * 8;
       to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
     }
     store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);

@@ -12,9 +12,9 @@
 template <class Elem, int Dim, int TileN, class Sequence>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site, const int (&query)[2], int tile,
                                   int lane, float (&s)[TileN / 2]) {
-  const Elem *const of_q = site.template q_row<Elem>(p.tensors.q, 0) + lane % 4 * 2;
+  const Elem *const of_q = site.template q_row<Elem>(p, p.tensors.q, 0) + lane % 4 * 2;
   const int h_kv = BlockSite::kv_head(p, site.h);
-  const Elem *const first_k = site.template kv_row<Elem>(p.tensors.k, h_kv, tile * TileN + lane / 4);
+  const Elem *const first_k = site.template kv_row<Elem>(p, p.tensors.k, h_kv, tile * TileN + lane / 4);
   u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
   const i64 step = p.tensors.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
 #pragma unroll
@@ -39,7 +39,7 @@ LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site, c
 template <class Elem, int Dim, int TileN, class Queries>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const PagedSequence<Queries> &site, const int (&query)[2],
                                   int tile, int lane, float (&s)[TileN / 2]) {
-  const Elem *const of_q = site.template q_row<Elem>(p.tensors.q, 0) + lane % 4 * 2;
+  const Elem *const of_q = site.template q_row<Elem>(p, p.tensors.q, 0) + lane % 4 * 2;
   const auto keys = site.template kv_rows<const Elem>(p, p.tensors.k, BlockSite::kv_head(p, site.h));
 #pragma unroll
   for (int n = 0; n < TileN / 8; ++n) {
