@@ -15,7 +15,7 @@ EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
 class Mask:
-    """Classes of tiles of one batch entry and head: rows[i][j] is EMPTY, PARTIAL or FULL."""
+    """Classes of tiles of one batch entry and head: `rows[i][j]` is EMPTY, PARTIAL or FULL."""
 
     def __init__(self, name: str, q_len: int, kv_len: int, tile: int, classes: bytes) -> None:
         self.name, self.q_len, self.kv_len, self.tile = name, q_len, kv_len, tile
