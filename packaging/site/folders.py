@@ -1,4 +1,5 @@
-"""A hook of mkdocs: documents link to folders of the repository, which are no pages. Each folder that one links to gets a page that lists it."""
+"""Hooks of mkdocs: documents link to folders of the repository, which are no pages. Each folder that one links to gets a page that lists
+it. And the page of the C headers leads to those that Doxygen made, which the repository does not have."""
 
 import os
 import posixpath
@@ -29,6 +30,8 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     folder = posixpath.dirname(page.file.src_uri)
+    if page.file.src_uri == "docs/c_api.md" and files.get_file_from_path("c/index.html"):
+        markdown += "\n[All of them as pages](../c/index.html)\n"
 
     def to_page(match):
         link, anchor = match[1], match[2] or ""
