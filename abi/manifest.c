@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "common/input_dtype.h"
+#include "common/call/input_dtype.h"
 #include "common/struct_size.h"
 #include "luattn/compiler.h"
 

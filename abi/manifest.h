@@ -8,7 +8,7 @@
 #define LUATTN_ABI_MANIFEST_H
 
 #include "abi/kernel_facts.h"
-#include "common/scalar_range.h"
+#include "common/call/scalar_range.h"
 
 /* The kind of an entry, from which the runtime derives its grid. */
 typedef enum luattn_role {

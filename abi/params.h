@@ -35,7 +35,7 @@ typedef struct LuattnInput {
   int size[LUATTN_MAX_AXES];
   unsigned long long *exact; /* deterministic backward: exact sums that become grad
                               * (ops/reproducible_sum.cuh), zeroed by the runtime; null if the order of the
-                              * sums is fixed or does not matter (common/pairs.h) */
+                              * sums is fixed or does not matter (common/call/pairs.h) */
   long long count;           /* elements of grad */
 } LuattnInput;
 
@@ -67,7 +67,7 @@ typedef struct LuattnSchedule {
   int num_splits;      /* number of blocks that share the q tiles of a kv tile; above 1, dk and dv go to dk_acc,
                         * dv_acc */
   int batches_in_turn; /* deterministic: 1: a block processes its kv tile for all batches in sequence, so that
-                        * contributions to one element of a gradient arrive in batch order (common/pairs.h) */
+                        * contributions to one element of a gradient arrive in batch order (common/call/pairs.h) */
 } LuattnSchedule;
 
 /* The caller's tensors, and modified copies of some. */
@@ -122,7 +122,7 @@ typedef struct LuattnInputs {
   unsigned long long *scalar_exact; /* as LuattnInput.exact */
   int num_scalars;
   unsigned alone; /* bit i, backward: at most one score adds to an element of input i's gradient
-                   * (common/pairs.h), so it may be stored */
+                   * (common/call/pairs.h), so it may be stored */
 } LuattnInputs;
 
 /* Makes the sizes of a call and its schedule private to the structs in templates/ that hand out work. Other

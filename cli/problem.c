@@ -5,8 +5,8 @@
 
 #include "cli/cli.h"
 #include "cli/sequence_ends.h"
-#include "common/choices.h"
-#include "common/input_dtype.h"
+#include "common/call/choices.h"
+#include "common/call/input_dtype.h"
 #include "common/parallel.h"
 #include "common/real.h"
 #include "gen/analysis/specs/int_range.h"

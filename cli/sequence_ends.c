@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "common/limits.h"
-#include "common/packed_axis.h"
+#include "common/call/limits.h"
+#include "common/call/packed_axis.h"
 
 static bool is_list(const char *text) { return text[0] != 0 && text[strspn(text, "0123456789,")] == 0; }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/packed_axis.h"
+#include "common/call/packed_axis.h"
 #include "gen/spec.h"
 
 /* ---- one sequence ---- */

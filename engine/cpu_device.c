@@ -1,6 +1,6 @@
 #include "engine/cpu_device.h"
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "common/fail.h"
 #include "common/threads.h"
 #include "gen/compile/cpu_facts.h"

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "common/fail.h"
 #include "engine/kernel_slots.h"
 

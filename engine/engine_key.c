@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/batch.h"
-#include "common/choices.h"
+#include "common/call/batch.h"
+#include "common/call/choices.h"
 #include "engine/cpu_device.h"
 #include "engine/engine.h"
 

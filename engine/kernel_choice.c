@@ -1,8 +1,8 @@
 /* kernel_choice.c: chooses between the kernel for few queries and the one for all lengths, and says why. */
 #include <stdio.h>
 
-#include "common/batch.h"
-#include "common/kernel_time.h"
+#include "common/call/batch.h"
+#include "common/call/kernel_time.h"
 #include "engine/engine.h"
 
 /* A deterministic engine's choice, and so an entry's bits, must not depend on how many others there are. */

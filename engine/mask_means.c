@@ -1,6 +1,6 @@
 /* mask_means.c: luattn_mask_survey: joins the plan of a mask's kernels, the rule of a launch and the counts of its
  * tiles. */
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "common/struct_size.h"
 #include "gen/compile/plan_manifest.h"
 #include "gen/cpu/mask_survey.h"

@@ -1,5 +1,5 @@
 /* weights.c: luattn_weights, the weights of V. */
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "engine/engine.h"
 
 static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,

@@ -7,7 +7,7 @@
 #ifndef LUATTN_GEN_SPEC_H
 #define LUATTN_GEN_SPEC_H
 
-#include "common/scalar_range.h"
+#include "common/call/scalar_range.h"
 #include "gen/ir/ir.h"
 #include "luattn/compiler.h"
 

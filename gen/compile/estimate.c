@@ -4,8 +4,8 @@
 
 #include "abi/workspace.h"
 #include "common/host.h"
-#include "common/limits.h"
-#include "common/pairs.h"
+#include "common/call/limits.h"
+#include "common/call/pairs.h"
 #include "gen/compile/pipeline.h"
 
 /* The factors of the estimate, in double, so that no product overflows before it is known to fit a size_t. */

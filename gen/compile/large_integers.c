@@ -1,7 +1,7 @@
 #include "gen/compile/large_integers.h"
 
 #include "common/fail.h"
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "common/fail.h"
 #include "common/host.h"
 #include "gen/cpu/cpu.h"

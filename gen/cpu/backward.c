@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/choices.h"
+#include "common/call/choices.h"
 
 static luattn_status rows_open(backward *w, luattn_error *err) {
   cpu_problem *p = &w->p;

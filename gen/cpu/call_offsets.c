@@ -1,6 +1,6 @@
 /* call_offsets.c: offsets of a CPU call whose tensors are a part of a whole (luattn/batch.h). Programs see
  * positions, heads and lengths of the whole; tensors and the axes of inputs have their own. */
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "gen/cpu/cpu.h"
 
 static luattn_status check_array(const batch_array *array, luattn_error *err) {

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "abi/kernel_facts.h"
-#include "common/choices.h"
-#include "common/input_dtype.h"
-#include "common/overlap.h"
+#include "common/call/choices.h"
+#include "common/call/input_dtype.h"
+#include "common/call/overlap.h"
 #include "gen/analysis/specs/large_scores.h"
 #include "gen/analysis/specs/mod_rows.h"
 #include "gen/cpu/cpu.h"

@@ -1,6 +1,6 @@
 /* dropout.c: reads seed and offset, and drops weights on the CPU path, with the numbers that kernels draw
  * (abi/philox.h). */
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "gen/cpu/cpu.h"
 
 luattn_status problem_open_random(const luattn_args *args, cpu_problem *p, luattn_error *err) {

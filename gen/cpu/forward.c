@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/choices.h"
-#include "common/overlap.h"
+#include "common/call/choices.h"
+#include "common/call/overlap.h"
 #include "gen/cpu/row_blocks.h"
 #include "gen/cpu/score_row.h"
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "gen/cpu/number_pyramid.h"
 
 enum { EMPTY, PARTIAL, FULL };

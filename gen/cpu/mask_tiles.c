@@ -2,7 +2,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "gen/cpu/mask_survey.h"
 #include "gen/ir/scalar.h"
 

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/batch.h"
-#include "common/packed_axis.h"
+#include "common/call/batch.h"
+#include "common/call/packed_axis.h"
 #include "gen/analysis/specs/large_scores.h"
 #include "gen/cpu/cpu.h"
 

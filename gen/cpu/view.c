@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/overlap.h"
+#include "common/call/overlap.h"
 #include "gen/cpu/cpu.h"
 #include "gen/ir/scalar.h"
 

@@ -4,7 +4,7 @@
  * row last (templates/ops/packed_inputs.cuh). */
 #include <string.h>
 
-#include "common/packed_axis.h"
+#include "common/call/packed_axis.h"
 #include "gen/emit/sections.h"
 
 static bool is_whole(const writer *w) { return w->f->plan->offsets; }

@@ -1,7 +1,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
 

@@ -5,7 +5,7 @@
  * once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements of a
  * thread, but by then NVVM has written them out for each element, which takes compile time.
  */
-#include "common/packed_axis.h"
+#include "common/call/packed_axis.h"
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/input_dtype.h"
+#include "common/call/input_dtype.h"
 #include "gen/lua/fields.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/names.h"

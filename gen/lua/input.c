@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/input_dtype.h"
+#include "common/call/input_dtype.h"
 #include "gen/lua/fields.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/gather.h"

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/choices.h"
-#include "common/limits.h"
-#include "common/overlap.h"
+#include "common/call/choices.h"
+#include "common/call/limits.h"
+#include "common/call/overlap.h"
 #include "luattn/compiler.h"
 #include "runtime/call/inputs.h"
 #include "runtime/call/offsets.h"

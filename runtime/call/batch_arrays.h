@@ -2,7 +2,7 @@
 #ifndef LUATTN_RUNTIME_BATCH_ARRAYS_H
 #define LUATTN_RUNTIME_BATCH_ARRAYS_H
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "runtime/call/args_call.h"
 
 /* Checks an array against a call, and stores the address at which the kernel reads it: the caller's, or that of the

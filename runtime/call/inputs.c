@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/choices.h"
-#include "common/packed_axis.h"
+#include "common/call/choices.h"
+#include "common/call/packed_axis.h"
 #include "luattn/compiler.h"
 #include "runtime/call/tensor_rule.h"
 

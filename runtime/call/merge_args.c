@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/overlap.h"
+#include "common/call/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/call/order.h"
 #include "runtime/call/tensor_rule.h"

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "runtime/call/batch_arrays.h"
 #include "runtime/call/order.h"
 #include "runtime/call/sizes.h"

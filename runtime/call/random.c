@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/choices.h"
+#include "common/call/choices.h"
 
 luattn_status random_fill(const args_call *c, LuattnCallParams *params) {
   LuattnRandom *out = &params->random;

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #include "abi/workspace.h"
-#include "common/limits.h"
+#include "common/call/limits.h"
 
 const manifest_entry *sizes_entry(const image_manifest *m, luattn_role role) {
   for (uint32_t i = 0; i < m->num_entries; ++i)

@@ -2,7 +2,7 @@
 #ifndef LUATTN_RUNTIME_SIZES_H
 #define LUATTN_RUNTIME_SIZES_H
 
-#include "common/pairs.h"
+#include "common/call/pairs.h"
 #include "runtime/call/args_call.h"
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -40,7 +40,7 @@ int64_t sizes_kv_blocks(const image_manifest *m, const manifest_entry *dkdv, con
 /* The tile bitmap's size: rows of tiles of a head, and 32-bit words of each (work/tile_walk.cuh, Visits). */
 void sizes_of_tile_bitmap(const image_manifest *m, const LuattnParams *p, int64_t *rows, int64_t *words);
 
-/* What common/pairs.h asks of an input. */
+/* What common/call/pairs.h asks of an input. */
 pairs_sizes sizes_of_pairs(const image_manifest *m, uint32_t input, const LuattnParams *p);
 
 #endif

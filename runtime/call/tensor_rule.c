@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/overlap.h"
+#include "common/call/overlap.h"
 #include "luattn/compiler.h"
 
 static bool is_same_dtype(DLDataType a, DLDataType b) {

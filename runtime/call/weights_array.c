@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "common/overlap.h"
+#include "common/call/overlap.h"
 #include "runtime/call/tensor_rule.h"
 
 void weights_take(luattn_args *args) {

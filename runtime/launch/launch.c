@@ -1,5 +1,5 @@
 /* launch.c: launches a kernel, after its row passes. */
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "common/host.h"
 #include "runtime/call/weights_array.h"
 #include "runtime/launch/cpu_kernel.h"

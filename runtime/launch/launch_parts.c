@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "runtime/launch/launch_grids.h"
 #include "runtime/parts/backward_scratch.h"
 #include "runtime/parts/batch_masks.h"

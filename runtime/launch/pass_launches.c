@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "common/fail.h"
 #include "runtime/call/sizes.h"
 #include "runtime/call/tensor_rule.h"

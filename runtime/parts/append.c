@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "common/host.h"
-#include "common/overlap.h"
+#include "common/call/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/call/batch_arrays.h"
 #include "runtime/call/inputs.h"

@@ -2,8 +2,8 @@
 
 #include <inttypes.h>
 
-#include "common/batch.h"
-#include "common/kernel_time.h"
+#include "common/call/batch.h"
+#include "common/call/kernel_time.h"
 #include "runtime/call/args.h"
 #include "runtime/call/sizes.h"
 #include "runtime/device/check_mode.h"

@@ -1,7 +1,7 @@
 #include "runtime/parts/tile_bitmap.h"
 
 #include "abi/workspace.h"
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "luattn/compiler.h"
 #include "runtime/call/sizes.h"
 

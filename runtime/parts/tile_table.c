@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "abi/workspace.h"
-#include "common/batch.h"
-#include "common/choices.h"
+#include "common/call/batch.h"
+#include "common/call/choices.h"
 #include "common/host.h"
 #include "runtime/call/args.h"
 #include "runtime/call/order.h"

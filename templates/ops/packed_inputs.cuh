@@ -1,5 +1,5 @@
 // ops/packed_inputs.cuh: where inputs with an axis q or kv are read for one entry of packed sequences. An input's
-// packed axis (common/packed_axis.h) has the rows of all entries, its other axes q and kv a place for each position of
+// packed axis (common/call/packed_axis.h) has the rows of all entries, its other axes q and kv a place for each position of
 // the longest entry. Positions outside of the entry are clamped to it, so that no entry reads what belongs to another.
 // Only packed kernels of specs that have such inputs use this; a Site then says where its entry's rows are.
 #pragma once

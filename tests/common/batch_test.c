@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 
 static int32_t numbers[6];
 static int64_t three = 3, one_stride = 1, two_stride = 2, shape_of_two[] = {1, 3};

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "common/fail.h"
 #include "common/host.h"
 #include "common/real.h"

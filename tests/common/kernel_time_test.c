@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/kernel_time.h"
+#include "common/call/kernel_time.h"
 
 static forward_sizes call(int entries, int keys, int heads, int heads_kv, int queries, int dim) {
   return (forward_sizes){.entries = entries,

@@ -1,4 +1,4 @@
-/* overlap_test.c: compares common/overlap.c on small tensors with the bytes that the tensors touch. */
+/* overlap_test.c: compares common/call/overlap.c on small tensors with the bytes that the tensors touch. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/overlap.h"
+#include "common/call/overlap.h"
 
 enum { BYTES = 6144, ROUNDS = 100000 };
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "luattn/batch.h"
 #include "runtime/launch/cpu_kernel.h"
 #include "tests/support/fake_cuda.h"

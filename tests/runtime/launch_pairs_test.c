@@ -1,4 +1,4 @@
-/* launch_pairs_test.c: gradients of inputs to which each score adds one element (common/pairs.h): which
+/* launch_pairs_test.c: gradients of inputs to which each score adds one element (common/call/pairs.h): which
  * elements get one term, which gradients need no exact sums, and what the driver receives. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/pairs.h"
+#include "common/call/pairs.h"
 #include "tests/runtime/launches.h"
 #include "tests/support/fake_cuda.h"
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "runtime/device/driver.h"
 #include "tests/runtime/launches.h"
 #include "tests/support/fake_cuda.h"

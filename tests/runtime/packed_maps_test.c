@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "runtime/launch/tma_descriptors.h"
 #include "tests/runtime/packed_problem.h"
 #include "tests/support/fake_cuda.h"

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "luattn/batch.h"
 #include "runtime/call/packed.h"
 #include "tests/runtime/packed_problem.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/input_dtype.h"
+#include "common/call/input_dtype.h"
 
 /* Row lengths in one block of lanes. */
 static const int row_length[SAMPLE_BLOCK_ROWS] = {1, 1, 2, 3, 5, 8, 12, 16, 16};

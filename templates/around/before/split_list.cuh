@@ -100,7 +100,7 @@ struct SplitListWriter {
     work = shared.work[0], tiles = shared.tiles[0], longest = shared.longest[0];
   }
 
-  // The share of memory's rate that so many blocks of equal length reach, as in common/kernel_time.c;
+  // The share of memory's rate that so many blocks of equal length reach, as in common/call/kernel_time.c;
   // of keys in pages, one block on each multiprocessor does not reach all of it.
   __device__ __forceinline__ float rate(float blocks) const {
     const float filled = blocks / list.multiprocessors;

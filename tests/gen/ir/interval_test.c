@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/limits.h"
+#include "common/call/limits.h"
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
 #include "tests/gen/ir/expr.h"

@@ -287,7 +287,7 @@ static void place_gradient(Given &x, int begin) {
   x.input().grad = x.unwanted ? nullptr : reinterpret_cast<void *>(grad_begin);
 }
 
-// Sets whether no two scores add to one element (common/pairs.h). Ignores other inputs.
+// Sets whether no two scores add to one element (common/call/pairs.h). Ignores other inputs.
 static void set_alone(Given &x) {
   const int shared_by = (x.layout == BATCHES ? 1 : x.p.shape.batch) * (x.layout == SHARED ? x.p.shape.heads : 1);
   const bool alone = x.shift == 0 && shared_by == 1 && x.lines() >= x.p.shape.kv_len;

@@ -1,8 +1,8 @@
-#include "common/kernel_time.h"
+#include "common/call/kernel_time.h"
 
 #include <math.h>
 
-#include "common/choices.h"
+#include "common/call/choices.h"
 #include "luattn/tensors.h"
 
 /* Fitted to 404 calls on one H200 (bench/journal/decode.md, 11): 1 to 256 entries, 64 to 8192 keys, 1 to 64 rows of a

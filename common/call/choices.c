@@ -1,10 +1,10 @@
-#include "common/choices.h"
+#include "common/call/choices.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 #include "common/host.h"
 #include "common/struct_size.h"
 

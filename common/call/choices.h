@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "common/fail.h"
-#include "common/scalar_range.h"
+#include "common/call/scalar_range.h"
 #include "luattn/tensors.h"
 
 enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 32 };

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/packed_axis.h"
+#include "common/call/packed_axis.h"
 #include "luattn/image.h"
 
 /* Sizes in elements, also of the input's axes. An index is clamped to an axis that is too short for it. */

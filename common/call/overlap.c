@@ -1,12 +1,12 @@
 /* overlap.c: compares the byte ranges of tensors. */
-#include "common/overlap.h"
+#include "common/call/overlap.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/batch.h"
+#include "common/call/batch.h"
 
 static uint64_t magnitude(int64_t x) { return x < 0 ? -(uint64_t)x : (uint64_t)x; }
 

@@ -1,4 +1,4 @@
-#include "common/scalar_range.h"
+#include "common/call/scalar_range.h"
 
 #include <math.h>
 
