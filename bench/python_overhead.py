@@ -1,6 +1,7 @@
 """Host time of an eager call of the package: medians of 2000 calls in one process, no synchronisation between them.
 
     PYTHONPATH=python python3 bench/python_overhead.py           on a GPU: beside SDPA, FlexAttention and, if installed, FA4
+    PYTHONPATH=python python3 bench/python_overhead.py --calls   on a GPU: each kind of call, beside SDPA, an empty Function and, where it imports, FA3
     PYTHONPATH=python python3 bench/python_overhead.py --cpu     all but the C call, then with it
 
 LUATTN_LIBRARY names the library, as ever."""
@@ -45,6 +46,18 @@ def both_passes(attention, q, k, v):
     return without, forward, both
 
 
+class Nothing(torch.autograd.Function):
+    """What PyTorch itself takes for a Function that allocates nothing."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        return q.view_as(q)
+
+    @staticmethod
+    def backward(ctx, dout):
+        return dout, dout, dout
+
+
 class Copies(torch.autograd.Function):
     """What PyTorch itself takes for a Function of three tensors that computes nothing."""
 
@@ -78,6 +91,71 @@ def contenders(length):
     except Exception as e:  # the CuTe DSL raises errors of many types where a library is missing
         print(f"FA4 does not import: {type(e).__name__}: {e}")
     return found
+
+
+def decode_calls(causal):
+    """A step of decode over caches, dense and in pages of 64, in all the ways that there are."""
+    from luattn.flash_attn import flash_attn_with_kvcache
+
+    def rand(*shape):
+        return torch.randn(*shape, 128, device="cuda", dtype=torch.bfloat16)
+
+    q, new_k, new_v, caches = rand(8, 1, 8), rand(8, 1, 2), rand(8, 1, 2), (rand(8, 2048, 2), rand(8, 2048, 2))
+    pages = tuple(t.reshape(256, 64, 2, 128) for t in caches)
+    used = torch.full((8,), 1500, dtype=torch.int32, device="cuda")
+    table = torch.randperm(256, device="cuda").to(torch.int32).reshape(8, 32)
+    batch, heads_first = luattn.Batch(), [t.transpose(1, 2) for t in (q, *pages)]
+    lengths = {"seqused_k": used, "block_table": table}
+    batch.prepare(causal, *heads_first, **lengths)
+    found = {
+        "kvcache": lambda: flash_attn_with_kvcache(q, *caches, cache_seqlens=used, causal=True),
+        "kvcache, pages": lambda: flash_attn_with_kvcache(q, *pages, cache_seqlens=used, block_table=table, causal=True),
+        "kvcache, pages, new rows": lambda: flash_attn_with_kvcache(q, *pages, new_k, new_v, cache_seqlens=used, block_table=table, causal=True),
+        "attention, pages": lambda: causal(*heads_first, **lengths),
+        "attention, pages, a Batch": lambda: causal(*heads_first, **lengths, batch=batch),
+        "Batch.prepare": lambda: batch.prepare(causal, *heads_first, **lengths),
+    }
+    try:
+        import fa3_fwd_interface as fa3
+
+        found |= {
+            "FA3 kvcache": lambda: fa3.flash_attn_with_kvcache(q, *caches, cache_seqlens=used, causal=True),
+            "FA3 kvcache, pages": lambda: fa3.flash_attn_with_kvcache(q, *pages, cache_seqlens=used, page_table=table, causal=True),
+            "FA3 kvcache, new rows": lambda: fa3.flash_attn_with_kvcache(q, *caches, new_k, new_v, cache_seqlens=used, causal=True),
+        }
+    except Exception as e:  # not there, or for another PyTorch
+        print(f"FA3 does not import: {type(e).__name__}: {e}")
+    return found
+
+
+def on_calls():
+    """Prints a line for each kind of call: forward's, then those with gradients."""
+    from luattn.flash_attn import flash_attn_func
+
+    causal = luattn.attention(f"{ROOT}/examples/causal.lua")
+    q, k, v = (torch.randn(1, 2, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
+    bshd = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+    forward = {
+        "SDPA": lambda *t: scaled_dot_product_attention(*t, is_causal=True),
+        "attention": causal,
+        "attention, bshd": lambda *t: causal(*t, layout="bshd"),
+        "flash_attn_func": lambda *t: flash_attn_func(*t, causal=True),
+        "a Function that allocates nothing": Nothing.apply,
+        "a Function that computes nothing": Copies.apply,
+    }
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}; us: without gradients, forward with, and backward")
+    for name, run in forward.items():
+        tensors = bshd if run in (forward["attention, bshd"], forward["flash_attn_func"]) else (q, k, v)
+        print(f"{name:>34} {{:9.1f}} {{:9.1f}} {{:9.1f}}".format(*both_passes(run, *tensors)), flush=True)
+    with torch.autograd.set_multithreading_enabled(False):
+        for name in ("SDPA", "attention", "a Function that allocates nothing"):
+            print(f"{name + ', one thread':>34} {{:9.1f}} {{:9.1f}} {{:9.1f}}".format(*both_passes(forward[name], q, k, v)), flush=True)
+    for name, run in decode_calls(causal).items():
+        try:
+            print(f"{name:>34} {median_us(run):9.1f}", flush=True)
+        except Exception as e:  # a contender that refuses these shapes
+            print(f"{name:>34} refused: {' '.join(str(e).split())[:200]}", flush=True)
+    steps(causal, q, k, v)
 
 
 def steps(attention, q, k, v):
@@ -170,4 +248,4 @@ def on_cpu():
 
 
 if __name__ == "__main__":
-    on_cpu() if "--cpu" in sys.argv else on_gpu()
+    on_cpu() if "--cpu" in sys.argv else on_calls() if "--calls" in sys.argv else on_gpu()

@@ -294,10 +294,9 @@ def _have_strides(given: Sequence[Any], places: Sequence[int]) -> bool:
 class Arguments:
     """The kinds of a function's arguments. Types are remembered, and the library looks at tensors of such types itself."""
 
-    _remembers = True
-
     def __init__(self, **kinds: str) -> None:
         self._kinds = tuple(kinds.items())
+        self.names = tuple(kinds)
         # Types of which no more is to be looked at than whether these, which are torch's, are dense.
         self._known: dict[tuple[type, ...], tuple[int, ...]] = {}
 
@@ -307,15 +306,19 @@ class Arguments:
             return given
         types = tuple(map(type, given))
         known = self._known.get(types)
-        if known is not None and _have_strides(given, known):
+        if known is not None and self._are_alike(given, known):
             return given
         if is_compiling():  # by fake tensors
             return given
         found = [take(place, name, kind, x) for (name, kind), x in zip(self._kinds, given)]
         self._check_library(place, given)
-        if self._remembers and all(self._is_known(kind, x) for (_, kind), x in zip(self._kinds, given)):
+        if all(self._is_known(kind, x) for (_, kind), x in zip(self._kinds, given)):
             self._known[types] = tuple(i for i, x in enumerate(given) if is_tensor(x))
         return found
+
+    def _are_alike(self, given: Sequence[Any], places: Sequence[int]) -> bool:
+        """Whether tensors are all that the library, or the kinds of these types, ask of them."""
+        return _have_strides(given, places)
 
     def _is_known(self, kind: str, x: Any) -> bool:
         if kind.rstrip("?") in ("tensor", "data", "torch", "any") or (x is None and kind.endswith("?")):
@@ -341,9 +344,13 @@ class Arguments:
 
 
 class AllArguments(Arguments):
-    """Of a function that is called rarely, or reads less than a launch does: looks at everything each time."""
+    """Of a function that reads less than a launch does: looks at all that kinds ask of tensors, each time."""
 
-    _remembers = False
+    def _are_alike(self, given: Sequence[Any], places: Sequence[int]) -> bool:
+        return _have_strides(given, places) and not any(given[i].is_meta or given[i].is_complex() for i in places)
+
+    def _is_known(self, kind: str, x: Any) -> bool:
+        return not _is_array(x) and super()._is_known(kind, x)
 
 
 def mixed(place: str, name: str, x: Any, other: str, first: Any) -> str:

@@ -250,7 +250,7 @@ class CacheCall:
             named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}
         self.inputs: list[Any] = [named[one.name] for one in self.spec.inputs]
 
-    def attend(self, q: Tensor, new: tuple[Tensor | None, Tensor | None], known: "KnownCall") -> tuple[Tensor, Any]:
+    def attend(self, q: Tensor, new: tuple[Tensor | None, Tensor | None], known: "KnownCall | None") -> tuple[Tensor, Any]:
         """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]. new: rows that were
         written. known: where others of this signature find how it was computed."""
         dim, dim_v, given = q.shape[-1], self.caches[1].shape[3], self._given()
@@ -266,7 +266,7 @@ class CacheCall:
         scale = dim**-0.5 if self.scale is None else self.scale
         o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given)
         results = (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse
-        if known.key is not None and (self.scale is None or is_plain(self.scale)):
+        if known is not None and known.key is not None and (self.scale is None or is_plain(self.scale)):
 
             def fill(frame: Frame) -> None:
                 tensors.fill_forward(frame, (q, k, v), (o, lse, None), self.inputs, (), float(scale), given)
@@ -279,19 +279,14 @@ class CacheCall:
 
 
 class KnownCall:
-    """How calls with the arguments of one before are found. Looks at arguments as they are given: what take() of _arguments.py would refuse has
-    another type or value than what it let through."""
+    """How calls of one signature are found, and what is known of it."""
 
     table: dict[Any, Any] = {}
 
-    def __init__(self, numbers: tuple[Any, ...], window: Any, of_other_calls: tuple[Any, ...], has_rows: bool, **named: Any) -> None:
-        """named: the tensors, by their names in a frame. of_other_calls: those of calls that take more than one launch, where these are given."""
-        self.key = self.known = None
-        self.has_rows, self.named = has_rows, {name: t for name, t in named.items() if t is not None}
-        is_one = _NONE.issuperset(map(type, of_other_calls)) and type(window) is tuple and isinstance(named["q"], Tensor) and isinstance(named["seqused_k"], Tensor)
-        if not is_one or torch.compiler.is_compiling() or not _NUMBERS.issuperset(map(type, numbers)) or not _INTEGERS.issuperset(map(type, window)):
-            return
-        self.key, self.known = _signature.find(self.table, self.named, (numbers, window, *map(type, numbers)))
+    def __init__(self, named: dict[str, Tensor], numbers: tuple[Any, ...]) -> None:
+        """named: the tensors, by their names in a frame."""
+        self.named = named
+        self.key, self.known = _signature.find(self.table, named, numbers)
 
     def run(self, k: Tensor | None) -> Any:
         """o and lse; None: they are to be had the general way. k: new rows."""
@@ -304,7 +299,7 @@ class KnownCall:
 
     def remember(self, spec: Any, fill: Any, made: Any, given: Any, lengths: Tensor | None) -> None:
         sources = {}
-        if self.has_rows:
+        if "new_k" in self.named:
             assert lengths is not None
             self.named["seqused_k after"] = lengths
             sources = {"seqused_k": "seqused_k after", "block_table before": "block_table"}
@@ -313,3 +308,44 @@ class KnownCall:
 
 
 _NUMBERS, _INTEGERS, _NONE = frozenset((float, int, bool, type(None))), frozenset((int,)), frozenset((type(None),))
+
+
+def known_call(given: Any) -> KnownCall | None:
+    """Of arguments as the user gives them: what take() of _arguments.py would refuse has another type or value than what it let through. None: such
+    calls take more than one launch, or make tensors of their own."""
+    if torch.compiler.is_compiling() or not isinstance(given.q, Tensor) or not isinstance(given.cache_seqlens, Tensor):
+        return None
+    others = given.cache_batch_idx, given.cu_seqlens_k_new, given.page_table, None if given.k is None else given.cu_seqlens_q
+    numbers = (
+        given.softmax_scale, given.causal, given.softcap, given.rotary_interleaved, given.num_splits, given.max_seqlen_q, given.attention_chunk,
+    )  # fmt: skip
+    are_numbers = type(given.window_size) is tuple and _INTEGERS.issuperset(map(type, given.window_size)) and _NUMBERS.issuperset(map(type, numbers))
+    if not are_numbers or not _NONE.issuperset(map(type, others)) or (given.k is None) != (given.v is None):
+        return None
+    named = {
+        "q": given.q, "k": given.k_cache, "v": given.v_cache, "new_k": given.k, "new_v": given.v, "seqused_k": given.cache_seqlens,
+        "block_table": given.block_table, "cu_seqlens_q": given.cu_seqlens_q, "input rotary_cos": given.rotary_cos, "input rotary_sin": given.rotary_sin,
+        "input leftpad": given.cache_leftpad, "input alibi_slopes": given.alibi_slopes,
+    }  # fmt: skip
+    return KnownCall({name: t for name, t in named.items() if t is not None}, (*numbers, given.window_size, *map(type, numbers)))
+
+
+def run(given: Any, known: KnownCall | None) -> tuple[Tensor, Any]:
+    """o and lse, of arguments that are of the right kinds."""
+    from .flash_attn import _cap, _window
+
+    if given.page_table is not None and given.block_table is not None:
+        raise _fail("page_table: is block_table's other name, and both are given")
+    table = given.block_table if given.page_table is None else given.page_table
+    packed = None if given.cu_seqlens_q is None else (given.cu_seqlens_q, given.max_seqlen_q)
+    call = CacheCall(
+        given.q, given.k_cache, given.v_cache, given.cache_seqlens, given.cache_batch_idx, given.cache_leftpad, table, packed, given.cu_seqlens_k_new
+    )
+    with torch.no_grad():
+        window = _window(_NAME, given.window_size, given.causal, call.longest)
+        call.check_numbers(given.num_splits, given.attention_chunk, given.rotary_cos, given.rotary_sin)
+        spread = given.causal or window != (-1, -1) or given.attention_chunk > 0
+        call.set_turns(given.rotary_cos, given.rotary_sin, given.rotary_interleaved, spread, given.k is not None or given.v is not None)
+        call.set_scores(given.softmax_scale, window, _cap(_NAME, given.softcap), given.alibi_slopes, given.attention_chunk)
+        call.append(given.q, given.k, given.v)
+        return call.attend(given.q, (given.k, given.v), known)

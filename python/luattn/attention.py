@@ -32,7 +32,7 @@ _OF_APPEND = Arguments(
     kv_offset="offset?", layout="layout", keys_modified="flag",
 )  # fmt: skip
 _OF_GRADIENTS = AllArguments(
-    **{name: "torch" for name in ("dout", "q", "k", "v", "o", "lse", "saved")}, dlse="torch?", scale="scale?", layout="layout"
+    **{name: "torch" for name in ("dout", "q", "k", "v", "o", "lse")}, saved="torch?", dlse="torch?", scale="scale?", layout="layout"
 )
 _OF_PLAN = AllArguments(**{name: "data" for name in "qkv"}, backward="flag", layout="layout")
 _OF_TUNE = AllArguments(**{name: "torch" for name in "qkv"}, backward="flag", layout="layout", scale="real?", time_limit="real")
@@ -353,15 +353,15 @@ class Attention:
         v: Any,
         o: Any,
         lse: Any,
-        saved: Any,
+        saved: Any = None,
         *,
         dlse: Any = None,
         scale: Any = None,
         layout: str = "bhsd",
         **given: Any,
     ) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """(dq, dk, dv, {name: gradient}) of a part of the keys, given o, lse and saved of all of them, as merge(.., return_saved=True) gives them, and
-        the gradients dout and dlse of that o and lse. dk and dv are those of these keys. dq is to be added up over the parts, and so are the gradients of
+        """(dq, dk, dv, {name: gradient}) of a part of the keys, given o, lse and saved of all of them, as merge(.., return_saved=True) gives them (None where the spec saves
+        nothing), and the gradients dout and dlse of that o and lse. dk and dv are those of these keys. dq is to be added up over the parts, and so are the gradients of
         inputs and scalars, unless they arise once a row, as a sink's does, and not from scores: these are whole in the result of each part that
         has keys. given: inputs, scalars, and what else the call of the part had. Torch tensors; of inputs those that say grad = true; "scale": of a scale
         that is a tensor."""
@@ -372,6 +372,8 @@ class Attention:
         if self._spec.row_passes:
             raise Unsupported(f"{self.name}: gradients: backward takes a row pass, which needs all keys of a row in one call; call it with all keys")
         dout, q, k, v, o, lse, saved, dlse, scale, layout = _OF_GRADIENTS.take(f"{self.name}: gradients", dout, q, k, v, o, lse, saved, dlse, scale, layout)
+        if saved is None and self._spec.num_saved:
+            raise InvalidError(f"{self.name}: gradients: saved: is missing, and backward reads {self._spec.num_saved} numbers of a row; take it from merge(.., return_saved=True)")
         if layout == "bshd":
             dout, q, k, v, o = self._swapped(dout=dout, q=q, k=k, v=v, o=o)
         elif layout != "bhsd":

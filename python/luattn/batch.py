@@ -3,6 +3,7 @@ entries differ in length (luattn/batch.h)."""
 
 import ctypes
 import itertools
+import operator
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,9 @@ class Splits:
 
     def check(self, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> None:
         """That a call has the arrays and lengths of this list."""
+        names = tuple(names)
+        if all(map(operator.is_, map(given.get, names), map(self.given.get, names))):  # the usual case, in a tenth of the time
+            return
         for name in names:
             mine, other = self.given.get(name), given.get(name)
             if not _is_same(mine, other):
@@ -183,7 +187,7 @@ class Batch:
 
 
 def _batch_of(token: Any, spec: Spec) -> Batch:
-    batch = _batches.get(int(token))
+    batch = token.__dict__.get("_luattn_batch") or _batches.get(int(token))
     if batch is None:
         raise InvalidError(f"{spec.name}: batch: is not there any more: keep it until backward has run")
     return batch

@@ -4,6 +4,7 @@ Signatures, alignment and shapes are theirs, random numbers are luattn's own. Ty
 may learn. A call is a spec of its mask and score, which is written and loaded when it is first needed.
 """
 
+import collections
 import functools
 from typing import Any
 
@@ -48,6 +49,8 @@ _OF_CACHE = Arguments(
     cache_seqlens="length?", softmax_scale="scale?", causal="flag", window_size="any", softcap="cap", rotary_interleaved="flag", num_splits="integer",
     return_softmax_lse="flag", max_seqlen_q="integer?", attention_chunk="integer",
 )  # fmt: skip
+_named: Any = collections.namedtuple
+_Cache = _named("_Cache", _OF_CACHE.names)  # the arguments of flash_attn_with_kvcache
 _Window = tuple[int, int]
 _Rotary = tuple[int, bool, bool] | None
 
@@ -290,22 +293,14 @@ def flash_attn_varlen_func(
     k and v are [blocks, block size, heads_k, headdim], with blocks of any size, and cu_seqlens_k says how many rows each sequence has;
     without gradients.
     """
-    (
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-        return_attn_probs, block_table,
-    ) = _OF_VARLEN.take(
-        "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap,
-        alibi_slopes, deterministic, return_attn_probs, block_table,
+    name = "flash_attn_varlen_func"
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options, block_table = _OF_VARLEN.take(
+        name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs, block_table,
     )  # fmt: skip
     if block_table is not None:
-        return _paged(
-            "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, dropout_p,
-            softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-        )  # fmt: skip
-    return _packed(
-        "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
-        causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-    )  # fmt: skip
+        return _paged(name, q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, *options)
+    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options)
 
 
 def _packed(
@@ -424,41 +419,19 @@ def flash_attn_with_kvcache(
     attention_chunk, a query sees the keys of its chunk of so many positions. Its pack_gqa, sm_margin, scheduler_metadata and a rotary_seqlens that is
     cache_seqlens change nothing here; its other arguments are refused.
     """
-    from ._kvcache import CacheCall, KnownCall, check_flash_attn_3
+    from ._kvcache import check_flash_attn_3, known_call, run
 
     check_flash_attn_3(of_flash_attn_3, cache_seqlens)
-    has_rows = k is not None and v is not None
-    known = KnownCall(
-        (softmax_scale, causal, softcap, rotary_interleaved, num_splits, max_seqlen_q, attention_chunk), window_size,
-        (cache_batch_idx, cu_seqlens_k_new, cu_seqlens_q if has_rows else None, page_table), has_rows, q=q, k=k_cache, v=v_cache, new_k=k, new_v=v,
-        seqused_k=cache_seqlens, block_table=block_table, cu_seqlens_q=cu_seqlens_q,
-        **{"input rotary_cos": rotary_cos, "input rotary_sin": rotary_sin, "input leftpad": cache_leftpad, "input alibi_slopes": alibi_slopes},
-    )  # fmt: skip
-    found = known.run(k)
-    if found is not None:
-        return tuple(found) if return_softmax_lse else found[0]
-    (
+    given = _Cache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes, cu_seqlens_q,
         cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse, max_seqlen_q,
         attention_chunk,
-    ) = _OF_CACHE.take(
-        "flash_attn_with_kvcache", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes,
-        cu_seqlens_q, cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse,
-        max_seqlen_q, attention_chunk,
     )  # fmt: skip
-    if page_table is not None and block_table is not None:
-        raise InvalidError("flash_attn_with_kvcache: page_table: is block_table's other name, and both are given")
-    table = block_table if page_table is None else page_table
-    packed = None if cu_seqlens_q is None else (cu_seqlens_q, max_seqlen_q)
-    call = CacheCall(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, table, packed, cu_seqlens_k_new)
-    with torch.no_grad():
-        window = _window("flash_attn_with_kvcache", window_size, causal, call.longest)
-        call.check_numbers(num_splits, attention_chunk, rotary_cos, rotary_sin)
-        call.set_turns(rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1) or attention_chunk > 0, k is not None or v is not None)
-        call.set_scores(softmax_scale, window, _cap("flash_attn_with_kvcache", softcap), alibi_slopes, attention_chunk)
-        call.append(q, k, v)
-        o, lse = call.attend(q, (k, v), known)
-    return (o, lse) if return_softmax_lse else o
+    known = known_call(given)
+    found: Any = known and known.run(k)
+    if found is None:
+        found = run(_Cache(*_OF_CACHE.take("flash_attn_with_kvcache", *given)), known)
+    return tuple(found) if return_softmax_lse else found[0]
 
 
 def varlen_attn(
@@ -480,8 +453,9 @@ def varlen_attn(
 ) -> Any:
     """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k; not beside block_table. window_size (-1, 0) is causal, aligned
     at the last query and key. num_splits is that of kernels for few queries and many keys; others do not split."""
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux = _OF_VARLEN_ATTN.take(
-        "varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux
+    name = "varlen_attn"
+    query, key, value, cu_seq_q, cu_seq_k, *lengths, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux = _OF_VARLEN_ATTN.take(
+        name, query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux
     )
     if cu_seq_k is None and (block_table is None or seqused_k is None):
         raise InvalidError("varlen_attn: cu_seq_k: is None, which goes with block_table and seqused_k alone")
@@ -490,10 +464,10 @@ def varlen_attn(
     want_lse = return_aux is not None and return_aux.lse
     if return_aux is not None and getattr(return_aux, "max_scores", False):
         raise Unsupported("varlen_attn: return_aux: max_scores do not exist yet")
-    options = 0.0, scale, False, window_size, 0.0, None, False, want_lse
+    options = *lengths, 0.0, scale, False, window_size, 0.0, None, False, want_lse
     if block_table is not None:
         used = seqused_k if seqused_k is not None or cu_seq_k is None else cu_seq_k.diff()
-        found = _paged("varlen_attn", query, key, value, cu_seq_q, used, block_table, max_q, max_k, *options, splits=num_splits or 0)
+        found = _paged(name, query, key, value, cu_seq_q, used, block_table, *options, splits=num_splits or 0)
     else:
-        found = _packed("varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *options, used=seqused_k, splits=num_splits or 0)
+        found = _packed(name, query, key, value, cu_seq_q, cu_seq_k, *options, used=seqused_k, splits=num_splits or 0)
     return found[:2] if want_lse else found

@@ -13,7 +13,7 @@ from unittest import mock
 from with_torch import ROOT, torch  # exits without torch, so first
 
 import luattn
-from luattn import _tensors, flash_attn, flex
+from luattn import _signature, _tensors, flash_attn, flex
 
 if torch.cuda.is_initialized():
     sys.exit("importing luattn started CUDA")
@@ -172,6 +172,56 @@ class Gpu(unittest.TestCase):
         self.assertTrue(torch.equal(o, fresh))
         for a, b in zip(found, torch.autograd.grad(fresh, (q, k, v), torch.ones_like(o))):
             torch.testing.assert_close(a, b)
+
+    def test_calls_of_one_signature(self):
+        """Launched from kept frames: what the general way gives, on other streams and in a CUDA graph, with workspaces of their own."""
+        causal, used = example("causal"), torch.tensor([700, 1300], dtype=torch.int32, device="cuda")
+        table = torch.randperm(64, device="cuda").to(torch.int32).reshape(2, 32)
+
+        def cache(rows):
+            q, new = torch.randn(2, 1, 8, 64, device="cuda").half(), torch.randn(2, 2, 1, 2, 64, device="cuda").half()
+            k, v = torch.randn(2, 64, 64, 2, 64, device="cuda").half()
+            given = {"k": new[0], "v": new[1]} if rows else {}
+            o, lse = flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=table, causal=True, return_softmax_lse=True, **given)
+            return o, lse, k, v
+
+        def both():
+            q, k, v = (rand(2, 150, n, 64) for n in (4, 2, 2))
+            o = causal(q, k, v, layout="bshd")
+            return o, *torch.autograd.grad(o, (q, k, v), torch.randn_like(o))
+
+        for name, call in (("dense", both), ("kvcache", lambda: cache(False)), ("new rows", lambda: cache(True))):
+            with self.subTest(name):
+                found, want = [], []
+                for seed in range(4):
+                    torch.manual_seed(seed)
+                    with torch.cuda.stream(torch.cuda.Stream() if seed % 2 else torch.cuda.current_stream()):
+                        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+                        found.append(call())
+                    torch.cuda.synchronize()
+                with mock.patch.object(_signature, "find", lambda *args: (None, None)):
+                    for seed in range(4):
+                        torch.manual_seed(seed)
+                        want.append(call())
+                for a, b in zip(found, want):
+                    self.close(a, [t.cpu() for t in b], 1e-2)
+                    self.assertEqual([t.stride() for t in a], [t.stride() for t in b])
+
+    @apart
+    def test_known_calls_in_a_graph(self):
+        causal = example("causal")
+        tensors = [torch.randn(1, 2, 200, 64, device="cuda").bfloat16() for _ in "qkv"]
+        for _ in range(2):
+            causal(*tensors)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = causal(*tensors)
+        for seed in range(2):
+            torch.manual_seed(seed)
+            for t in tensors:
+                t.copy_(torch.randn_like(t))
+            graph.replay()
+            self.close([o], [causal(*(t.clone() for t in tensors)).cpu()], 1e-3)
 
     @apart
     def test_batch(self):

@@ -236,6 +236,17 @@ class ByState(unittest.TestCase):
             self.check(RETENTION, cuts)
             self.check(SIGMOID, cuts)
 
+    def test_saved_is_left_out_where_there_is_none(self):
+        q, k, v = rand(1, 2, 12, 8), rand(1, 2, 12, 8), rand(1, 2, 12, 8)
+        dout = torch.randn_like(q)
+        causal, retention = luattn.attention("return attention { block_mask = causal() }"), luattn.attention(RETENTION)
+        o, lse = causal(q, k, v, return_lse=True)
+        wanted = torch.autograd.grad(o, (q, k, v), dout)
+        for found, want in zip(causal.gradients(dout, q, k, v, o, lse), wanted):
+            torch.testing.assert_close(found, want)
+        with self.assertRaisesRegex(luattn.InvalidError, r"gradients: saved: is missing, and backward reads \d numbers of a row; take it from merge"):
+            retention.gradients(dout, q, k, v, o, lse)
+
     def test_what_arises_from_scores_adds_up(self):
         attention = luattn.attention(SINK)
         q, k, v, sinks = rand(1, 4, 12, 8), rand(1, 4, 12, 8), rand(1, 4, 12, 8), torch.randn(4)

@@ -142,6 +142,14 @@ class Signatures(unittest.TestCase):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
                 call()
 
+    def test_what_prepare_refuses_after_a_call(self):
+        batch, (q, k, _) = luattn.Batch(), qkv()
+        for _ in range(2):
+            batch.prepare(causal, q, k)
+        for other in (k.to("meta"), k.to_sparse(), k.to(torch.complex64), k.numpy()):
+            with self.subTest(other=type(other)), self.assertRaisesRegex(luattn.Error, "k: is "):
+                batch.prepare(causal, q, other)
+
     def test_what_stands_between(self):
         """A mode, a subclass and a lazy negation after a plain call of the same shapes."""
         q, k, v = qkv()
