@@ -119,6 +119,7 @@ static void follow(pass_writer *w, const running_maximum *m, ir_ref state, ir_re
 static running_maximum add_maximum(pass_writer *w, ir_ref x) {
   ir *g = w->g;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0), lowest = ir_real(g, -INFINITY);
+  const ir_ref zero = ir_real(g, 0), one = ir_real(g, 1);
   running_maximum m = {.score_counts = ir_op2(g, IR_LT, lowest, score)};
   m.x = x == score ? x : either(g, m.score_counts, x, lowest);
   m.of_step = ir_op1(g, IR_REDUCE_MAX, m.x);
@@ -127,10 +128,10 @@ static running_maximum add_maximum(pass_writer *w, ir_ref x) {
   m.count = add_state(w, "count", 0), m.next = add_state(w, "next", -INFINITY);
   m.grows = ir_op2(g, IR_LT, m.top, m.of_step), m.stays = ir_op2(g, IR_EQ, m.top, m.of_step);
   w->o->next[ir_index_of(ir_get(g, m.top))] = ir_op2(g, IR_MAX, m.top, m.of_step);
-  const ir_ref kv = ir_to_real(g, ir_variable(g, VAR_KV, 0)), among = either(g, m.is_largest, ir_real(g, 0), lowest);
+  const ir_ref kv = ir_to_real(g, ir_variable(g, VAR_KV, 0)), among = either(g, m.is_largest, zero, lowest);
   const ir_ref first = ir_op1(g, IR_REDUCE_MAX, ir_op2(g, IR_SUB, among, kv)); /* the kernel's REDUCE_PLACE */
   follow(w, &m, m.place, first, ir_op2(g, IR_MAX, m.place, first));
-  const ir_ref many = ir_op1(g, IR_REDUCE_SUM, either(g, m.is_largest, ir_real(g, 1), ir_real(g, 0)));
+  const ir_ref many = ir_op1(g, IR_REDUCE_SUM, either(g, m.is_largest, one, zero));
   follow(w, &m, m.count, many, ir_op2(g, IR_ADD, m.count, many));
   const ir_ref is_below = ir_op2(g, IR_AND, m.score_counts, ir_op2(g, IR_LT, m.x, m.of_step));
   const ir_ref below = ir_op1(g, IR_REDUCE_MAX, either(g, is_below, m.x, lowest));
@@ -149,7 +150,7 @@ static void save_maximum(pass_writer *w, const derived_spec *d, int at, const ru
   const ir_ref some = ir_op2(g, IR_AND, ir_op2(g, IR_LT, ir_real(g, -INFINITY), top), from_start);
   const ir_ref wide = ir_op2(g, IR_LT, ir_op2(g, IR_MUL, ir_real(g, MAXIMUM_GAP), size), gap);
   const ir_ref share = ir_op2(g, IR_AND, ir_op2(g, IR_LT, one, m->count), wide);
-  const ir_ref half = ir_op2(g, IR_MUL, ir_real(g, 0.5), ir_op2(g, IR_MIN, gap, size));
+  const ir_ref two = ir_real(g, 2), half = ir_op2(g, IR_DIV, ir_op2(g, IR_MIN, gap, size), two);
   const ir_ref least = either(g, share, ir_op2(g, IR_SUB, top, half), infinite);
   const ir_ref minus = ir_op1(g, IR_NEG, m->count), place = ir_op1(g, IR_NEG, m->place);
   w->saved[at] = either(g, some, either(g, share, minus, place), infinite);

@@ -38,7 +38,7 @@ struct RowDraws<Config, Rows, false> {};
 
 template <class Spec, class Config>
 struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Config::tile_m) / 8> {
-  static_assert(ForwardSpec<Spec> && ValidMerge<Spec> && Spec::has_merge);
+  static_assert(ForwardSpec<Spec> && ValidMerge<Spec> && Spec::has_merge && !finds_places<Spec>());
   using Elem = typename Config::Elem;
   using Sequence = SequenceOf<Config>;
   using Head = typename Spec::Head;

@@ -110,7 +110,8 @@ template <class Spec, class Config>
 LUATTN_FN void weights_simt(const LuattnWeightParams &p) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
-  static_assert(ForwardSpec<Spec> && has_shared<Config, int((T::tile_m + T::tile_n) * sizeof(Real))>());
+  static_assert(ForwardSpec<Spec> && !finds_places<Spec>());
+  static_assert(has_shared<Config, int((T::tile_m + T::tile_n) * sizeof(Real))>());
   static_assert(SequenceOf<Config>::is_line, "the array has one axis of queries and one of keys");
   constexpr int rows = T::rows, cols = T::cols;
   const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);

@@ -65,6 +65,11 @@ def peak(s, keep, x):
     return torch.where(keep, s, 0.0) / torch.where(keep, s.abs(), 0.0).amax(-1, keepdim=True).clamp(min=1)
 
 
+def starts(s, keep, x):
+    m = top(s, keep)
+    return torch.where(keep, s.sigmoid(), 0.0) / (m.clamp(min=0.2) + 2 * m.clamp(min=1) ** 2)
+
+
 FUNCTIONS = {  # the state at its start, a step, what the epilogue returns, weights in torch
     "long rows": ("m = -1e37, l = 0", SOFTMAX, "o / min(r.l, 20)", softmax_of(lambda l, m, x: 1 / l.clamp(max=20))),
     "an arm of long rows": ("m = -1e37, l = 0", SOFTMAX, "o * where(r.l > 20, 0.5, 1) / max(r.l, 1e-25)",
@@ -83,6 +88,9 @@ FUNCTIONS = {  # the state at its start, a step, what the epilogue returns, weig
                 "o * rsqrt(r.b - r.a * r.a / max(r.n, 1) + x * x + 1e-3) * tanh(r.a)", moments),
     "two sums": ("a = 0, b = 0", "local p = sigmoid(s) return p, { a = r.a + reduce_sum(p), b = r.b + reduce_sum(s * s * p) }, 1",
                  "o * sin(x + r.b) / (1 + r.a * r.a)", of_sums),
+    "two starts": ("x = 0.2, y = 1", "return sigmoid(s), { x = max(r.x, reduce_max(s)), y = max(r.y, reduce_max(s)) }, 1", "o / (r.x + 2 * r.y * r.y)", starts),
+    "two starts, the higher first": ("y = 1, x = 0.2", "return sigmoid(s), { x = max(r.x, reduce_max(s)), y = max(r.y, reduce_max(s)) }, 1",
+                                     "o / (r.x + 2 * r.y * r.y)", starts),
     "the largest magnitude": ("m = 1", "return s, { m = max(r.m, reduce_max(abs(s))) }, 1", "o / r.m", peak),
 }
 MASKS = {"none": ("true", lambda q, k: torch.ones(q, k, dtype=torch.bool)),

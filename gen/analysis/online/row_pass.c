@@ -2,7 +2,8 @@
  *
  * Lambda_k = sum over j of dP_j dP_j/dR_k is rowsum(dO * O_k), O_k being the sum of dP_j/dR_k times v_j: a forward with
  * another weight. Reductions in descending order have A_k = Lambda_k + dlse dlse/dR_k + sum over m > k of A_m S_mk,
- * where S_mk, the sum of df_m/dR_k, may be one more sum over the row.
+ * where S_mk, the sum of df_m/dR_k, may be one more sum over the row. A maximum passes its adjoint on to the elements that
+ * are it, whose place is one more number of the row.
  */
 #include <math.h>
 
@@ -148,7 +149,10 @@ static ir_ref reduced(taker *t, int m, int k) {
   derivation *d = t->d;
   const ir_ref of_term = t->p->ref[TERM_RED + m * SPEC_MAX_RED + k];
   ir_ref x;
-  if (d->step.kind[m] == IR_REDUCE_MAX) return mul(d->g, count_of(t, m), at_largest(t, m, of_term));
+  if (d->step.kind[m] == IR_REDUCE_MAX) {
+    x = at_largest(t, m, of_term);
+    return mul(d->g, count_of(t, m), x);
+  }
   return separate_reduced_partial(d, t->p, m, k, &x) ? x : summed(t, of_term, d->term[m]);
 }
 

@@ -331,16 +331,26 @@ static int find_live(derivation *d, const partials *p, wanted_adjoints *want, co
   return maximum;
 }
 
+/* The state that holds the maximum k, of several the one that starts lowest: the others are the larger of it and what
+ * they start at. -1: none does, or one holds the maximum alone. */
+static int state_of_maximum(const derivation *d, int k) {
+  int lowest = -1;
+  for (int i = 0; i < d->o->num_state && d->step.kind[k] == IR_REDUCE_MAX; i++) {
+    double start, least;
+    if (d->dropped[i] || !is_maximum_of(d->g, d->next[i], d->red[k], &start)) continue;
+    if (d->next[i] == d->red[k]) return -1;
+    if (lowest < 0 || (is_maximum_of(d->g, d->next[lowest], d->red[k], &least) && start < least)) lowest = i;
+  }
+  return lowest;
+}
+
 /* Takes maxima with the number that their state starts at as one reduction, which is that state: nothing of the row
  * says what the maximum alone was. */
 static luattn_status hold_maxima(derivation *d, partials *p) {
-  for (int i = 0; i < d->o->num_state; i++) {
-    int k = 0;
-    double start;
-    while (k < d->num_red && (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum_of(d->g, d->next[i], d->red[k], &start)))
-      k++;
-    if (d->dropped[i] || k == d->num_red || d->next[i] == d->red[k]) continue;
-    d->start[k] = start;
+  for (int k = 0; k < d->num_red; k++) {
+    const int i = state_of_maximum(d, k);
+    if (i < 0) continue;
+    (void)is_maximum_of(d->g, d->next[i], d->red[k], &d->start[k]);
     replace_number(d, i, d->next[i], d->red[k]);
     d->next[i] = d->red[k];
     d->s->red[k] = d->s->state[i];
