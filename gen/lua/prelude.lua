@@ -537,22 +537,23 @@ for name, online in pairs {
   relu_attention = relu_attention, square_relu = square_relu, identity = identity,
 } do uncalled(online, name) end
 
--- Of each function above: how a call of it is written, for messages, and how many arguments it takes.
+-- Of each function above: how a call of it is written, for messages, how many arguments it takes, and whether it returns a mask of its own.
 local calls = {
   attention_sink = {"attention_sink(\"logits\")", 1}, dropout = {"dropout(0.1)", 2},
-  causal = {"causal()", 0}, causal_bottom_right = {"causal_bottom_right()", 0},
-  sliding_window = {"sliding_window(255, 0)", 2}, sliding_window_bottom_right = {"sliding_window_bottom_right(255, 0)", 2},
-  prefix_lm = {"prefix_lm(64)", 1}, document = {"document(\"ids\")", 2}, dilated_window = {"dilated_window(64, 2)", 2},
-  global_sliding = {"global_sliding(64, 1)", 2}, block_diffusion = {"block_diffusion(32)", 2},
-  neighborhood = {"neighborhood { size = {64, 64}, kernel = {7, 7} }", 1},
+  causal = {"causal()", 0, is_mask = true},
+  causal_bottom_right = {"causal_bottom_right()", 0, is_mask = true},
+  sliding_window = {"sliding_window(255, 0)", 2, is_mask = true},
+  sliding_window_bottom_right = {"sliding_window_bottom_right(255, 0)", 2, is_mask = true},
+  prefix_lm = {"prefix_lm(64)", 1, is_mask = true},
+  document = {"document(\"ids\")", 2, is_mask = true},
+  dilated_window = {"dilated_window(64, 2)", 2, is_mask = true},
+  global_sliding = {"global_sliding(64, 1)", 2, is_mask = true},
+  block_diffusion = {"block_diffusion(32)", 2, is_mask = true},
+  neighborhood = {"neighborhood { size = {64, 64}, kernel = {7, 7} }", 1, is_mask = true},
   alibi = {"alibi()", 1}, softcap = {"softcap(50)", 1}, relative_position = {"relative_position(\"table\", 16)", 2},
   rotary = {"rotary(\"cosine\", \"sine\")", 3}, rotary_interleaved = {"rotary_interleaved(\"cosine\", \"sine\")", 3},
   mask_and = {"mask_and(causal(), document(\"ids\"))"}, mask_or = {"mask_or(causal(), prefix_lm(64))"},
   mask_not = {"mask_not(causal())", 1}, chain = {"chain(softcap(50), alibi())"},
-}
-local masks = {
-  causal = true, causal_bottom_right = true, sliding_window = true, sliding_window_bottom_right = true, prefix_lm = true, document = true,
-  dilated_window = true, global_sliding = true, block_diffusion = true, neighborhood = true,
 }
 for name, call in pairs(calls) do
   local f, most = _ENV[name], call[2]
@@ -563,7 +564,7 @@ for name, call in pairs(calls) do
             "; write " .. call[1])
     end
     local g = f(...)
-    if not masks[name] then return made(g) end
+    if not call.is_mask then return made(g) end
     return made(function(...)
       local n = select("#", ...)
       if n < 4 then error("a mask of " .. name .. " is called with (b, h, q_idx, kv_idx), and got " .. n .. (n == 1 and " argument" or " arguments")) end
