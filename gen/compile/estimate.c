@@ -197,10 +197,16 @@ static luattn_status answer_memory(void *arguments, luattn_error *err) {
   TRY(check_problem(problem, err));
   luattn_status status = prepare(given, &c, err);
   if (status == LUATTN_OK) {
-    const double elem[] = {8, 4, 2, 2};
-    const sizes s = {problem->batch,        problem->heads,         problem->heads_kv,
-                     problem->q_len,        problem->kv_len,        c->at.plan.head_dim,
-                     c->at.plan.head_dim_v, elem[c->at.plan.dtype], c->at.plan.dtype == LUATTN_F64 ? 8 : 4};
+    const double elem = kernel_dtype(c->at.plan.dtype)->dl.bits / 8;
+    const sizes s = {problem->batch,
+                     problem->heads,
+                     problem->heads_kv,
+                     problem->q_len,
+                     problem->kv_len,
+                     c->at.plan.head_dim,
+                     c->at.plan.head_dim_v,
+                     elem,
+                     c->at.plan.dtype == LUATTN_F64 ? 8 : 4};
     status = estimate_of(&c->at.info, &s, given->estimate, err);
   }
   compilation_close(c);

@@ -10,12 +10,20 @@ static const struct family *const families[] = {
 };
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
+/* The family that runs a type on every architecture: the last one of the table that does. */
+static luattn_status refuse_dtype(const struct family *f, const plan *p, luattn_error *err) {
+  const struct family *other = NULL;
+  for (int i = 0; i < NUM_FAMILIES; i++)
+    if ((1u << p->dtype & families[i]->dtypes) != 0 && families[i]->is_for == NULL) other = families[i];
+  if (other == NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: dtype: is %s, which no kernel family runs; convert q, k and v",
+                       kernel_dtype_name(p->dtype));
+  return luattn_fail(err, LUATTN_UNSUPPORTED, "target: family: %s does not run %s; %s does, or leave family 0",
+                     kernel_family_name(f->id), kernel_dtype_name(p->dtype), kernel_family_name(other->id));
+}
+
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err) {
-  const bool half = (1u << p->dtype & FAMILY_HALVES) != 0;
-  if ((1u << p->dtype & f->dtypes) == 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: family: %s does not run %s; %s does, or leave family 0",
-                       kernel_family_name(f->id), kernel_dtype_name(p->dtype),
-                       kernel_family_name(half ? LUATTN_SM80 : LUATTN_SIMT));
+  if ((1u << p->dtype & f->dtypes) == 0) return refuse_dtype(f, p, err);
   if (f->kernel[p->pass].file == NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: pass: is %s, and the %s family has no kernel of it",
                        kernel_pass_name(p->pass), kernel_family_name(f->id));
