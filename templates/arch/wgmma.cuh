@@ -347,3 +347,5 @@ LUATTN_FN void gather_columns(u32 (&w)[4], int lane) {
     }
   }
 }
+// The first of a lane's 8 columns then, of 32.
+LUATTN_FN int gathered_column(int lane) { return lane % 4 * 8; }

@@ -20,6 +20,7 @@
 // keys a multiple of 16; stages from 2 on. Dynamic shared memory: DecodeLayout of abi/shared_memory.h.
 #pragma once
 #include "score/dropout.cuh"
+#include "score/fragment.cuh"
 #include "score/merge_rows.cuh"
 #include "score/online_rows.cuh"
 #include "sink/padding.cuh"
@@ -40,6 +41,7 @@ template <class Spec, class Config>
 struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Config::tile_m) / 8> {
   static_assert(ForwardSpec<Spec> && ValidMerge<Spec> && Spec::has_merge && !finds_places<Spec>());
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Sequence = SequenceOf<Config>;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
@@ -52,8 +54,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
       stages = Config::stages, keys = Config::tile_n / warps;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int m_tiles = tile_m / row_groups / 16, n_tiles = keys / 8,
-                       v_tiles = dim_v / 8;                  // fragments of a warp
-  static constexpr int rows = 2 * m_tiles, cols = keys / 4;  // scores of a thread
+                       v_tiles = dim_v / 8;                                                  // fragments of a warp
+  static constexpr int rows = Fragment::rows(16 * m_tiles), cols = Fragment::columns(keys);  // scores of a thread
   static_assert((tile_m == 16 || tile_m == 32 || tile_m == 64) && warps * row_groups * 32 == threads &&
                 keys * warps == Config::tile_n && keys % 16 == 0 && stages >= 2);
 
@@ -65,7 +67,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   static constexpr u32 k_bytes = layout.k, stage_bytes = layout.k + layout.v;
   static constexpr int out_pitch = layout.out_pitch;  // floats of a row of the warps' sums
 
-  using Online = OnlineRows<Spec, 1, cols, 4, 2>;
+  using Online = OnlineRows<Spec, 1, cols, Fragment::row_lanes, Fragment::adjacent>;
   using Drops = Dropout<Config>;
   using Block = DecodeBlock<Sequence, tile_m>;
 
@@ -108,7 +110,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   __device__ __forceinline__ void begin() {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const RowPlace place = block.place(p, site, first_row() + lane / 4 + 8 * r);
+      const RowPlace place = block.place(p, site, first_row() + Fragment::row(lane) + Fragment::row_of(r));
       row_site[r] = site;
       row_site[r].h = place.h;
       query[r] = place.q;
@@ -246,7 +248,9 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
     }
   }
 
-  __device__ __forceinline__ Position column(int kv0, int j) const { return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
+  __device__ __forceinline__ Position column(int kv0, int j) const {
+    return {kv0 + Fragment::column(lane), Fragment::column_of(j)};
+  }
 
   // Turns dot products into scores; a position past the end is scored like the others, and dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
@@ -257,8 +261,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         const Col col = score_col<Spec>(p, row_site[r], head[r], kv);
-        x[r][0][j] = score_of<Spec>(p, row_site[r], head[r], row[r][0], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
-                                    Position{query[r], 0}, kv, 0.f);
+        x[r][0][j] = score_of<Spec>(p, row_site[r], head[r], row[r][0], col,
+                                    s[r / 2][j / 2][Fragment::element(r % 2, j % 2)], Position{query[r], 0}, kv, 0.f);
       }
     }
   }
@@ -273,7 +277,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
     }
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2, kv = min_of(at, site.kv_len - 1);
+      const int at = kv0 + Fragment::pair_of(j / 2) + Fragment::column(lane) + j % 2, kv = min_of(at, site.kv_len - 1);
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         bool kept = true;
@@ -318,17 +322,18 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   // Clears what dropout drops. Four columns of a thread, of each 16, lie in one patch (abi/philox.h), unless an offset
   // parts them.
   __device__ __forceinline__ void drop(int kv0, float (&x)[rows][1][cols]) const {
-    const int kv = kv0 + Drops::first_kv(p, site) + lane % 4 * 2;
+    const int kv = kv0 + Drops::first_kv(p, site) + Fragment::column(lane);
     const bool whole = Config::offsets == 0 || (Drops::first_kv(p, site) & 15) == 0;
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int q = query[r] + Drops::first_q(p, site);
 #pragma unroll
       for (int j = 0; j < cols; j += 4) {
-        const u32 patch = whole ? this->drops[r].draw(dropout_q_patch(q), dropout_kv_patch(kv + j * 4)) : 0;
+        const u32 patch =
+            whole ? this->drops[r].draw(dropout_q_patch(q), dropout_kv_patch(kv + Fragment::column_of(j))) : 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int at = kv + j * 4 + i / 2 * 8 + i % 2;
+          const int at = kv + Fragment::column_of(j + i);
           const bool kept = whole ? (patch >> dropout_bit(q, at) & 1u) != 0 : this->drops[r].keeps(q, at);
           x[r][0][j + i] = kept ? x[r][0][j + i] : 0.f;
         }
@@ -436,13 +441,13 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   __device__ __forceinline__ void share() {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const int at = first_row() + lane / 4 + 8 * r;
+      const int at = first_row() + Fragment::row(lane) + Fragment::row_of(r);
       online[r].finish();
 #pragma unroll
       for (int n = 0; n < v_tiles; ++n)
-        *reinterpret_cast<float2 *>(sums(warp, at) + n * 8 + lane % 4 * 2) =
-            float2{o[r / 2][n][r % 2 * 2], o[r / 2][n][r % 2 * 2 + 1]};
-      if (lane % 4 == 0) {
+        *reinterpret_cast<float2 *>(sums(warp, at) + Fragment::pair_of(n) + Fragment::column(lane)) =
+            float2{o[r / 2][n][Fragment::element(r % 2, 0)], o[r / 2][n][Fragment::element(r % 2, 1)]};
+      if (Fragment::first_in_row(lane)) {
 #pragma unroll
         for (int i = 0; i < Spec::num_state; ++i) state_of(warp, at)[i] = online[r].state[0].x[i];
         state_of(warp, at)[Spec::num_state] = online[r].kept[0] ? 1.f : 0.f;

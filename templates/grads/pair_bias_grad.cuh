@@ -5,6 +5,7 @@
 #pragma once
 #include "contract/contract.cuh"
 #include "grads/pair_bias_stores.cuh"
+#include "score/fragment.cuh"
 
 // Returns whether zeros stay zeros when multiplied by the factor. A factor that is not finite would turn them
 // into NaN; elements are then added one by one, without the zeros.
@@ -26,9 +27,10 @@ LUATTN_FN bool may_store(const LuattnParams &p, const Site &site, int q0, int ro
   return (p.inputs.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= site.q_len;
 }
 
-// Adds a warp's dS (16 keys from kv0 on by TileM queries). A thread holds keys lane / 4 and lane / 4 + 8.
-template <class Spec, int TileM>
+// Adds a warp's dS (16 keys from kv0 on by TileM queries).
+template <class Spec, class Fragment, int TileM>
 struct PairSums {
+  static_assert(same_type<Fragment, MmaFragment>::value, "lanes exchange octets");
   const LuattnParams &p;
   const Site &site;
   const typename Spec::Head &head;
@@ -60,7 +62,7 @@ struct PairSums {
   template <bool Store>
   __device__ __forceinline__ void put_quads(const GradRow<float> &line, const float (&ds)[TileM / 2]) const {
     const bool upper = (lane & 8) != 0, odd = (lane & 4) != 0;
-    const int query = lane % 4 * 2 + (lane / 4 & 1), key = (lane & 8) + lane / 16 * 4;
+    const int query = Fragment::column(lane) + (Fragment::row(lane) & 1), key = (lane & 8) + lane / 16 * 4;
     float *first = line.row + line.index + key;
 #pragma unroll
     for (int octet = 0; octet < TileM / 8; ++octet) {
@@ -68,7 +70,8 @@ struct PairSums {
                               // 2
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
+        const int j = 2 * octet + k;
+        const float a = ds[Fragment::element(0, j)], b = ds[Fragment::element(1, j)];
         const float other = __shfl_xor_sync(0xffffffffu, upper ? a : b, 8);
         low[k] = upper ? other : a;
         high[k] = upper ? b : other;
@@ -82,18 +85,18 @@ struct PairSums {
   }
   // Adds one by one; clamps an index outside the axis. Returns false if zeros would not stay zeros.
   __device__ __forceinline__ bool add_singles(const float (&ds)[TileM / 2]) const {
-    const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0 + lane / 4);
+    const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0 + Fragment::row(lane));
     if (!keeps_zeros(line)) return false;
     float *first[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      first[half] = line.row + max_of(min_of(line.index + half * 8, line.size - 1), 0);
+      first[half] = line.row + max_of(min_of(line.index + Fragment::row_of(half), line.size - 1), 0);
 #pragma unroll
     for (int j = 0; j < TileM / 4; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        add_global(at_query(first[half], line.pitch, lane % 4 * 2 + j / 2 * 8 + j % 2),
-                   ds[j / 2 * 4 + half * 2 + j % 2], line.factor);
+        add_global(at_query(first[half], line.pitch, Fragment::column(lane, j)), ds[Fragment::element(half, j)],
+                   line.factor);
     return true;
   }
 };

@@ -1,10 +1,11 @@
 // grads/parameter_grads.cuh: sums over a warp's part of dS, for parameter gradients (contract/grad.cuh).
 //
-// A warp has dS^T, 16 keys by some octets of queries, in the layout of S^T from mma and wgmma: lane 4g + t
-// has keys g and g + 8, and queries 2t and 2t + 1 of each octet. Rounded and packed, dS^T is an A operand of
-// mma.m16n8k16. Every sum has a fixed order.
+// A warp has dS^T, 16 keys by some octets of queries, as an MmaFragment: lane 4g + t has keys g and g + 8, and
+// queries 2t and 2t + 1 of each octet. Rounded and packed, dS^T is an A operand of mma.m16n8k16. Every sum has a
+// fixed order.
 #pragma once
 #include "arch/mma.cuh"
+#include "score/fragment.cuh"
 
 // Sums dS of 16 keys by Octets * 8 queries along its diagonals.
 //
@@ -14,11 +15,16 @@
 // a quad ends with row t: one number per lane for 32 distances.
 template <int Octets>
 struct DistanceSums {
+  using Fragment = MmaFragment;
   static constexpr int count = (Octets + 5) / 4;  // numbers per lane, for distances from -16 on
   float x[count];
 
   // The distance of this lane's number i, between the first query and the first key.
-  LUATTN_FN int distance(int i, int lane) { return i * 32 - 16 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7); }
+  LUATTN_FN int distance(int i, int lane) { return i * 32 - 16 + distance_in_octets(lane); }
+  // That of its number among those of four rows of distances.
+  LUATTN_FN int distance_in_octets(int lane) {
+    return Fragment::lane_in_row(lane) * 8 + ((Fragment::column(lane) - Fragment::row(lane)) & 7);
+  }
 
   LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
   // Sums column 2t + i along block diagonal n.
@@ -28,14 +34,14 @@ struct DistanceSums {
   }
   template <class Get>
   LUATTN_FN float part(const Get &ds, int n, int lane) {
-    const int g = lane / 4, t = lane % 4;
+    const int g = Fragment::row(lane), t = Fragment::lane_in_row(lane);
     const float left = pick(2 * t >= g, on_diagonal(ds, n, 0), on_diagonal(ds, n + 1, 0));
     const float right = pick(2 * t + 1 >= g, on_diagonal(ds, n, 1), on_diagonal(ds, n + 1, 1));
     return left + __shfl_sync(0xffffffffu, right, (lane + 4) & 31);
   }
   // Sums four rows over the lanes; p0 .. p3 are the lane's parts of them.
   LUATTN_FN float gather(float p0, float p1, float p2, float p3, int lane) {
-    const bool low = lane % 4 < 2, even = lane % 2 == 0;
+    const bool low = Fragment::lane_in_row(lane) < 2, even = lane % 2 == 0;
     p0 = pick(low, p0, p2) + __shfl_xor_sync(0xffffffffu, pick(low, p2, p0), 18);
     p1 = pick(low, p1, p3) + __shfl_xor_sync(0xffffffffu, pick(low, p3, p1), 18);
     return pick(even, p0, p1) + __shfl_sync(0xffffffffu, pick(even, p1, p0), (even ? lane + 9 : lane - 9) & 31);
@@ -76,8 +82,8 @@ struct QuerySums {
     return c;
   }
   __device__ __forceinline__ QuerySums(const u32 (&ds)[TileM / 16][4], int lane) {
-    const int column = lane / 4;
-    const float first = float(lane % 4 * 2);
+    const int column = MmaFragment::row(lane);  // of B, which is transposed
+    const float first = float(MmaFragment::column(lane));
     const u32 ones = pack<Elem>(1.f, 1.f), step = column == 1 ? pack<Elem>(16.f, 16.f) : 0;
     u32 b0 = column == 0 ? ones : 0, b1 = b0;
     if (WithQueries && column == 1) b0 = pack<Elem>(first, first + 1.f), b1 = pack<Elem>(first + 8.f, first + 9.f);

@@ -1,10 +1,11 @@
 // score/bias_rows.cuh: loads bias rows ahead for gradients (contract/score.cuh), for a thread of the sm90
-// backward kernels, whose warps hold 16 keys by the columns of a q tile. Rows are loaded as soon as QK^T is
+// backward kernels, whose warps hold 16 keys, two a thread, by the columns of a q tile. Rows are loaded as soon as QK^T is
 // in flight: later loads would cost a memory latency for every few of them. They are kept as stored, because
 // a conversion would wait for the load.
 #pragma once
 #include "contract/contract.cuh"
 #include "score/bias_row_loads.cuh"
+#include "score/fragment.cuh"
 
 // Prefetches to the L2 cache what BiasRowTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0
 // + Keys - 1, if rows are dense. Called by a warp of the producer, ahead of the consumers.
@@ -28,7 +29,7 @@ LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Site &site, const
 }
 
 // Loads the columns in Parts steps, each while elements of the previous one are computed, to limit registers.
-template <class Spec, int Octets, int Parts>
+template <class Spec, class Fragment, int Octets, int Parts>
 struct BiasRowTerms {
   using Stored = typename Spec::BiasElem;
   static constexpr bool any = Spec::has_bias_row;
@@ -36,8 +37,8 @@ struct BiasRowTerms {
   u32 stored[2][cols];
   static_assert(!any || (part * Parts == cols && part % 2 == 0), "parts of two columns or more, all alike");
 
-  // Loads the part that begins at column `first`, if one begins there: queries q0 + 8 * octet + lane % 4 * 2
-  // and the next one, and keys kv0 + lane / 4 and kv0 + lane / 4 + 8. A query that does not exist gives 0.
+  // Loads the part that begins at the thread's column `first`, if one begins there: of queries from q0 on, and of its
+  // two keys from kv0 on. A query that does not exist gives 0.
   __device__ __forceinline__ void load(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q0,
                                        int kv0, int lane, int first) {
     if constexpr (any) load_there(p, site, head, q0, kv0, lane, first);
@@ -45,17 +46,17 @@ struct BiasRowTerms {
   __device__ __forceinline__ void load_there(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                                              int q0, int kv0, int lane, int first) {
     if (first < cols && first % part == 0) {
-      const int q = q0 + lane % 4 * 2 + first / 2 * 8, left = site.q_len - q;  // part is even
-      const auto line = Spec::bias_row(p, site, head, min_of(q, site.q_len - 1), kv0 + lane / 4);
+      const int q = q0 + Fragment::column(lane, first), left = site.q_len - q;  // part is even
+      const auto line = Spec::bias_row(p, site, head, min_of(q, site.q_len - 1), kv0 + Fragment::row(lane));
       const Stored *at[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        at[half] = line.row + i64(max_of(min_of(line.index + half * 8, line.size - 1), 0)) * line.stride;
+        at[half] = line.row + i64(max_of(min_of(line.index + Fragment::row_of(half), line.size - 1), 0)) * line.stride;
 #pragma unroll
       for (int j = 0; j < part; ++j) {
-        const i64 further = line.pitch * (j / 2 * 8 + j % 2);
+        const i64 further = line.pitch * Fragment::column_of(j);
         read_stored(stored[0][first + j], stored[1][first + j], at[0] + further, at[1] + further,
-                    j / 2 * 8 + j % 2 < left);
+                    Fragment::column_of(j) < left);
       }
     }
   }

@@ -1,18 +1,19 @@
 // score/distance_terms.cuh: computes score terms that depend only on the distance between query and key, for
-// a warp that holds rows and columns in the layout of mma.m16n8k16 and wgmma.
+// a warp with an MmaFragment.
 //
-// A warp has 8 * Rows rows. A lane has rows lane / 4 + 8 * r of them, and columns lane % 4 * 2 + 8 * n and
-// the next one of the tile. So the distances of a lane's elements are 8 apart, and those of all lanes are
-// adjacent. Each lane computes the terms of every 32nd distance and gets the others from other lanes: the
+// A warp has 8 * Rows rows, and a lane every eighth of them, and two adjacent columns of every eight. So the
+// distances of a lane's elements are 8 apart, and those of all lanes are adjacent. Each lane computes the terms of every 32nd distance and gets the others from other lanes: the
 // warp has 8 * (count - 1) + 15 terms, whereas each lane needs 2 * count.
 #pragma once
 #include "arch/mma.cuh"
 #include "contract/contract.cuh"
+#include "score/fragment.cuh"
 
 // Rows are queries and columns keys. With Turned, rows are keys and columns queries. Empty if the spec has no
 // distance term.
-template <class Spec, int Rows, int Octets, bool Turned = false>
+template <class Spec, class Fragment, int Rows, int Octets, bool Turned = false>
 struct DistanceTerms {
+  static_assert(same_type<Fragment, MmaFragment>::value, "lanes share terms whose distances are octets");
   using Real = typename Spec::Real;
   static constexpr bool any = Spec::has_distance_term;
   static constexpr int count = any ? Octets + Rows - 1 : 1, shares = ceil_div(8 * (count - 1) + 15, 32);
@@ -23,7 +24,7 @@ struct DistanceTerms {
   __device__ __forceinline__ DistanceTerms(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                                            int last, int lane) {
     if constexpr (any) {
-      const int number = lane % 4 * 2 - lane / 4 + 7;
+      const int number = Fragment::column(lane) - Fragment::row(lane) + 7;
       Real share[shares];
 #pragma unroll
       for (int i = 0; i < shares; ++i) {

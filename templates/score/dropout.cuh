@@ -1,13 +1,13 @@
 // score/dropout.cuh: which weights dropout keeps. The draws of a score are those of abi/philox.h, in every
 // kernel family, in forward and backward.
 //
-// In the accumulators of mma and wgmma, a lane has rows lane / 4 and lane / 4 + 8 of each 16, and two adjacent
-// columns of each 8. A block of 16 x 16 scores thus holds 8 patches, each shared by four lanes, which differ in
+// An MmaFragment has two rows of each 16, and two adjacent columns of each 8. A block of 16 x 16 scores thus holds 8 patches, each shared by four lanes, which differ in
 // two bits of their numbers. Of four blocks, each of these lanes draws for one, and two shuffles bring each lane
 // what is its own of all four: two calls of Philox for each 32 of a lane's scores, in S and in its transpose alike.
 #pragma once
 #include "abi/philox.h"
 #include "ops/hook_types.cuh"
+#include "score/fragment.cuh"
 
 template <class Config>
 struct Dropout {
@@ -52,8 +52,9 @@ struct Dropout {
 
 // Which of a lane's scores dropout keeps, in blocks of 16 x 16 accumulators: RowBlocks rows of Blocks beside each
 // other. Rows are queries and columns keys, or the other way round if Transposed.
-template <class Config, bool Transposed, int Blocks, int RowBlocks = 1>
+template <class Config, class Fragment, bool Transposed, int Blocks, int RowBlocks = 1>
 struct DroppedBlocks {
+  static_assert(same_type<Fragment, MmaFragment>::value, "four lanes share a patch");
   static constexpr int all = Blocks * RowBlocks, words = (all + 3) / 4;
   u32 bits[words];
 
@@ -92,7 +93,7 @@ struct DroppedBlocks {
     if constexpr (Config::offsets != 0)
       if ((row | column) & 15) return draw_each(from, row, column, lane, w);
     // Row and column of the lane's patch in its block: an even one's, and a multiple of 4.
-    const int r = lane / 8 * 2, c = lane % 4 * 2, q = Transposed ? c : r, kv = Transposed ? r : c;
+    const int r = lane / 8 * 2, c = Fragment::column(lane), q = Transposed ? c : r, kv = Transposed ? r : c;
     const int block = w * 4 + (lane >> 2 & 1) + (Transposed ? lane >> 3 & 1 : lane & 1) * 2;
     const u32 across = u32((column >> 4) + (RowBlocks > 1 ? block % Blocks : block)) * 4,
               down = u32((row >> 4) + (RowBlocks > 1 ? block / Blocks : 0)) * 4;
@@ -126,8 +127,8 @@ struct DroppedBlocks {
       const int high = bit >> 3 & 1, low = bit >> 2 & 1, block = w * 4 + bit / 16 * 2 + (Transposed ? high : low);
       const int odd = Transposed ? low : high, half = Transposed ? bit & 1 : bit >> 1 & 1,
                 beyond = Transposed ? bit >> 1 & 1 : bit & 1;
-      const int r = row + (RowBlocks > 1 ? block / Blocks * 16 : 0) + lane / 4 + half * 8,
-                c = column + (RowBlocks > 1 ? block % Blocks : block) * 16 + beyond * 8 + lane % 4 * 2 + odd;
+      const int r = row + (RowBlocks > 1 ? block / Blocks * 16 : 0) + Fragment::row(lane, half),
+                c = column + (RowBlocks > 1 ? block % Blocks : block) * 16 + Fragment::column(lane, beyond * 2 + odd);
       drawn |= u32(Transposed ? from.keeps(c, r) : from.keeps(r, c)) << bit;
     }
     return drawn;

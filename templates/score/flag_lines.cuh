@@ -1,10 +1,11 @@
 // score/flag_lines.cuh: bits of the scores that a tile keeps, where the mask reads a flag of each (query, key) from a
 // line of bytes: 16 flags come with one load, where `keep` takes a load for each score.
 //
-// A thread of a fragment has two of every eight keys. Four threads share a row, so each loads a quarter of its
-// flags, turns them into bits, and hands the others theirs.
+// The threads that share a row of a fragment load a part of its flags each, turn them into bits, and hand the others
+// theirs.
 #pragma once
 #include "contract/contract.cuh"
+#include "score/fragment.cuh"
 
 // Whether lines can be read by 16 flags up to key `end`. The same for all threads that ask for one tile.
 template <class Spec>
@@ -33,8 +34,8 @@ LUATTN_FN u32 bits_of_flags(uint4 flags) {
 }
 
 // Bits of a thread's columns in 64 keys: of one line in the lower half, of another in the upper. The words go round
-// the four threads that share the lines.
-LUATTN_FN u32 share_flags(uint4 first, uint4 second, int lane) {
+// the threads that share the lines: MmaFragment has four, with two of every eight keys each.
+LUATTN_FN u32 share_flags(MmaFragment, uint4 first, uint4 second, int lane) {
   u32 mine = bits_of_flags(first) | bits_of_flags(second) << 16, word = 0;
   // Pairs of keys 0 .. 7 and 8 .. 15 of each line: pair i of both becomes half byte i, which is thread i's.
   u32 moved = (mine >> 4 ^ mine) & 0x00f000f0u;
@@ -42,27 +43,31 @@ LUATTN_FN u32 share_flags(uint4 first, uint4 second, int lane) {
   moved = (mine >> 2 ^ mine) & 0x0c0c0c0cu;
   mine ^= moved ^ moved << 2;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) word |= (__shfl_sync(0xffffffffu, mine, i, 4) >> lane % 4 * 4 & 0x000f000fu) << i * 4;
+  for (int i = 0; i < 4; ++i)
+    word |= (__shfl_sync(0xffffffffu, mine, i, 4) >> MmaFragment::lane_in_row(lane) * 4 & 0x000f000fu) << i * 4;
   return word;
 }
 
 // The same for Units * 64 keys, of lines that begin at the tile's first key.
-template <int Units>
+template <class Fragment, int Units>
 LUATTN_FN void flags_of_two_rows(u64 first, u64 second, int lane, u32 (&bits)[Units]) {
   uint4 flags[Units][2];
-  const u32 quarter = u32(lane % 4 * 16);
+  static_assert(Fragment::row_lanes * 16 == 64);
+  const u32 part = u32(Fragment::lane_in_row(lane) * 16);
 #pragma unroll
   for (int i = 0; i < Units; ++i) {
-    flags[i][0] = read_flags(first + quarter + i * 64);
-    flags[i][1] = read_flags(second + quarter + i * 64);
+    flags[i][0] = read_flags(first + part + i * 64);
+    flags[i][1] = read_flags(second + part + i * 64);
   }
 #pragma unroll
-  for (int i = 0; i < Units; ++i) bits[i] = share_flags(flags[i][0], flags[i][1], lane);
+  for (int i = 0; i < Units; ++i) bits[i] = share_flags(Fragment(), flags[i][0], flags[i][1], lane);
 }
 
 // Backward, where fragments have keys as rows. Lane i gives the bits of 16 keys for query i of 32. Returns those of
-// keys lane / 4 and lane / 4 + 8 for the query of column j of the thread, as bits 0 and 8.
+// the thread's two keys for the query of its column j, as bits 0 and 8.
+template <class Fragment>
 LUATTN_FN u32 flags_of_column(u32 bits, int j, int lane) {
-  const int query = lane % 4 * 2 + j % 8 / 2 * 8 + j % 2;
-  return __shfl_sync(0xffffffffu, bits, query) >> lane / 4 & 0x101u;
+  static_assert(Fragment::row_of(1) == 8);
+  const int query = Fragment::column(lane) + Fragment::column_of(j % Fragment::columns(32));
+  return __shfl_sync(0xffffffffu, bits, query) >> Fragment::row(lane) & 0x101u;
 }

@@ -20,11 +20,13 @@ struct MaskRuns {
     }
     return runs;
   }
+  // Few enough for a thread that has a column of each `Lanes`.
+  template <int Lanes>
   __device__ __forceinline__ bool few() const {
     int count = 0;
 #pragma unroll
     for (int w = 0; w < words; ++w) count += __popc(begin[w]);
-    return count <= Size / 8;  // a thread has Size / 4 columns
+    return count <= Size / (2 * Lanes);
   }
   // Calls run(first, end) for each, from the last to the first.
   template <class Run>
@@ -48,46 +50,48 @@ struct MaskRuns {
 
 // Backward: calls run(first, bits) for each run of queries of a tile, with the thread's columns in it, up to `end`.
 // False: there are too many.
-template <class Spec, int Size, class RowAt, class Run>
+template <class Spec, class Fragment, int Size, class RowAt, class Run>
 __device__ __forceinline__ bool for_runs_of_queries(int lane, int end, const RowAt &row_at, const Run &run) {
   const auto runs = MaskRuns<Size>::find(lane, [&](int i) { return !Spec::same_row(row_at(i), row_at(i - 1)); });
-  if (!runs.few()) return false;
-  const int behind = lane % 4 * 2;
-  runs.each(
-      [&](int first, int last) { run(first, columns_between(first - behind, min_of(last, end) - behind, Size)); });
+  if (!runs.template few<Fragment::row_lanes>()) return false;
+  const int behind = Fragment::column(lane);
+  runs.each([&](int first, int last) {
+    run(first, columns_between<Fragment>(first - behind, min_of(last, end) - behind, Size));
+  });
   return true;
 }
 
 // Backward: bits of the thread's columns whose queries `asks`. Each lane asks for the queries of its own number, so
 // that a query is asked for once in a warp.
-template <int Size, class Asks>
+template <class Fragment, int Size, class Asks>
 __device__ __forceinline__ u32 columns_that(int lane, const Asks &asks) {
-  static_assert(Size % 32 == 0 && Size <= 128, "a word for the thread's columns");
+  static_assert(Size % 32 == 0 && Size <= columns_of_word<Fragment>, "a word for the thread's columns");
   u32 mine = 0;
 #pragma unroll 1
   for (int w = 0; w < Size / 32; ++w) {
-    const u32 asked = __ballot_sync(0xffffffffu, asks(w * 32 + lane)) >> lane % 4 * 2;
+    const u32 asked = __ballot_sync(0xffffffffu, asks(w * 32 + lane)) >> Fragment::column(lane);
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) mine |= (asked >> j * 4 & 3) << (w * 8 + j);
+    for (int j = 0; j < Fragment::columns(32); j += Fragment::adjacent)
+      mine |= (asked >> Fragment::column_of(j) & ~0u >> (32 - Fragment::adjacent)) << (w * Fragment::columns(32) + j);
   }
   return mine;
 }
 
 // Backward, masks with keep_of_query: sets bit j of keep[half] if the mask keeps the thread's column j in that half,
 // and reads the list of each query once. False: the warp's keys are not all the same to it. `of` has the call, the
-// thread's place and its keys: p, site, head, lane, kv0, col, kv_of(half), column(j), row_at(i).
-template <class Spec, int Size, class Bits, class Consumer>
+// thread's place and its keys: p, site, head, lane, kv0, col, kv_of(half), row_at(i).
+template <class Spec, class Fragment, int Size, class Bits, class Consumer>
 __device__ __forceinline__ bool ask_queries(const Consumer &of, int q0, Bits (&keep)[2]) {
   const auto of_all = Spec::col(of.p, of.site, of.head, min_of(of.kv0, of.site.kv_end(of.p) - 1));
   const bool same = Spec::same_column(of_all, of.col[0]) && Spec::same_column(of_all, of.col[1]);
   if (!__all_sync(0xffffffffu, same)) return false;
-  const u32 listed = columns_that<Size>(of.lane, [&](int i) {
+  const u32 listed = columns_that<Fragment, Size>(of.lane, [&](int i) {
     return Spec::keep_of_list(of.p, of.site, of.head, of.row_at(i), of_all, min_of(q0 + i, of.site.q_end(of.p) - 1));
   });
 #pragma unroll 1
-  for (int j = 0; j < Size / 4; ++j) {  // the thread's columns
-    const int at = q0 + of.column(j), kv_end = at < of.site.q_end(of.p) ? of.site.kv_end(of.p) : 0;
-    const auto row = of.row_at(of.column(j));
+  for (int j = 0; j < Fragment::columns(Size); ++j) {
+    const int at = q0 + Fragment::column(of.lane, j), kv_end = at < of.site.q_end(of.p) ? of.site.kv_end(of.p) : 0;
+    const auto row = of.row_at(Fragment::column(of.lane, j));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       bool kept = of.kv_of(half) < kv_end;

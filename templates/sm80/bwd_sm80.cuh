@@ -53,6 +53,7 @@
 #include "score/distance_terms.cuh"
 #include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
+#include "score/fragment.cuh"
 #include "score/mask_runs.cuh"
 #include "sink/dq_acc.cuh"
 #include "sm80/parameter_grads_sm80.cuh"
@@ -67,6 +68,7 @@ template <class Spec, class Config>
 struct BwdSm80 {
   static_assert(BackwardSpec<Spec>);
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -133,7 +135,7 @@ struct BwdSm80 {
   Acc acc;
   Sums sums;
   using Drops = Dropout<Config>;
-  using Dropped = DroppedBlocks<Config, true, chunk / 16, frags>;
+  using Dropped = DroppedBlocks<Config, Fragment, true, chunk / 16, frags>;
   Drops dropout;
   unsigned char *shared;
   u32 base;  // address of `shared` in shared memory
@@ -183,7 +185,7 @@ struct BwdSm80 {
   // ---- elements ----------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Position kv_of(int f, int half) const {
-    return {kv0 + score_row() + int(lane / 4), f * 16 + half * 8};
+    return {kv0 + score_row() + Fragment::row(lane), Fragment::row_of(2 * f + half)};
   }
 
   __device__ __forceinline__ void enter_head() {
@@ -205,18 +207,13 @@ struct BwdSm80 {
     return kept;
   }
 
-  // Index of an element in a block's fragments: side is 0 on the left, 1 on the right.
-  LUATTN_FN constexpr int element(int side, int half, int i) { return side * 4 + half * 2 + i; }
-
   // A thread's elements of a chunk: its q positions (4 of every 16) times its kv rows.
-  static constexpr int chunk_columns = chunk / 4, chunk_rows = 2 * frags;
+  static constexpr int chunk_columns = Fragment::columns(chunk), chunk_rows = Fragment::rows(16 * frags);
   LUATTN_FN constexpr int block_of(int c, int r) { return r / 2 * chunk_tiles + c / 4; }
-  LUATTN_FN constexpr int element_of(int c, int r) { return element(c / 2 % 2, r % 2, c % 2); }
-  __device__ __forceinline__ int in_tile(int column, int c) const {
-    return column + c / 2 * 8 + int(lane % 4) * 2 + c % 2;
-  }
+  LUATTN_FN constexpr int element_of(int c, int r) { return Fragment::element(r % 2, c % 4); }
+  __device__ __forceinline__ int in_tile(int column, int c) const { return Fragment::column(column, lane, c); }
 
-  using Terms = DistanceTerms<Spec, chunk_rows, chunk / 8, true>;
+  using Terms = DistanceTerms<Spec, Fragment, chunk_rows, chunk / 8, true>;
 
   // Which elements of a chunk dropout keeps.
   __device__ __forceinline__ Dropped draw(int q0, int column) const {
@@ -238,7 +235,7 @@ struct BwdSm80 {
   __device__ __forceinline__ void differentiate_column(int q0, int column, int c, int stage, float (&s)[chunk_rows],
                                                        float (&dp)[chunk_rows], const Terms &terms) {
     const int m = in_tile(column, c);
-    const Position q{q0 + column + int(lane % 4) * 2, c / 2 * 8 + c % 2};
+    const Position q{q0 + column + Fragment::column(lane), Fragment::column_of(c)};
     const BwdRow bwd = shared_bwd(stage)[m].value;
     Row row{};
     if constexpr (has_rows) row = shared_rows(stage)[m].value;
@@ -321,17 +318,18 @@ struct BwdSm80 {
   __device__ __forceinline__ bool ask_runs(int q0, int column, int stage, u32 (&bits)[frags]) const {
     const int first_query = q0 + column;
     const auto row = [&](int i) { return shared_rows(stage)[column + i].value; };
-    return for_runs_of_queries<Spec, chunk>(int(lane), site.q_end(p) - first_query, row, [&](int first, u32 of_run) {
-      u32 apart = of_run;  // bit c becomes bit 2 c
-      apart = (apart | apart << 4) & 0x0f0fu;
-      apart = (apart | apart << 2) & 0x3333u;
-      apart = (apart | apart << 1) & 0x5555u;
-      const Row here = row(first);
+    return for_runs_of_queries<Spec, Fragment, chunk>(
+        int(lane), site.q_end(p) - first_query, row, [&](int first, u32 of_run) {
+          u32 apart = of_run;  // bit c becomes bit 2 c
+          apart = (apart | apart << 4) & 0x0f0fu;
+          apart = (apart | apart << 2) & 0x3333u;
+          apart = (apart | apart << 1) & 0x5555u;
+          const Row here = row(first);
 #pragma unroll
-      for (int r = 0; r < chunk_rows; ++r)
-        if (keeps(here, r / 2, r % 2, first_query + first, kv_of(r / 2, r % 2), ends().keys(p)))
-          bits[r / 2] |= apart << r % 2;
-    });
+          for (int r = 0; r < chunk_rows; ++r)
+            if (keeps(here, r / 2, r % 2, first_query + first, kv_of(r / 2, r % 2), ends().keys(p)))
+              bits[r / 2] |= apart << r % 2;
+        });
   }
   // In a tile inside the lengths, of the chunk that begins at query `first`.
   __device__ __forceinline__ void read_flag_lines(int first, u32 (&bits)[frags]) const {
@@ -343,7 +341,7 @@ struct BwdSm80 {
     for (int c = 0; c < chunk_columns; ++c)
 #pragma unroll
       for (int f = 0; f < frags; ++f) {
-        const u32 two = flags_of_column(flags[f], c, int(lane));
+        const u32 two = flags_of_column<Fragment>(flags[f], c, int(lane));
         bits[f] |= ((two | two >> 7) & 3u) << 2 * c;
       }
   }
@@ -672,8 +670,9 @@ struct BwdSm80 {
   // Stores a gradient in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a mod.
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
-    const int kv = kv0 + out_row() + int(lane / 4), d0 = int(warp % out_c) * Tiles * 16;
-    float *out = site.template kv_acc_row<PlainRows, Dim, float>(p, dst, 0, site.b, h_kv, kv) + d0 + int(lane % 4) * 2;
+    const int kv = kv0 + out_row() + Fragment::row(lane), d0 = int(warp % out_c) * Tiles * 16;
+    float *out =
+        site.template kv_acc_row<PlainRows, Dim, float>(p, dst, 0, site.b, h_kv, kv) + d0 + Fragment::column(lane);
     store_accumulators<Dim, C, Tiles>(out, site.kv_end(p) - kv, Dim - d0);
   }
   // Stores at most `rows` rows and `columns` columns, from this thread's first row on.

@@ -27,6 +27,7 @@
 #include "score/distance_terms.cuh"
 #include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
+#include "score/fragment.cuh"
 #include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
 #include "sink/padding.cuh"
@@ -40,6 +41,7 @@ template <class Spec, class Config>
 struct ForwardSm80 {
   static_assert(ForwardSpec<Spec>);
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -51,9 +53,9 @@ struct ForwardSm80 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int warp_rows = tile_m / (threads / 32);
   static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8,
-                       v_tiles = dim_v / 8;                    // fragments of a warp
-  static constexpr int v_blocks = v_tiles / 2;                 // of O (sm80/o_mma.cuh), for each row of fragments
-  static constexpr int rows = 2 * m_tiles, cols = tile_n / 4;  // scores of a thread
+                       v_tiles = dim_v / 8;     // fragments of a warp
+  static constexpr int v_blocks = v_tiles / 2;  // of O (sm80/o_mma.cuh), for each row of fragments
+  static constexpr int rows = Fragment::rows(warp_rows), cols = Fragment::columns(tile_n);  // scores of a thread
   static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) && (warp_rows == 16 || warp_rows == 32));
   static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
 
@@ -79,7 +81,7 @@ struct ForwardSm80 {
   const int kv_head;
   Head head;
   Row row[rows];
-  OnlineRows<Spec, rows, cols, 4, 2> online;
+  OnlineRows<Spec, rows, cols, Fragment::row_lanes, Fragment::adjacent> online;
   using Drops = Dropout<Config>;
   Drops dropout;
   u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
@@ -109,7 +111,7 @@ struct ForwardSm80 {
 
   // The position of row r of a lane's thread. `query` clamps it to the last query.
   __device__ __forceinline__ Position position(int r, int lane) const {
-    return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
+    return {q_tile * tile_m + warp_row + Fragment::row(lane), Fragment::row_of(r)};
   }
   __device__ __forceinline__ int query(int r, int lane) const { return site.clamped_query(p, position(r, lane)); }
 
@@ -217,19 +219,21 @@ struct ForwardSm80 {
   // Turns dot products into scores. If only some tiles are masked, their masked elements are scored like the
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0, float (&x)[rows][cols]) const {
-    const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - (q_tile * tile_m + warp_row + warp_rows - 1),
-                                                    lane);
+    const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head,
+                                                              kv0 - (q_tile * tile_m + warp_row + warp_rows - 1), lane);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv = column(kv0, j);
       const Col col = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2], position(r, lane), kv,
-                                 terms.get(r, j / 2, j % 2));
+        x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][Fragment::element(r % 2, j % 2)],
+                                 position(r, lane), kv, terms.get(r, j / 2, j % 2));
     }
   }
-  __device__ __forceinline__ Position column(int kv0, int j) const { return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
+  __device__ __forceinline__ Position column(int kv0, int j) const {
+    return {kv0 + Fragment::column(lane), Fragment::column_of(j)};
+  }
 
   // Evaluates the mask in a rolled loop over columns: it may be a long expression, and few tiles are masked.
   // Row values that only the mask uses are recomputed here, so that they take no registers elsewhere.
@@ -251,10 +255,11 @@ struct ForwardSm80 {
   // Asks once for each run of keys. False: there are too many.
   __device__ __forceinline__ bool ask_runs(int kv0, int lane, const Row (&row_here)[rows],
                                            KeepBits<cols> (&keep)[rows]) const {
-    const int behind = lane % 4 * 2;
+    const int behind = Fragment::column(lane);
     const auto col = [&](int i) { return Spec::col(p, site, head, site.clamped_key(p, kv0 + i)); };
     const auto runs = MaskRuns<tile_n>::find(lane, [&](int i) { return !Spec::same_column(col(i), col(i - 1)); });
-    if (!runs.few()) return false;
+    if (!runs.template few<Fragment::row_lanes>()) return false;
+    constexpr int of_word = columns_of_word<Fragment>;
     runs.each([&](int first, int end) {
       const int kv = site.clamped_key(p, kv0 + first), lo = first - behind,
                 hi = min_of(end, site.keys(p) - kv0) - behind;
@@ -264,7 +269,7 @@ struct ForwardSm80 {
         if (!keeps<false>(row_here[r], of_run, query(r, lane), kv)) continue;
 #pragma unroll
         for (int w = 0; w < (cols + 31) / 32; ++w)
-          keep[r].word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
+          keep[r].word[w] |= columns_between<Fragment>(lo - of_word * w, hi - of_word * w, tile_n - of_word * w);
       }
     });
     return true;
@@ -277,7 +282,8 @@ struct ForwardSm80 {
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
       for (int bit = 0; bit < 32 && 32 * w + bit < cols; ++bit) {
-        const int j = 32 * w + bit, at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2, kv = site.clamped_key(p, at);
+        const int j = 32 * w + bit, at = kv0 + Fragment::pair_of(j / 2) + Fragment::column(lane) + j % 2,
+                  kv = site.clamped_key(p, at);
         const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
@@ -293,8 +299,8 @@ struct ForwardSm80 {
 #pragma unroll
     for (int r = 0; r < rows; r += 2) {
       u32 bits[tile_n / 64];
-      flags_of_two_rows(Spec::flag_line(p, site, head, query(r, lane)) + u32(kv0),
-                        Spec::flag_line(p, site, head, query(r + 1, lane)) + u32(kv0), lane, bits);
+      flags_of_two_rows<Fragment>(Spec::flag_line(p, site, head, query(r, lane)) + u32(kv0),
+                                  Spec::flag_line(p, site, head, query(r + 1, lane)) + u32(kv0), lane, bits);
 #pragma unroll
       for (int i = 0; i < tile_n / 64; ++i) {
         keep[r].word[i / 2] |= (bits[i] & 0xffffu) << i % 2 * 16;
@@ -502,7 +508,7 @@ struct ForwardSm80 {
   // Every lane of a row has the row's state, so each lane handles one of the rows that they share.
   __device__ __forceinline__ void finish() {
     online.finish();
-    const int mine = lane % 4;
+    const int mine = Fragment::lane_in_row(lane);
     Row my_row = row[0];
     State my_state = online.state[0];
 #pragma unroll
@@ -518,7 +524,7 @@ struct ForwardSm80 {
     if (mine < rows && site.has_query(p, at)) write_row<Spec>(p, site, head, my_row, my_state, at, kept);
     float scale[rows];
 #pragma unroll
-    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
+    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, Fragment::row_lanes);
     write_output(scale);
     cp_async_wait<0>();  // a block without tiles has not waited for Q
   }
@@ -531,7 +537,7 @@ struct ForwardSm80 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = position(r, lane);
-      row[r] = {__cvta_generic_to_global(out.element(at, lane % 4 * 2)), scale[r], out.has(at)};
+      row[r] = {__cvta_generic_to_global(out.element(at, Fragment::column(lane))), scale[r], out.has(at)};
     }
     store_out<Elem, 0, Config::head_dim_v>(row[0], row[1]);
     if constexpr (m_tiles > 1) store_out<Elem, v_tiles, Config::head_dim_v>(row[2], row[3]);

@@ -10,11 +10,13 @@
 #pragma once
 #include "contract/needs.cuh"
 #include "grads/parameter_grads.cuh"
+#include "score/fragment.cuh"
 #include "work/sequence.cuh"
 
 template <class Spec, class Config>
 struct SumsSm80 {
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Acc = typename Spec::Acc;
   static constexpr int M = Config::tile_m, N = Config::tile_n, warps = Config::threads / 32;
   using Wanted = SharedSums<Spec, Config>;
@@ -53,8 +55,8 @@ struct SumsSm80 {
       for (int i = 0; i < strips; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int n = at.strip(i) + half * 8 + at.lane / 4, kv = at.kv0 + n;
-          if (at.lane % 4 == 0 && n < N && at.site.reread().has_key(at.p, kv))
+          const int n = at.strip(i) + Fragment::row(at.lane, half), kv = at.kv0 + n;
+          if (Fragment::first_in_row(at.lane) && n < N && at.site.reread().has_key(at.p, kv))
             Spec::add_col(at.p, at.site, at.head, kv, col[i][half], at.acc);
         }
   }
@@ -93,7 +95,8 @@ struct SumsSm80 {
 
   // ---- rows ----
 
-  // Computes row sums by products with ones: every column of C is the sum.
+  // Computes row sums by products with ones: every column of C is the sum, so each lane that shares a row takes another
+  // of its rows.
   __device__ __forceinline__ void add_rows(const At &at) const {
     const LanePointer<M, true> a_lane{u32(at.lane)};
     const u32 ones = pack<Elem>(1.f, 1.f);
@@ -106,9 +109,9 @@ struct SumsSm80 {
         ldmatrix_x4_turned(a, a_lane.at(at.ds, u32(n), u32(m)));
         mma_16x8x16<Elem>(c, a, ones, ones);
       }
-      const int q = at.q0 + m + at.lane % 4 * 8 + at.lane / 4;
-      const float sum = at.lane % 4 == 0 ? c[0] : c[2];
-      if (at.lane % 4 < 2 && at.site.reread().has_query(at.p, q) && sum != 0.f)
+      const int mine = Fragment::lane_in_row(at.lane), q = at.q0 + m + Fragment::row(at.lane, mine);
+      const float sum = mine == 0 ? c[Fragment::element(0, 0)] : c[Fragment::element(1, 0)];
+      if (mine < 2 && at.site.reread().has_query(at.p, q) && sum != 0.f)
         Spec::add_row(at.p, at.site, at.head, q, sum, at.acc);
     }
   }

@@ -27,6 +27,7 @@
 #pragma once
 #include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
+#include "score/fragment.cuh"
 #include "score/mask_runs.cuh"
 #include "sm90/bwd/bwd_producer.cuh"
 #include "sm90/bwd/distance_grad_writer.cuh"
@@ -42,6 +43,7 @@ struct ConsumerBwdSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -51,13 +53,13 @@ struct ConsumerBwdSm90 {
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
-  static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
+  static constexpr int cols = Fragment::columns(tile_m);  // a thread's scores in each of its two kv rows
   static constexpr int dq_cols = Shared::dq_cols;
 
-  using Distances = DistanceTerms<Spec, 2, tile_m / 8, true>;
+  using Distances = DistanceTerms<Spec, Fragment, 2, tile_m / 8, true>;
   // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
-  using Lines = BiasRowTerms<Spec, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
+  using Lines = BiasRowTerms<Spec, Fragment, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;
@@ -95,7 +97,7 @@ struct ConsumerBwdSm90 {
   Col col[2];
   Acc acc;
   using Drops = Dropout<Config>;
-  using Dropped = DroppedBlocks<Config, true, tile_m / 16>;
+  using Dropped = DroppedBlocks<Config, Fragment, true, tile_m / 16>;
   Drops dropout;
   Dropped kept;  // which weights of the tile at work dropout keeps
   Sums sums;
@@ -124,7 +126,9 @@ struct ConsumerBwdSm90 {
     ds_before.stage = Shared::ds_slots - 1;
   }
 
-  __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+  __device__ __forceinline__ Position kv_of(int half) const {
+    return {kv0 + Fragment::row(lane), Fragment::row_of(half)};
+  }
 
   __device__ __forceinline__ void enter_head(int h) {
     site.h = h;
@@ -158,16 +162,15 @@ struct ConsumerBwdSm90 {
     else
       return Row{};
   }
-  // The position of the thread's column j in the tile.
-  __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
-  __device__ __forceinline__ Position query(int q0, int j) const { return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
-  LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
+  __device__ __forceinline__ Position query(int q0, int j) const {
+    return {q0 + Fragment::column(lane), Fragment::pair_of(j / 2) + j % 2};
+  }
 
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half.
   __device__ __forceinline__ void find_kept(TileMessage tile, int q0, KeepBits<cols> (&keep)[2]) const {
     if constexpr (Spec::column_intervals > 0) {
       if (!Spec::columns_need_full_data || tile.by_range())
-        find_kept_queries<Spec, tile_m>(p, site, int(kv_of(0)), q0, keep);
+        find_kept_queries<Spec, Fragment, tile_m>(p, site, int(kv_of(0)), q0, keep);
       else
         ask_all(q0, keep);
     } else {
@@ -184,11 +187,11 @@ struct ConsumerBwdSm90 {
     if constexpr (Spec::keep_by_row)
       if (ask_runs(q0, keep)) return;
     if constexpr (Spec::keep_of_query)
-      if (ask_queries<Spec, tile_m>(*this, q0, keep)) return;
+      if (ask_queries<Spec, Fragment, tile_m>(*this, q0, keep)) return;
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
-      const Row row = row_at(column(j));
+      const int at = q0 + Fragment::column(lane, j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
+      const Row row = row_at(Fragment::column(lane, j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
     }
@@ -197,7 +200,7 @@ struct ConsumerBwdSm90 {
   // Calls `keep` once for each run of queries. False: there are too many.
   __device__ __forceinline__ bool ask_runs(int q0, KeepBits<cols> (&keep)[2]) const {
     const auto row = [&](int i) { return row_at(i); };
-    return for_runs_of_queries<Spec, tile_m>(lane, site.q_end(p) - q0, row, [&](int first, u32 bits) {
+    return for_runs_of_queries<Spec, Fragment, tile_m>(lane, site.q_end(p) - q0, row, [&](int first, u32 bits) {
       const Row of_run = row_at(first);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
@@ -212,7 +215,7 @@ struct ConsumerBwdSm90 {
       bits[i] = bits_of_flags(read_flags(Spec::flag_line(p, site, head, q0 + i * 32 + lane) + u32(kv0)));
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const u32 two = flags_of_column(bits[j / 8], j, lane);
+      const u32 two = flags_of_column<Fragment>(bits[j / 8], j, lane);
       keep[0].set(j, two & 1u);
       keep[1].set(j, two >> 8);
     }
@@ -220,10 +223,11 @@ struct ConsumerBwdSm90 {
       KeepBits<cols> beside[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
 #pragma unroll 1
       for (int j = 0; j < cols; ++j) {
-        const Row row = row_at(column(j));
+        const Row row = row_at(Fragment::column(lane, j));
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          beside[half].set(j, Spec::keep_beside(p, site, head, row, col[half], q0 + column(j), kv_of(half)));
+          beside[half].set(
+              j, Spec::keep_beside(p, site, head, row, col[half], q0 + Fragment::column(lane, j), kv_of(half)));
       }
 #pragma unroll
       for (int w = 0; w < (cols + 31) / 32; ++w)
@@ -237,7 +241,8 @@ struct ConsumerBwdSm90 {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) {
       if (!(Which >> i & 1)) continue;
-      const float2 pair = *reinterpret_cast<const float2 *>(shared.numbers(q.stage) + i * tile_m + column(j));
+      const float2 pair =
+          *reinterpret_cast<const float2 *>(shared.numbers(q.stage) + i * tile_m + Fragment::column(lane, j));
       bwd[j].x[i] = pair.x, bwd[j + 1].x[i] = pair.y;
     }
   }
@@ -258,8 +263,8 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float prob = 0.f, ds = 0.f;
-        Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f, query(first, j),
-                                   kv_of(half), terms.get(half, j / 2, j % 2), prob, ds, acc);
+        Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[Fragment::element(half, j)], 0.f,
+                                   query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds, acc);
         asm volatile("" ::"f"(prob));  // keeps P's computation here
         if (j == cols - 1) sum += prob;
       }
@@ -278,10 +283,10 @@ struct ConsumerBwdSm90 {
     for (int j = 0; j < cols; ++j) {
       if (j % 2 == 0) load_rows<~early_rows>(j, bwd);
       if constexpr (Lines::any) lines.load(p, site, head, q0, kv0, lane, j + Lines::part);
-      const Row row = row_at(column(j));
+      const Row row = row_at(Fragment::column(lane, j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int e = element(j, half);
+        const int e = Fragment::element(half, j);
         float weight = 1;
         if constexpr (Drops::any) {
           weight = kept.get(j, half) ? float(Drops::factor) : 0.f;
@@ -301,7 +306,7 @@ struct ConsumerBwdSm90 {
     for (int j = 0; j < cols; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int e = element(j, half);
+        const int e = Fragment::element(half, j);
         const bool stays = kept(j, half);
         s[e] = stays ? s[e] : 0.f;
         dp[e] = stays ? dp[e] : 0.f;
@@ -318,10 +323,13 @@ struct ConsumerBwdSm90 {
     } else {
       if constexpr (Spec::has_mask)
         select(s, dp, [&](int j, int half) {
-          return Spec::keep(p, site, head, row_at(column(j)), col[half], q0 + column(j), kv_of(half));
+          return Spec::keep(p, site, head, row_at(Fragment::column(lane, j)), col[half], q0 + Fragment::column(lane, j),
+                            kv_of(half));
         });
       if (q0 + tile_m > site.q_end(p) || kv0 / tile_n * tile_n + tile_n > site.kv_end(p))
-        select(s, dp, [&](int j, int half) { return q0 + column(j) < site.q_end(p) && kv_of(half) < site.kv_end(p); });
+        select(s, dp, [&](int j, int half) {
+          return q0 + Fragment::column(lane, j) < site.q_end(p) && kv_of(half) < site.kv_end(p);
+        });
     }
   }
   // Draws which weights of a tile dropout keeps, while products are in flight. With many scores per thread ptxas would

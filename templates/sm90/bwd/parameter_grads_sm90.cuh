@@ -8,6 +8,7 @@
 #include "arch/wgmma_transposed.cuh"
 #include "grads/pair_bias_grad.cuh"
 #include "grads/parameter_grads.cuh"
+#include "score/fragment.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
 
 // Adds a warp's dS of a tile to parameter gradients.
@@ -16,10 +17,10 @@
 // (Spec::same_bucket), one sum serves this tile and the consecutive tiles that follow in the same bucket. If
 // the gradients are adjacent in memory, TMA adds the sums, from the warp's dQ staging. Pair biases:
 // grads/pair_bias_grad.cuh.
-// staging. Pair biases: grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
   using Need = Needs<Spec, Config>;
+  using Fragment = MmaFragment;
   using Elem = typename Config::Elem;
   using Acc = typename Spec::Acc;
   static constexpr int tile_m = Config::tile_m;
@@ -48,7 +49,9 @@ struct ParameterSums {
     // With `hands`: the row for this warp's sums, which the adding warp reads.
     __device__ __forceinline__ u32 line() const { return shared.line(int(threadIdx.x) / 32 - 4); }
 
-    __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+    __device__ __forceinline__ Position kv_of(int half) const {
+      return {kv0 + Fragment::row(lane), Fragment::row_of(half)};
+    }
   };
 
   float col[2];
@@ -68,9 +71,10 @@ struct ParameterSums {
   __device__ __forceinline__ void flush_columns(const At &at) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sum = lanes_sum<4>(col[half]);
+      const float sum = lanes_sum<Fragment::row_lanes>(col[half]);
       const int kv = at.kv_of(half);
-      if (at.lane % 4 == 0 && kv < at.site.kv_end(at.p)) Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
+      if (Fragment::first_in_row(at.lane) && kv < at.site.kv_end(at.p))
+        Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
     }
   }
 
@@ -84,7 +88,7 @@ struct ParameterSums {
   // Adds the gradients of a pair bias. If they are not adjacent in memory, adds each one by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     if constexpr (Spec::pair_grads_pitched) {
-      const PairSums<Spec, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
+      const PairSums<Spec, Fragment, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
       if (pairs.add_quads(ds)) return;
       if constexpr (!Config::deterministic)
         if (pairs.add_singles(ds)) return;
@@ -94,18 +98,18 @@ struct ParameterSums {
     add_per_element(at, q0, ds);
   }
   __device__ __forceinline__ void add_per_element(const At &at, int q0, const float (&ds)[tile_m / 2]) {
-    const int q_base = opaque(q0 + at.lane % 4 * 2);  // distances are recomputed, not kept from the scores
+    const int q_base = opaque(q0 + Fragment::column(at.lane));  // distances are recomputed, not kept from the scores
 #pragma unroll
-    for (int j = 0; j < tile_m / 4; ++j)
+    for (int j = 0; j < Fragment::columns(tile_m); ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        Spec::add_per_element(at.p, at.site, at.head, Position{q_base, j / 2 * 8 + j % 2}, at.kv_of(half),
-                              ds[j / 2 * 4 + half * 2 + j % 2], at.acc);
+        Spec::add_per_element(at.p, at.site, at.head, Position{q_base, Fragment::column_of(j)}, at.kv_of(half),
+                              ds[Fragment::element(half, j)], at.acc);
   }
 
   __device__ __forceinline__ void add_distances(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     using Sums = DistanceSums<tile_m / 8>;
-    const Sums sums([&](int octet, int half, int i) { return ds[octet * 4 + half * 2 + i]; }, at.lane);
+    const Sums sums([&](int octet, int half, int i) { return ds[Fragment::element(half, 2 * octet + i)]; }, at.lane);
     if constexpr (hands) {
       await_line(at);
 #pragma unroll
@@ -171,14 +175,16 @@ struct ParameterSums {
         reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
       return false;
     const bool upper = (at.lane & 8) != 0, odd = (at.lane & 4) != 0;
-    const int query = q0 + at.lane % 4 * 2 + (at.lane / 4 & 1), key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
+    const int query = q0 + Fragment::column(at.lane) + (Fragment::row(at.lane) & 1),
+              key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
 #pragma unroll
     for (int octet = 0; octet < tile_m / 8; ++octet) {
       float low[2], high[2];  // keys of two lanes that differ in bit 3, at queries that
                               // differ in bit 2
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
+        const int j = 2 * octet + k;
+        const float a = ds[Fragment::element(0, j)], b = ds[Fragment::element(1, j)];
         const float other = __shfl_xor_sync(0xffffffffu, upper ? a : b, 8);
         low[k] = upper ? other : a;
         high[k] = upper ? b : other;
@@ -238,6 +244,7 @@ struct ParameterSums {
 template <class Spec, class Config>
 struct RowSums {
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_ROW) != 0;
   float sum[wanted ? 4 : 1];
 
@@ -252,9 +259,9 @@ struct RowSums {
   // Adds the sums of the warp's 16 rows from q0 on to memory. `head` belongs to site.h.
   __device__ __forceinline__ void add(const LuattnParams &p, SequenceOf<Config> site, const typename Spec::Head &head,
                                       int h, int q0, int lane, typename Spec::Acc &acc) const {
-    const int q = q0 + lane % 4 * 8 + lane / 4;
-    const float all = lane % 4 == 0 ? sum[0] : sum[2];
-    if (q0 < 0 || q >= site.q_end(p) || lane % 4 >= 2 || all == 0.f) return;
+    const int mine = Fragment::lane_in_row(lane), q = q0 + Fragment::row(lane, mine);
+    const float all = mine == 0 ? sum[Fragment::element(0, 0)] : sum[Fragment::element(1, 0)];
+    if (q0 < 0 || q >= site.q_end(p) || mine >= 2 || all == 0.f) return;
     if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
     site.h = h;  // the previous head, of the same kv head
     Spec::add_row(p, site, Spec::head(p, site), q, all, acc);

@@ -24,6 +24,7 @@
 //   least 2.
 // Dynamic shared memory: BwdD256Layout of abi/shared_memory.h. Static shared memory: 4 * num_acc * 4 bytes.
 #pragma once
+#include "score/fragment.cuh"
 #include "sm90/bwd_d256/d256_dq_in_order.cuh"
 #include "sm90/bwd_d256/d256_producer.cuh"
 #include "sm90/bwd_d256/d256_scores.cuh"
@@ -34,6 +35,7 @@ template <class Spec, class Config, bool Value>
 struct SumsD256 {
   using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Sequence = SequenceOf<Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
   static constexpr int Dim = Value ? Config::head_dim_v : Config::head_dim;
@@ -129,18 +131,18 @@ struct SumsD256 {
   __device__ __forceinline__ void store(const LuattnTensor &t, const D256Message &block, float factor) const {
     if (t.data == nullptr) return;
     __syncwarp();
-    const int thread = lane_anew(), part = thread % 4 * 8;
+    const int thread = lane_anew(), part = gathered_column(thread);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Sequence site = sequence(block);
-      const int kv = first_row(block) + thread / 4 + half * 8;
+      const int kv = first_row(block) + Fragment::row(thread, half);
       Elem *out = site.template kv_row<Elem>(p, t, site.kv_head(p), kv) + part;
 #pragma unroll
       for (int n = 0; n < boxes * 8; n += 4) {
         u32 w[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int e = (n + i) * 4 + half * 2;
+          const int e = Fragment::element(half, 2 * (n + i));
           w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
         }
         gather_columns(w, thread);

@@ -4,6 +4,7 @@
 #pragma once
 #include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
+#include "score/fragment.cuh"
 #include "score/mask_runs.cuh"
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
@@ -17,6 +18,7 @@ struct ScoresD256 {
   using Shared = SharedD256<Spec, Config>;
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -26,7 +28,7 @@ struct ScoresD256 {
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
   static constexpr int D = Config::head_dim;
-  static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
+  static constexpr int cols = Fragment::columns(tile_m);  // a thread's scores in each of its two kv rows
   static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
   // If grad has no side effect, one copy of its code serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
@@ -43,7 +45,7 @@ struct ScoresD256 {
   Col col[2];
   Acc acc;
   using Drops = Dropout<Config>;
-  using Dropped = DroppedBlocks<Config, true, tile_m / 16>;
+  using Dropped = DroppedBlocks<Config, Fragment, true, tile_m / 16>;
   Drops dropout;
   PipelineState<Config::stages> q, dout;
   PipelineState<2> ds, before;  // dS stages: the next to fill, and the one whose dQ comes next
@@ -51,7 +53,7 @@ struct ScoresD256 {
   u32 turn_parity;              // of turn(), in a deterministic kernel
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
-  using Lines = BiasRowTerms<Spec, cols / 2, 8>;
+  using Lines = BiasRowTerms<Spec, Fragment, cols / 2, 8>;
   Lines lines;
 
   __device__ __forceinline__ ScoresD256(const LuattnParams &params, const Shared &m)
@@ -69,7 +71,9 @@ struct ScoresD256 {
         parity(0),
         turn_parity(0) {}
 
-  __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+  __device__ __forceinline__ Position kv_of(int half) const {
+    return {kv0 + Fragment::row(lane), Fragment::row_of(half)};
+  }
 
   __device__ __forceinline__ void enter_head(int h) {
     site.h = h;
@@ -248,27 +252,26 @@ struct ScoresD256 {
     else
       return Row{};
   }
-  // The position of the thread's column j in the tile.
-  __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
-  __device__ __forceinline__ Position query(int q0, int j) const { return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
-  LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
+  __device__ __forceinline__ Position query(int q0, int j) const {
+    return {q0 + Fragment::column(lane), Fragment::pair_of(j / 2) + j % 2};
+  }
 
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half. The loop is rolled
   // because a hook may be long.
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
     if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && tile_m % 32 == 0) {
-      const int first = int(kv_of(0)) - lane / 4, end = first + 16;
+      const int first = int(kv_of(0)) - Fragment::row(lane), end = first + 16;
       if (end <= site.kv_end(p) && q0 + tile_m <= site.q_end(p) && flags_are_wide<Spec>(p, end))
         return read_flag_lines(q0, first, keep);
     }
     if constexpr (Spec::keep_by_row)
       if (ask_runs(q0, keep)) return;
     if constexpr (Spec::keep_of_query)
-      if (ask_queries<Spec, tile_m>(*this, q0, keep)) return;
+      if (ask_queries<Spec, Fragment, tile_m>(*this, q0, keep)) return;
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
-      const Row row = row_at(column(j));
+      const int at = q0 + Fragment::column(lane, j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
+      const Row row = row_at(Fragment::column(lane, j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
     }
@@ -276,7 +279,7 @@ struct ScoresD256 {
   // Calls `keep` once for each run of queries. False: there are too many.
   __device__ __forceinline__ bool ask_runs(int q0, KeepBits<cols> (&keep)[2]) const {
     const auto row = [&](int i) { return row_at(i); };
-    return for_runs_of_queries<Spec, tile_m>(lane, site.q_end(p) - q0, row, [&](int first, u32 bits) {
+    return for_runs_of_queries<Spec, Fragment, tile_m>(lane, site.q_end(p) - q0, row, [&](int first, u32 bits) {
       const Row of_run = row_at(first);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
@@ -291,7 +294,7 @@ struct ScoresD256 {
       bits[i] = bits_of_flags(read_flags(Spec::flag_line(p, site, head, q0 + i * 32 + lane) + u32(first)));
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const u32 two = flags_of_column(bits[j / 8], j, lane);
+      const u32 two = flags_of_column<Fragment>(bits[j / 8], j, lane);
       keep[0].set(j, two & 1u);
       keep[1].set(j, two >> 8);
     }
@@ -300,12 +303,13 @@ struct ScoresD256 {
   __device__ __forceinline__ void load_numbers(int j, BwdRow (&bwd)[2]) const {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) {
-      const float2 pair = *reinterpret_cast<const float2 *>(shared.numbers(dout.stage) + i * tile_m + column(j));
+      const float2 pair =
+          *reinterpret_cast<const float2 *>(shared.numbers(dout.stage) + i * tile_m + Fragment::column(lane, j));
       bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
     }
   }
   // The term of a score that bias rows or distances give, an argument of grad.
-  using Distances = DistanceTerms<Spec, 2, cols / 2, true>;
+  using Distances = DistanceTerms<Spec, Fragment, 2, cols / 2, true>;
   __device__ __forceinline__ float term(const Distances &distances, int half, int j) const {
     if constexpr (Lines::any)
       return lines.get(half, j / 2, j % 2);
@@ -326,10 +330,10 @@ struct ScoresD256 {
     for (int j = 0; j < cols; ++j) {
       if (j % 2 == 0) load_numbers(j, bwd);
       lines.load(p, site, head, q0, kv0, lane, j + Lines::part);
-      const Row row = row_at(column(j));
+      const Row row = row_at(Fragment::column(lane, j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int e = element(j, half);
+        const int e = Fragment::element(half, j);
         float weight = 1;
         if constexpr (Drops::any) {
           weight = weights.get(j, half) ? float(Drops::factor) : 0.f;
@@ -347,12 +351,12 @@ struct ScoresD256 {
     if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
+      const int at = q0 + Fragment::column(lane, j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
       Row row{};
-      if constexpr (Spec::keep_is_cheap) row = row_at(column(j));
+      if constexpr (Spec::keep_is_cheap) row = row_at(Fragment::column(lane, j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int e = element(j, half);
+        const int e = Fragment::element(half, j);
         const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), kv_end) : keep[half].get(j);
         s[e] = kept ? s[e] : 0.f;
         dp[e] = kept ? dp[e] : 0.f;

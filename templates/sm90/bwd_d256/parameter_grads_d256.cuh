@@ -10,12 +10,15 @@
 #pragma once
 #include "arch/mma.cuh"
 #include "grads/pair_bias_grad.cuh"
+#include "grads/parameter_grads.cuh"
+#include "score/fragment.cuh"
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
 template <class Spec, class Config>
 struct ParametersD256 {
   using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Head = typename Spec::Head;
   using Acc = typename Spec::Acc;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, octets = 8;
@@ -59,7 +62,7 @@ struct ParametersD256 {
   // use other columns of B, so that sum[half] belongs to row own_row(half).
   template <bool ByColumn, class Load>
   __device__ __forceinline__ void sum_rows(float (&sum)[2], float (&by_column)[2], const Load &load) const {
-    const int column = lane / 4, first = lane % 4 * 2;
+    const int column = Fragment::row(lane), first = Fragment::column(lane);  // of B, which is transposed
     float c[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -75,9 +78,13 @@ struct ParametersD256 {
         mma_16x8x16<Elem>(c, a, numbers ? low : one, numbers ? high : one);
       }
     }
-    sum[0] = c[0], by_column[0] = c[1], sum[1] = c[2], by_column[1] = c[3];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      sum[half] = c[Fragment::element(half, 0)], by_column[half] = c[Fragment::element(half, 1)];
   }
-  __device__ __forceinline__ int own_row(int half) const { return lane % 4 * 16 + half * 8 + lane / 4; }
+  __device__ __forceinline__ int own_row(int half) const {
+    return Fragment::lane_in_row(lane) * 16 + Fragment::row(lane, half);
+  }
 
   // Sums the blocks on diagonal N (query block - key block) into c[0] and c[1], and those on -N into c[2] and
   // c[3]. Lane 4g + t has key g and queries 2t and 2t + 1.
@@ -100,7 +107,7 @@ struct ParametersD256 {
   LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
   template <int N>
   __device__ __forceinline__ void add_distances(float low0, float low1, float high0, float high1) {
-    const int g = lane / 4, t = lane % 4;
+    const int g = Fragment::row(lane), t = Fragment::lane_in_row(lane);
     const float left = pick(2 * t >= g, low0, high0), right = pick(2 * t + 1 >= g, low1, high1);
     float x = left + __shfl_sync(0xffffffffu, right, (lane + 4) & 31);
     x += __shfl_xor_sync(0xffffffffu, x, 18);  // a distance is in four lanes, at g + 2 and t + 1
@@ -122,10 +129,10 @@ struct ParametersD256 {
   }
   // The distance that this lane's far[i] belongs to.
   __device__ __forceinline__ int own_distance(int i) const {
-    return i * 32 - 64 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7);
+    return i * 32 - 64 + DistanceSums<octets>::distance_in_octets(lane);
   }
   __device__ __forceinline__ void sum_distances(u32 tile) {
-    const int g = lane / 4, first = lane % 4 * 2;
+    const int g = Fragment::row(lane), first = Fragment::column(lane);
     const u32 identity = pack<Elem>(first == g ? 1.f : 0.f, first + 1 == g ? 1.f : 0.f);
     float c[4];
     sum_diagonals<0>(tile, identity, c);
@@ -140,10 +147,9 @@ struct ParametersD256 {
       ldmatrix_x4(a, block(tile, i / 4 * 2 + lane / 8 % 2, i % 4 * 2 + lane / 16));
       mma_16x8x16<Elem>(c, a, ones(), ones());
     }
-    const float all = lanes_sum<32>(lane % 4 == 0 ? c[0] + c[2] : 0.f);
+    const float all = lanes_sum<32>(Fragment::first_in_row(lane) ? c[0] + c[2] : 0.f);
     if (lane == 0) far[2] += all;
   }
-  // Adds far[0] and far[1] to memory, before a tile that begins at q.
   // ---- to memory ----
 
   // Adds far[0] and far[1], after a tile that ends before q.

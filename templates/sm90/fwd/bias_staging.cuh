@@ -9,12 +9,13 @@
 //               bias: tile_n elements for each of a consumer's 64 queries. Each consumer has one buffer
 //
 // Inputs are staged if shared memory has room for all of them next to the tiles (SharedSm90). Otherwise
-// scores read memory themselves. A thread has keys 8 * octet + lane % 4 * 2 and the next one, as in wgmma.
+// scores read memory themselves.
 #pragma once
+#include "score/fragment.cuh"
 #include "sm90/fwd/bias_copies.cuh"
 #include "sm90/pipeline.cuh"
 
-template <class Col>
+template <class Col, class Fragment>
 struct StagedColumns {
   static constexpr int words = int(sizeof(Col)) / 4;
   struct Two {
@@ -23,7 +24,8 @@ struct StagedColumns {
   static __device__ __forceinline__ Two get(u32 start, int octet, int lane) {
     u32 word[words][2];
 #pragma unroll
-    for (int w = 0; w < words; ++w) bias_load(word[w], start + lane % 4 * (words * 8) + octet * (words * 32) + w * 8);
+    for (int w = 0; w < words; ++w)
+      bias_load(word[w], start + Fragment::column(lane) * (words * 4) + octet * (words * 32) + w * 8);
     Two x;
     memcpy(&x, word, sizeof x);
     return x;
@@ -66,7 +68,7 @@ struct BiasRowLayout {
 // warp then loads the rows of its tile itself, and also reloads those of the next tile once. This would fail
 // for a q tile's last kv tile, because rows of the next q tile might arrive only after it: hence the later
 // release.
-template <class Spec, class Config>
+template <class Spec, class Config, class Fragment>
 struct StagedBiasRows {
   enum { FULL = 2 };  // index of a barrier peek; ConsumerSm90 uses 0 and 1
   using Stored = typename Spec::BiasElem;
@@ -152,10 +154,10 @@ struct StagedBiasRows {
     }
     __syncwarp();
   }
-  // Reads from the warp's row lane / 4 + 8 * r.
+  // Reads two adjacent keys of the thread's row r.
   __device__ __forceinline__ void get(float (&x)[2], int r, int octet, int lane) const {
-    const u32 at =
-        start + Layout::place_of(lane / 4) * pitch + lane % 4 * (2 * size) + r * 8 * pitch + octet * 8 * size;
+    const u32 at = start + Layout::place_of(Fragment::row(lane)) * pitch + Fragment::column(lane) * size +
+                   Fragment::row_of(r) * pitch + octet * 8 * size;
     u32 two[size / 2];
     bias_load(two, at);
 #pragma unroll
@@ -171,11 +173,11 @@ struct NoStagedBiasRows {
   __device__ __forceinline__ NoStagedBiasRows(const SharedSm90<Spec, Config> &, int) {}
 };
 
-template <class Spec, class Config, bool There = SharedSm90<Spec, Config>::has_bias_rows>
+template <class Spec, class Config, class Fragment, bool There = SharedSm90<Spec, Config>::has_bias_rows>
 struct StagedBiasRowsOf {
   using type = NoStagedBiasRows<Spec, Config>;
 };
-template <class Spec, class Config>
-struct StagedBiasRowsOf<Spec, Config, true> {
-  using type = StagedBiasRows<Spec, Config>;
+template <class Spec, class Config, class Fragment>
+struct StagedBiasRowsOf<Spec, Config, Fragment, true> {
+  using type = StagedBiasRows<Spec, Config, Fragment>;
 };

@@ -25,6 +25,7 @@
 #include "ops/half_sigmoid.cuh"
 #include "score/distance_terms.cuh"
 #include "score/dropout.cuh"
+#include "score/fragment.cuh"
 #include "score/online_rows.cuh"
 #include "sink/padding.cuh"
 #include "sink/row_numbers.cuh"
@@ -45,6 +46,7 @@ template <class Spec, class Config>
 struct ConsumerSm90 {
   using Shared = SharedSm90<Spec, Config>;
   using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -52,7 +54,7 @@ struct ConsumerSm90 {
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
-  static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
+  static constexpr int rows = Fragment::rows(16), cols = Fragment::columns(tile_n);  // scores of a thread
   static constexpr bool two_softcap_poly =
       Spec::has_softcap_poly && Shared::groups == 2;  // two consumers, with the soft cap's fast path
   // A consumer skips kv tiles that the mask leaves only for the rows of other consumers. With two consumers,
@@ -94,12 +96,12 @@ struct ConsumerSm90 {
   int first_row;  // the warp's first query
   Head head;
   Row row[rows];
-  using Online = OnlineRows<Spec, rows, cols, 4, 2>;
+  using Online = OnlineRows<Spec, rows, cols, Fragment::row_lanes, Fragment::adjacent>;
   Online online;
   PipelineState<stages> k, v;
   PipelineState<1> q;
   using Drops = Dropout<Config>;
-  using Kept = DroppedBlocks<Config, false, tile_n / 16>;
+  using Kept = DroppedBlocks<Config, Fragment, false, tile_n / 16>;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
   float scale[rows];      // rescales O before P V is added
   // What the softmax step of the current scores releases: the barriers of K and V (0 for none), and whether
@@ -112,8 +114,8 @@ struct ConsumerSm90 {
   bool exceeds;  // lazy rescaling: a sum of P of the warp's first rows reaches `most`
   Range wanted;  // skips: the q tile's kv tiles that the mask may leave for this consumer's rows
   bool late_v;   // skips: V of the latest skipped tile is still to be released
-  using Columns = StagedColumns<Col>;
-  typename StagedBiasRowsOf<Spec, Config>::type bias_rows;
+  using Columns = StagedColumns<Col, Fragment>;
+  typename StagedBiasRowsOf<Spec, Config, Fragment>::type bias_rows;
   Drops dropout;
   Kept kept;  // the probs of the tile at work that dropout keeps
   static_assert(!Shared::has_bias_rows || !Spec::has_softcap_poly, "the fast path of the soft cap reads no memory");
@@ -137,7 +139,9 @@ struct ConsumerSm90 {
   __device__ __forceinline__ u32 unknown_zero() const { return u32(lane & SequenceOf<Config>::box_rows(p) >> 31); }
 
   // The position of row r of this thread. `query` clamps it to the last query.
-  __device__ __forceinline__ Position position(int r) const { return {first_row + lane / 4, r * 8}; }
+  __device__ __forceinline__ Position position(int r) const {
+    return {first_row + Fragment::row(lane), Fragment::row_of(r)};
+  }
   __device__ __forceinline__ int query(int r) const { return min_of(int(position(r)), site.q_len - 1); }
 
   // Whether this is the last kv tile that this consumer computes for its q tile.
@@ -202,7 +206,8 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         row[r].shift = Spec::row_shift(p, site, head, row[r], position(r), Position{kv0, 0});
     }
-    const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15), lane);
+    const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head,
+                                                              kv0 - Fragment::column(lane) - (first_row + 15), lane);
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
   }
@@ -221,11 +226,11 @@ struct ConsumerSm90 {
     }
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
-      const Position kv{kv0, j / 2 * 8 + odd};
+      const Position kv{kv0, Fragment::column_of(j + odd)};
       if constexpr (!Shared::has_cols) col[odd] = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
-        const float dot = s[j / 2 * 4 + r * 2 + odd];
+        const float dot = s[Fragment::element(r, j + odd)];
         float &to = x[r][j + odd];
         if constexpr (Spec::has_bias_row && !Shared::has_bias_rows)
           to = Spec::score(p, site, head, row[r], col[odd], dot, position(r), kv);
@@ -238,7 +243,7 @@ struct ConsumerSm90 {
 
   // ---- softmax step ----
 
-  using Mask = MaskSm90<Spec, Online, tile_n, SequenceOf<Config>::paged && Shared::groups == 2>;
+  using Mask = MaskSm90<Spec, Online, Fragment, tile_n, SequenceOf<Config>::paged && Shared::groups == 2>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
   // Turns scores into P by a step of the online function, stores the factors for O in `scale`, and releases
   // K, V and Q. Returns whether P is good, that is, in range.
@@ -251,7 +256,7 @@ struct ConsumerSm90 {
         softcap_poly_step(s, x, part);
         return true;
       }
-    const int kv0 = tile.index() * tile_n + lane % 4 * 2;
+    const int kv0 = tile.index() * tile_n + Fragment::column(lane);
     score(kv0, s, x);
     online.enter_tile(kv0);
     if constexpr (Shared::has_bias_rows)
@@ -320,7 +325,7 @@ struct ConsumerSm90 {
       }
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
-        x[r][j] = Spec::softcap_poly_prob(p, site, head, s[j / 2 * 4 + r * 2 + j % 2], none);
+        x[r][j] = Spec::softcap_poly_prob(p, site, head, s[Fragment::element(r, j)], none);
         sum[j % 4] = j < 4 ? x[r][j] : sum[j % 4] + x[r][j];
       }
       if constexpr (Spec::num_reductions > 0) part[r].red[0] = sum[0] + sum[1] + (sum[2] + sum[3]);
@@ -654,7 +659,7 @@ struct ConsumerSm90 {
     OutRow to[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const Elem *row = site.template q_row<Elem>(p, p.tensors.o, position(r)) + lane % 4 * 8;
+      const Elem *row = site.template q_row<Elem>(p, p.tensors.o, position(r)) + gathered_column(lane);
       to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
     }
     store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
@@ -688,11 +693,11 @@ struct ConsumerSm90 {
     if constexpr (Drops::any) my_scale *= float(Drops::factor);
     float scale[rows];
 #pragma unroll
-    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
+    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, Fragment::row_lanes);
     if constexpr (o_boxes > 0) stage_o(scale);
     if constexpr (o_boxes < Shared::boxes_v) write_o(scale);
     // These stores come after O's, which begin with a fence that would otherwise wait for them.
-    if (lane % 4 < rows && position(mine) < site.q_len)
+    if (Fragment::lane_in_row(lane) < rows && position(mine) < site.q_len)
       write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
   }
 };

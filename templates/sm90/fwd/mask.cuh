@@ -3,6 +3,7 @@
 #pragma once
 #include "arch/mma.cuh"
 #include "score/flag_lines.cuh"
+#include "score/fragment.cuh"
 #include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
 #include "sm90/pipeline.cuh"
@@ -17,9 +18,10 @@
 // OwnLength: an entry's length comes from memory. Without a mask it would be all that comparisons need, the same number
 // in the whole warp, and ptxas would keep it, the tile's message and parities in uniform registers, whose moves
 // lengthen the loop of two consumers. A row's number beside it prevents that.
-template <class Spec, class Online, int TileN, bool OwnLength>
+template <class Spec, class Online, class Fragment, int TileN, bool OwnLength>
 struct MaskSm90 {
-  static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;
+  static constexpr int rows = Fragment::rows(16), cols = Fragment::columns(TileN), tile_n = TileN,
+                       words = (cols + 31) / 32, of_word = columns_of_word<Fragment>;
   using Keep = KeepBits<cols>;
   const LuattnParams &p;
   const Site &site;
@@ -29,7 +31,7 @@ struct MaskSm90 {
 
   // The query of the thread's row r, as in ConsumerSm90.
   __device__ __forceinline__ int query(int r) const {
-    return min_of(int(Position{first_row + lane / 4, r * 8}), site.q_len - 1);
+    return min_of(int(Position{first_row + Fragment::row(lane), Fragment::row_of(r)}), site.q_len - 1);
   }
   // kv0 is the position of the thread's first column.
   __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols], Keep (&keep)[rows],
@@ -52,7 +54,7 @@ struct MaskSm90 {
     if constexpr (Spec::row_intervals > 0)
       if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
     if constexpr (Spec::has_flag_line && tile_n % 64 == 0) {
-      const int first = kv0 - lane % 4 * 2;
+      const int first = kv0 - Fragment::column(lane);
       if (first + tile_n <= site.kv_len && flags_are_wide<Spec>(p, first + tile_n))
         bits_of_flag_lines(kv0, keep);
       else
@@ -66,10 +68,10 @@ struct MaskSm90 {
   }
   // False: there are too many.
   __device__ __forceinline__ bool bits_of_runs(int kv0, Keep (&keep)[rows]) const {
-    const int tile0 = kv0 - lane % 4 * 2, last = site.kv_len - 1;
+    const int tile0 = kv0 - Fragment::column(lane), last = site.kv_len - 1;
     const auto col = [&](int i) { return Spec::col(p, site, head, min_of(tile0 + i, last)); };
     const auto runs = MaskRuns<tile_n>::find(lane, [&](int i) { return !Spec::same_column(col(i), col(i - 1)); });
-    if (!runs.few()) return false;
+    if (!runs.template few<Fragment::row_lanes>()) return false;
     runs.each([&](int first, int end) {
       const int kv = min_of(tile0 + first, last);
       const typename Spec::Col of_run = Spec::col(p, site, head, kv);
@@ -105,7 +107,7 @@ struct MaskSm90 {
       note(r, kv0, kept, online);
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
-        const int column = j / 2 * 8 + j % 2;
+        const int column = Fragment::column_of(j);
         const bool inside = column < hi && (Spec::row_from_start || column >= lo);
         x[r][j] = inside ? x[r][j] : gone();
       }
@@ -117,7 +119,7 @@ struct MaskSm90 {
     for (int j = 0; j < cols; ++j)
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
-        const bool kept = keeps(r, kv0 + j / 2 * 8 + j % 2);
+        const bool kept = keeps(r, kv0 + Fragment::column_of(j));
         any[r] |= kept;
         x[r][j] = kept ? x[r][j] : gone();
       }
@@ -126,7 +128,8 @@ struct MaskSm90 {
   }
   static __device__ __forceinline__ void add(Keep &keep, int lo, int hi) {
 #pragma unroll
-    for (int w = 0; w < words; ++w) keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
+    for (int w = 0; w < words; ++w)
+      keep.word[w] |= columns_between<Fragment>(lo - of_word * w, hi - of_word * w, tile_n - of_word * w);
   }
   __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows], Online &online) const {
     constexpr bool one = Spec::row_intervals == 1 && Spec::row_period == 0;
@@ -148,7 +151,7 @@ struct MaskSm90 {
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         u32 of_rest[words];
-        columns_of_residues<Spec::row_period>(of_rest, kv0 + Spec::row_phase(p, site), rest[r]);
+        columns_of_residues<Fragment, Spec::row_period>(of_rest, kv0 + Spec::row_phase(p, site), rest[r]);
 #pragma unroll
         for (int w = 0; w < words; ++w) keep[r].word[w] &= of_rest[w];
       }
@@ -163,7 +166,7 @@ struct MaskSm90 {
 #pragma unroll
       for (int r = 0; r < rows; ++r) add(keep[r], kept[r].lo - kv0, kept[r].hi - kv0);
     } else {
-      const int tile0 = kv0 - lane % 4 * 2, phase = Spec::row_phase(p, site);
+      const int tile0 = kv0 - Fragment::column(lane), phase = Spec::row_phase(p, site);
 #pragma unroll 1
       for (int line = (tile0 + phase) / period * period - phase; line < tile0 + tile_n; line += period)
 #pragma unroll
@@ -183,10 +186,10 @@ struct MaskSm90 {
   }
   // In a tile inside the lengths.
   __device__ __forceinline__ void bits_of_flag_lines(int kv0, Keep (&keep)[rows]) const {
-    const u32 first = u32(kv0 - lane % 4 * 2);
+    const u32 first = u32(kv0 - Fragment::column(lane));
     u32 bits[tile_n / 64];
-    flags_of_two_rows(Spec::flag_line(p, site, head, query(0)) + first,
-                      Spec::flag_line(p, site, head, query(1)) + first, lane, bits);
+    flags_of_two_rows<Fragment>(Spec::flag_line(p, site, head, query(0)) + first,
+                                Spec::flag_line(p, site, head, query(1)) + first, lane, bits);
     Keep beside[rows] = {Keep::none(), Keep::none()};
     if constexpr (Spec::has_keep_beside) bits_of_predicate<true>(kv0, beside);
 #pragma unroll
@@ -212,7 +215,7 @@ struct MaskSm90 {
           u32 bits = 0;
 #pragma unroll
           for (int i = 0; i < step; ++i)
-            bits |= keeps<Beside>(r, kv0 + (32 * w + j) * 4 + i / 2 * 8 + i % 2) ? 1u << i : 0;
+            bits |= keeps<Beside>(r, kv0 + (32 * w + j) * 4 + Fragment::column_of(i)) ? 1u << i : 0;
           keep[r].word[w] |= bits << j;
         }
       }

@@ -150,7 +150,7 @@ LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
 
 // The destination of a thread's part of a row of O, and the row's factor, which is applied before rounding.
 struct OutRow {
-  u64 to;  // in global memory: column lane % 4 * 8
+  u64 to;  // in global memory, at gathered_column
   float scale;
   u32 exists;
 };
@@ -205,7 +205,7 @@ LUATTN_FN void store_outs(OutRow (&row)[2], int lane) {
   if constexpr (Block * 16 < Columns) {
     if constexpr (Block * 16 + 32 > Columns)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) row[r].exists &= lane % 4 * 8 < Columns - Block * 16;
+      for (int r = 0; r < 2; ++r) row[r].exists &= gathered_column(lane) < Columns - Block * 16;
     store_out<Elem, Block>(row, lane);
     store_outs<Elem, Columns, Block + 2>(row, lane);
   }

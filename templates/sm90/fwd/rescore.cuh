@@ -2,20 +2,21 @@
 // step under lazy rescaling. By then their first scores are overwritten and K is released.
 #pragma once
 #include "arch/mma.cuh"
+#include "score/fragment.cuh"
 #include "source/cp_async_tile.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
 
 // All rows of the tile exist, because the ragged tile at the end of K comes first and its maxima are taken at
-// once. `query` holds the thread's two rows, clamped. The asm statements step from one row of K to the next;
+// once. `query` holds the thread's two rows, clamped; K's rows are those of a B operand, transposed. The asm statements step from one row of K to the next;
 // the compiler would multiply for each row, which takes registers and compile time.
 template <class Elem, int Dim, int TileN, class Sequence>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site, const int (&query)[2], int tile,
                                   int lane, float (&s)[TileN / 2]) {
-  const Elem *const of_q = site.template q_row<Elem>(p, p.tensors.q, 0) + lane % 4 * 2;
+  const Elem *const of_q = site.template q_row<Elem>(p, p.tensors.q, 0) + MmaFragment::column(lane);
   const int h_kv = BlockSite::kv_head(p, site.h);
-  const Elem *const first_k = site.template kv_row<Elem>(p, p.tensors.k, h_kv, tile * TileN + lane / 4);
-  u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
+  const Elem *const first_k = site.template kv_row<Elem>(p, p.tensors.k, h_kv, tile * TileN + MmaFragment::row(lane));
+  u64 of_k = u64(__cvta_generic_to_global(first_k + MmaFragment::column(lane)));
   const i64 step = p.tensors.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
 #pragma unroll
   for (int i = 0; i < TileN / 2; ++i) s[i] = 0;
@@ -39,11 +40,11 @@ LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site, c
 template <class Elem, int Dim, int TileN, class Queries>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const PagedSequence<Queries> &site, const int (&query)[2],
                                   int tile, int lane, float (&s)[TileN / 2]) {
-  const Elem *const of_q = site.template q_row<Elem>(p, p.tensors.q, 0) + lane % 4 * 2;
+  const Elem *const of_q = site.template q_row<Elem>(p, p.tensors.q, 0) + MmaFragment::column(lane);
   const auto keys = site.template kv_rows<const Elem>(p, p.tensors.k, BlockSite::kv_head(p, site.h));
 #pragma unroll
   for (int n = 0; n < TileN / 8; ++n) {
-    const Elem *of_k = keys.row(anew(tile * TileN + lane / 4) + n * 8) + lane % 4 * 2;
+    const Elem *of_k = keys.row(anew(tile * TileN + MmaFragment::row(lane)) + n * 8) + MmaFragment::column(lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[n * 4 + i] = 0;
 #pragma unroll 1
