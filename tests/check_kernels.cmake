@@ -1,8 +1,11 @@
 # check_kernels.cmake: checks that code of a kernel family does not use block indices or the sizes of a call,
-# and does not construct a Site. Headers of work/ provide all three (templates/README.md). cmake -DROOT=<tree>
+# and does not construct a Site. Headers of work/ provide all three (templates/README.md). Nor does it compute which row and
+# column an accumulator register is: score/fragment.cuh says it. cmake -DROOT=<tree>
 # -P tests/check_kernels.cmake
 cmake_policy(VERSION 3.22)
 set(not_here "blockIdx|gridDim|[.](shape|schedule|order)[.]|[^A-Za-z_]Site( [a-z_]+)?[({]")
+# Of a lane: its row and column in a fragment.
+set(fragment "lane[)]? [%/] 4[^0-9]|[a-z] / 2 [*] 8 [+]")
 set(problems "")
 set(checked 0)
 file(GLOB folders RELATIVE ${ROOT}/templates ${ROOT}/templates/*) # families, and what they share but work/
@@ -11,12 +14,16 @@ foreach(folder IN LISTS folders)
   file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/templates/${folder}/*.cuh)
   foreach(file ${files})
     math(EXPR checked "${checked} + 1")
-    file(STRINGS ${ROOT}/${file} lines REGEX "${not_here}")
+    file(STRINGS ${ROOT}/${file} lines REGEX "${not_here}|${fragment}")
     foreach(line IN LISTS lines)
       string(REGEX REPLACE "//.*" "" code "${line}")
       if(code MATCHES "${not_here}")
         string(STRIP "${code}" code)
         string(APPEND problems "${file}: ask work/ (Sequence, BlockSite, KvBlock, QShare) instead: ${code}\n")
+      endif()
+      if(code MATCHES "${fragment}" AND NOT file STREQUAL "templates/score/fragment.cuh")
+        string(STRIP "${code}" code)
+        string(APPEND problems "${file}: ask a Fragment (score/fragment.cuh) for rows and columns instead: ${code}\n")
       endif()
     endforeach()
   endforeach()

@@ -1,13 +1,16 @@
 // score/fragment.cuh: says which row and column of a tile each accumulator register of a thread is.
 //
 // Whatever works on scores in registers (masks, dropout, biases, distance terms, sums of dS) takes a Fragment, a type of
-// static functions, and asks it. Elements of a thread form a grid: row number r of a lane is row row(lane) + row_of(r)
-// of the warp's rows, column number j is column column(lane) + column_of(j). The first addend is one number of a thread,
-// the second a constant once loops are unrolled, as Position wants them. A kernel names its layout once, as `Fragment`.
+// static functions, and asks it. A kernel names its layout once, as `Fragment`. The elements of a lane form a grid: its row
+// number r is row(lane) + row_of(r) of the warp's rows, its column number j is column(lane) + column_of(j) of the tile. The
+// first addend is one number of a thread, the second a constant once loops are unrolled, as Position wants them.
 //
-// Sums, shuffles and loads in which lanes share the work of a row are written for a layout (DistanceTerms, DroppedBlocks,
-// share_flags, and all of grads/): they require MmaFragment. A layout with one row a thread, as tcgen05.ld gives it,
-// stands next to it: row(lane) = lane, column_of(j) = j, row_lanes = 1. There each thread has a whole row to itself.
+// What lanes do together for a row they share is written for a layout: DistanceTerms, DroppedBlocks, share_flags, and all
+// of grads/ require MmaFragment. One row a thread, as tcgen05.ld gives it, is another type of the same functions: row(lane)
+// = lane, column_of(j) = j, row_lanes = 1 (tests/templates/host/fragment_test.cpp). A thread then has a whole row.
+//
+// Some functions take references, and pairs or sums stand beside columns and addends: NVVM then simplifies rolled loops as
+// if the formula stood in them.
 #pragma once
 #include "ops/hook_types.cuh"
 

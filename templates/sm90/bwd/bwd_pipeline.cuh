@@ -183,7 +183,7 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
   kv = opaque(kv);  // values common to all tiles would take registers
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int key = kv + Fragment::row_of(half);
+    const int key = kv + half * Fragment::row_of(1);
     const bool exists = key < s.kv_len;
     const Range kept = exists ? Spec::column_interval(p, s, key) : Range{0, 0};
     Range rest = {0, 0};

@@ -161,7 +161,7 @@ struct DqStorerSm90 {
  private:
   // Stores with one lane for the part of each consumer warp, as DqWriterSm90::add does.
   __device__ __forceinline__ void store(const StoreMessage &message) {
-    const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
+    const int warp = lane, group = warp / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + warp % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
     const Sequence site = kept.numbered(p, message.head);

@@ -28,7 +28,8 @@ struct DqWriterSm90 {
   // Adds dQ of a tile with one lane for the part of each consumer warp: 16 rows, and all channels or half of
   // them. The first kv tile of a q tile stores instead of adding.
   __device__ __forceinline__ void add(int tile, int h, bool is_first) const {
-    const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
+    const int warp = lane, group = warp / 4;
+    const int row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + warp % 4 * 16;
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
     float *head = site.template q_acc_head<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, h);

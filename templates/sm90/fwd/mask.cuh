@@ -95,7 +95,7 @@ struct MaskSm90 {
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
   __device__ __forceinline__ void note(int r, int kv0, Range kept, Online &online) const {
-    const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
+    const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = Fragment::lane_in_row(lane) * -Fragment::adjacent;
     if constexpr (Spec::mask_by_inf) online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
   }
   static __device__ __forceinline__ float gone() { return Spec::mask_by_inf ? -infinity<float>() : 0.f; }

@@ -11,8 +11,6 @@
 
 using std::max;
 using std::min;
-static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
-static bool __all_sync(unsigned lanes, bool x) { return !__any_sync(lanes, !x); }
 
 #define LUATTN_BIAS_COPIES_CUH
 using u32 = unsigned;
@@ -140,7 +138,7 @@ static void read_tile(const Given &x, int kv0, bool own) {
   }
   __syncwarp();
   for (int warp = 0; warp < Tiles<N>::tile_m / 16; ++warp) {
-    StagedBiasRows<Spec<Stored>, Tiles<N>> staged(shared, warp);
+    StagedBiasRows<Spec<Stored>, Tiles<N>, MmaFragment> staged(shared, warp);
     const int first_row = x.q0 + warp * 16;
     staged.own = own;
     staged.begin({}, site, {}, first_row, lane);
@@ -273,7 +271,7 @@ static void read_columns(const int &) {
     ColumnLoader<Spec, Tiles<N>>::fill({}, {}, {}, kv0, lane, 0);
     __syncwarp();
     for (int octet = 0; octet < N / 8; ++octet) {
-      const auto two = StagedColumns<typename Spec::Col>::get(0, octet, lane);
+      const auto two = StagedColumns<typename Spec::Col, MmaFragment>::get(0, octet, lane);
       for (int i = 0; i < 2; ++i)
         for (int w = 0; w < Words; ++w)
           if (two.col[i].number[w] != float((kv0 + octet * 8 + lane % 4 * 2 + i) * 8 + w))

@@ -91,6 +91,7 @@ static T __ldg(const T *p) {
 }
 static unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 static int __ffs(int x) { return __builtin_ffs(x); }
+static int __clz(int x) { return std::countl_zero(unsigned(x)); }
 static int __popc(unsigned x) { return __builtin_popcount(x); }
 static unsigned __brev(unsigned x) {
   unsigned y = 0;
@@ -119,6 +120,7 @@ static unsigned __ballot_sync(unsigned, bool x) {
 static bool __any_sync(unsigned lanes, bool x) {
   return (lanes & (lanes - 1)) == 0 ? x : __ballot_sync(lanes, x) != 0;
 }
+static bool __all_sync(unsigned lanes, bool x) { return !__any_sync(lanes, !x); }
 // On a GPU, which lanes are converged depends on the machine. Here each lane is alone, unless the test sets
 // lanes_meet, which requires that all lanes call.
 static bool lanes_meet = false;

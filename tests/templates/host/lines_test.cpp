@@ -100,7 +100,7 @@ static void check_number(const Given &x, const Lines &lines, int half, int j, in
 template <class Stored, int Octets, int Parts>
 static void read_columns(const Given &x, int kv0, int lane) {
   constexpr int cols = 2 * Octets, part = cols / Parts;
-  using Lines = BiasRowTerms<Spec<Stored>, Octets, Parts>;
+  using Lines = BiasRowTerms<Spec<Stored>, MmaFragment, Octets, Parts>;
   static_assert(Lines::any && Lines::part == part);
   Lines lines;
   memset(&lines, 0x5a, sizeof lines);
@@ -206,7 +206,7 @@ static void check_parts() {
 
 static void check_without_line() {
   const Given x = random_input<float>();
-  BiasRowTerms<Spec<float, false>, 8, 2> lines;
+  BiasRowTerms<Spec<float, false>, MmaFragment, 8, 2> lines;
   reads = 0;
   pieces_asked.clear();
   for (int first = 0; first < 16; ++first) lines.load(x.p, x.site, {0}, x.q0, x.kv0, 0, first);

@@ -222,7 +222,8 @@ struct Place {
 template <int Rows, int Octets, bool Turned>
 static void check_terms(const Place &at) {
   const int lane = int(threadIdx.x);
-  const DistanceTerms<Spec, Rows, Octets, Turned> terms({}, {}, {}, at.column - (at.row + 8 * Rows - 1), lane);
+  const DistanceTerms<Spec, MmaFragment, Rows, Octets, Turned> terms({}, {}, {}, at.column - (at.row + 8 * Rows - 1),
+                                                                     lane);
   for (int r = 0; r < Rows; ++r)
     for (int octet = 0; octet < Octets; ++octet)
       for (int odd = 0; odd < 2; ++odd) {

@@ -3,7 +3,6 @@
 // skipped P may exceed 2^-24 / n. Some tiles must be skipped, but only for heads with steep slopes.
 #include "host_cuda.hpp"
 
-static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 static float fast_sqrt(float x) { return sqrtf(x) * 1.000001f; }  // with the largest error of ops/math.cuh's
 
 #include "ops/interval.cuh"
