@@ -28,7 +28,7 @@ LUATTN_FN bool may_store(const LuattnParams &p, const Site &site, int q0, int ro
 }
 
 // Adds a warp's dS (16 keys from kv0 on by TileM queries).
-template <class Spec, class Fragment, int TileM>
+template <class Spec, class Config, class Fragment, int TileM>
 struct PairSums {
   static_assert(same_type<Fragment, MmaFragment>::value, "lanes exchange octets");
   const LuattnParams &p;

@@ -354,7 +354,7 @@ struct ForwardSm80 {
   __device__ __forceinline__ void drop(int kv0, float (&x)[rows][cols]) const {
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
-      const auto kept = DroppedBlocks<Config, false, tile_n / 16>::draw(
+      const auto kept = DroppedBlocks<Config, Fragment, false, tile_n / 16>::draw(
           dropout, q_tile * tile_m + warp_row + m * 16 + dropout.first_q(p, site), kv0 + dropout.first_kv(p, site),
           lane);
 #pragma unroll

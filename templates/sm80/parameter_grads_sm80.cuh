@@ -109,9 +109,10 @@ struct SumsSm80 {
         ldmatrix_x4_turned(a, a_lane.at(at.ds, u32(n), u32(m)));
         mma_16x8x16<Elem>(c, a, ones, ones);
       }
-      const int mine = Fragment::lane_in_row(at.lane), q = at.q0 + m + Fragment::row(at.lane, mine);
-      const float sum = mine == 0 ? c[Fragment::element(0, 0)] : c[Fragment::element(1, 0)];
-      if (mine < 2 && at.site.reread().has_query(at.p, q) && sum != 0.f)
+      const int mine = Fragment::lane_in_row(at.lane),
+                q = at.q0 + m + mine * Fragment::row_of(1) + Fragment::row(at.lane);
+      const float sum = Fragment::first_in_row(at.lane) ? c[Fragment::element(0, 0)] : c[Fragment::element(1, 0)];
+      if (Fragment::lane_in_row(at.lane) < 2 && at.site.reread().has_query(at.p, q) && sum != 0.f)
         Spec::add_row(at.p, at.site, at.head, q, sum, at.acc);
     }
   }

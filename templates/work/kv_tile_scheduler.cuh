@@ -1,6 +1,7 @@
 // work/kv_tile_scheduler.cuh: the order of kv tiles in the sm90 family's backward, whose persistent blocks
 // draw one tile after another.
 #pragma once
+#include "arch/warp.cuh"
 #include "contract/needs.cuh"
 #include "work/dq_order.cuh"
 
@@ -98,3 +99,7 @@ struct KvTileSchedulerKind {
 };
 template <class Spec, class Config, int Together = 1>
 using KvTileSchedulerOf = typename KvTileSchedulerKind<Config::packed>::template type<Spec, Config, Together>;
+
+#ifdef LUATTN_TILE_TABLE
+#include "work/packed_kv_scheduler.cuh"  // a specialisation, which whoever names the scheduler must have seen
+#endif

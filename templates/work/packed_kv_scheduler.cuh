@@ -4,6 +4,7 @@
 // sequences each tile comes for all heads, the first tiles of all these sequences first if they are equally long: with
 // a mask, a long tile that starts last would leave other multiprocessors idle.
 #pragma once
+#include "arch/warp.cuh"
 #include "work/kv_tile_scheduler.cuh"
 #include "work/tile_table.cuh"
 

@@ -18,7 +18,7 @@
 #include "abi/workspace.h"
 #include "arch/divisor.cuh"
 #include "arch/tensor.cuh"
-#include "arch/tma.cuh"
+#include "arch/tensor_box.cuh"
 #include "ops/hook_types.cuh"
 #include "work/dense_arrays.cuh"
 

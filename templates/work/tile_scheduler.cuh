@@ -143,3 +143,7 @@ struct TileSchedulerKind<Packed, true> {
 };
 template <class Spec, class Config>
 using TileSchedulerOf = typename TileSchedulerKind<Config::packed, Config::paged>::template type<Spec, Config>;
+
+#ifdef LUATTN_TILE_TABLE
+#include "work/packed_scheduler.cuh"  // a specialisation, which whoever names the scheduler must have seen
+#endif

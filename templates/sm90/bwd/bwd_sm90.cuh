@@ -6,7 +6,7 @@
 // consumer warpgroup has 64 rows of a kv tile, with their dk and dv in registers.
 //   load     the producer, one warp, loads K and V once for each kv tile. For each q head of the group it
 //            walks the q tiles that the mask leaves, and loads Q, dO and row numbers:
-//            sm90/bwd/bwd_producer.cuh
+//            tma/backward_producer.cuh
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
@@ -25,16 +25,24 @@
 //   tile before it releases this one.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
+#include "arch/warp.cuh"
 #include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
 #include "score/fragment.cuh"
+#include "score/kept_queries.cuh"
 #include "score/mask_runs.cuh"
-#include "sm90/bwd/bwd_producer.cuh"
+#include "sm90/bwd/bwd_pipeline.cuh"
 #include "sm90/bwd/distance_grad_writer.cuh"
 #include "sm90/bwd/dq_first_store.cuh"
 #include "sm90/bwd/dq_in_order.cuh"
 #include "sm90/bwd/grad_staging.cuh"
 #include "sm90/bwd/parameter_grads_sm90.cuh"
+#include "tma/backward_messages.cuh"
+#include "tma/backward_producer.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_roles.cuh"
 
 // A consumer warpgroup. Its sections, in order: a thread's state; P and dS of its elements; staging of dS;
 // products; the loop over q tiles; the epilogue.
@@ -722,7 +730,7 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     // spill in the consumers.
     const u32 worker = uniform(threadIdx.x / 32);
     if (worker == 0) {
-      ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
+      BackwardProducer<Spec, Config, Shared>(p, maps, shared).run();
     } else if (worker == 1) {
       if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared, 0).run();
       if constexpr (Shared::claims) DqFirstStoreSm90<Spec, Config>(p, shared).run();

@@ -9,6 +9,9 @@
 // extends go to memory: tile_m numbers for each tile.
 #pragma once
 #include "sm90/bwd/parameter_grads_sm90.cuh"
+#include "tma/backward_messages.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
 
 template <class Spec, class Config>
 struct SumsWriterSm90 {

@@ -19,6 +19,10 @@
 // store the tiles that it has already claimed.
 #pragma once
 #include "sm90/bwd/grad_staging.cuh"
+#include "tma/backward_messages.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
 #include "work/dq_order.cuh"
 
 template <class Spec, class Config>

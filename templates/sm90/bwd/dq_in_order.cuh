@@ -8,6 +8,9 @@
 // messages, which are kept a few tiles longer for the writers, say which tiles these are.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
+#include "tma/backward_messages.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
 #include "work/dq_order.cuh"
 
 template <class Spec, class Config>

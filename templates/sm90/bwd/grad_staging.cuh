@@ -1,7 +1,10 @@
 // sm90/bwd/grad_staging.cuh: stages dQ, dK and dV in shared memory and bulk-copies them out (sm90
 // backward). Each consumer warp has a part of its own, for 16 rows.
 #pragma once
+#include "arch/warp.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
 
 // A warp's part of dQ of a tile: its first row, and its head. Row WarpPart::no_dq: there is no dQ.
 struct DqPlace {

@@ -10,6 +10,8 @@
 #include "grads/parameter_grads.cuh"
 #include "score/fragment.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
 
 // Adds a warp's dS of a tile to parameter gradients.
 //
@@ -88,7 +90,7 @@ struct ParameterSums {
   // Adds the gradients of a pair bias. If they are not adjacent in memory, adds each one by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     if constexpr (Spec::pair_grads_pitched) {
-      const PairSums<Spec, Fragment, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
+      const PairSums<Spec, Config, Fragment, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
       if (pairs.add_quads(ds)) return;
       if constexpr (!Config::deterministic)
         if (pairs.add_singles(ds)) return;
@@ -259,9 +261,10 @@ struct RowSums {
   // Adds the sums of the warp's 16 rows from q0 on to memory. `head` belongs to site.h.
   __device__ __forceinline__ void add(const LuattnParams &p, SequenceOf<Config> site, const typename Spec::Head &head,
                                       int h, int q0, int lane, typename Spec::Acc &acc) const {
-    const int mine = Fragment::lane_in_row(lane), q = q0 + Fragment::row(lane, mine);
-    const float all = mine == 0 ? sum[Fragment::element(0, 0)] : sum[Fragment::element(1, 0)];
-    if (q0 < 0 || q >= site.q_end(p) || mine >= 2 || all == 0.f) return;
+    // Every column is the sum, so each lane that shares the rows takes another one.
+    const int mine = Fragment::lane_in_row(lane), q = q0 + mine * Fragment::row_of(1) + Fragment::row(lane);
+    const float all = Fragment::first_in_row(lane) ? sum[Fragment::element(0, 0)] : sum[Fragment::element(1, 0)];
+    if (q0 < 0 || q >= site.q_end(p) || Fragment::lane_in_row(lane) >= 2 || all == 0.f) return;
     if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
     site.h = h;  // the previous head, of the same kv head
     Spec::add_row(p, site, Spec::head(p, site), q, all, acc);

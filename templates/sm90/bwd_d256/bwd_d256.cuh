@@ -24,11 +24,16 @@
 //   least 2.
 // Dynamic shared memory: BwdD256Layout of abi/shared_memory.h. Static shared memory: 4 * num_acc * 4 bytes.
 #pragma once
+#include "arch/warp.cuh"
 #include "score/fragment.cuh"
 #include "sm90/bwd_d256/d256_dq_in_order.cuh"
 #include "sm90/bwd_d256/d256_producer.cuh"
 #include "sm90/bwd_d256/d256_scores.cuh"
 #include "sm90/bwd_d256/parameter_grads_d256.cuh"
+#include "tma/cluster.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_roles.cuh"
 
 // Accumulates dV (Value) or dK of the block's 64 positions.
 template <class Spec, class Config, bool Value>
@@ -142,7 +147,7 @@ struct SumsD256 {
         u32 w[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int e = Fragment::element(half, 2 * (n + i));
+          const int e = (n + i) * Fragment::element(0, 2) + Fragment::element(half, 0);
           w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
         }
         gather_columns(w, thread);

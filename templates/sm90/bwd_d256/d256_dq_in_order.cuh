@@ -8,6 +8,9 @@
 // `dq_added`. This warp waits until their additions are in memory, while they compute the next tile.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
+#include "tma/cluster.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
 #include "work/dq_order.cuh"
 
 template <class Spec, class Config>

@@ -1,9 +1,25 @@
 // sm90/bwd_d256/d256_pipeline.cuh: the pipeline of the sm90 backward kernel for head dims above 128: shared
-// memory, and the barriers between its warpgroups. Uses the walk over q tiles of sm90/bwd/bwd_pipeline.cuh.
+// memory, and the barriers between its warpgroups.
 #pragma once
-#include "arch/cluster.cuh"
+#include "arch/warp.cuh"
 #include "arch/wgmma_transposed.cuh"
-#include "sm90/bwd/bwd_pipeline.cuh"
+#include "contract/needs.cuh"
+#include "grads/flush.cuh"
+#include "score/backward_rows.cuh"
+#include "score/bias_rows.cuh"
+#include "score/distance_terms.cuh"
+#include "sink/dq_acc.cuh"
+#include "sink/dq_state.cuh"
+#include "source/cp_async_tile.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/cluster.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_roles.cuh"
+#include "work/dq_order.cuh"
+#include "work/kv_tile_scheduler.cuh"
+#include "work/sequence.cuh"
+#include "work/tile_walk.cuh"
 
 // Does the same as wgmma_operand, for a block of a cluster. There shared-memory addresses include the block's
 // rank, which does not fit into a matrix descriptor.

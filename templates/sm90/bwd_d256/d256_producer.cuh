@@ -1,7 +1,17 @@
 // sm90/bwd_d256/d256_producer.cuh: the two warps of sm90/bwd_d256/bwd_d256.cuh that copy data. The producer
 // loads tiles from memory by TMA, and the sender copies dS to the other block of the cluster.
 #pragma once
+#include "arch/warp.cuh"
+#include "score/bias_rows.cuh"
 #include "sm90/bwd_d256/d256_pipeline.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/cluster.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/row_loads.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_q_tiles.cuh"
+#include "tma/warp_roles.cuh"
+#include "work/kv_tile_scheduler.cuh"
 
 template <class Spec, class Config>
 struct ProducerD256 {

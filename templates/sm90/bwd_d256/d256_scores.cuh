@@ -7,6 +7,10 @@
 #include "score/fragment.cuh"
 #include "score/mask_runs.cuh"
 #include "sm90/bwd_d256/d256_pipeline.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/cluster.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
 
 // A tile whose dQ is to be computed: its first query (-1 for no tile), and its batch and head as one number.
 struct DqPlace {

@@ -13,6 +13,9 @@
 #include "grads/parameter_grads.cuh"
 #include "score/fragment.cuh"
 #include "sm90/bwd_d256/d256_pipeline.cuh"
+#include "tma/cluster.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
 
 template <class Spec, class Config>
 struct ParametersD256 {

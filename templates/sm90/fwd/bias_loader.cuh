@@ -4,6 +4,9 @@
 // stage for K.
 #pragma once
 #include "sm90/fwd/bias_staging.cuh"
+#include "tma/forward_messages.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
 #include "work/sequence.cuh"
 
 // Loads Col of a tile's keys into the buffer of K's stage. The lanes share the keys.

@@ -14,6 +14,7 @@
 #include "score/fragment.cuh"
 #include "sm90/fwd/bias_copies.cuh"
 #include "sm90/pipeline.cuh"
+#include "tma/mbarrier.cuh"
 
 template <class Col, class Fragment>
 struct StagedColumns {
@@ -157,7 +158,7 @@ struct StagedBiasRows {
   // Reads two adjacent keys of the thread's row r.
   __device__ __forceinline__ void get(float (&x)[2], int r, int octet, int lane) const {
     const u32 at = start + Layout::place_of(Fragment::row(lane)) * pitch + Fragment::column(lane) * size +
-                   Fragment::row_of(r) * pitch + octet * 8 * size;
+                   r * Fragment::row_of(1) * pitch + octet * 8 * size;
     u32 two[size / 2];
     bias_load(two, at);
 #pragma unroll

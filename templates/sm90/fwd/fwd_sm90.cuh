@@ -4,7 +4,7 @@
 // Grid: persistent, at most one block per multiprocessor. A block takes one tile of tile_m queries of a head
 // after another (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of the queries, and each of its
 // warps 16 whole rows, so that a row's statistics never leave its four threads.
-//   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves. It
+//   load     the producer (tma/forward_producer.cuh), one warp, walks the kv tiles that the mask leaves. It
 //            loads Q, then K and V tile by tile by TMA, as far ahead as there are stages. It sends a tile
 //            message with each K. Bias loaders load the inputs that scores read (sm90/fwd/bias_loader.cuh)
 //   compute  S = Q K^T; the softmax step turns S into P in registers; P, rounded, is the A operand of
@@ -21,6 +21,7 @@
 // abi/shared_memory.h. Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes) and
 // fit a TMA descriptor. The runtime refuses others (runtime/call/args.c, runtime/launch/tma_descriptors.c).
 #pragma once
+#include "arch/warp.cuh"
 #include "arch/wgmma.cuh"
 #include "ops/half_sigmoid.cuh"
 #include "score/distance_terms.cuh"
@@ -33,9 +34,16 @@
 #include "sm90/fwd/bias_staging.cuh"
 #include "sm90/fwd/mask.cuh"
 #include "sm90/fwd/o_wgmma.cuh"
-#include "sm90/fwd/producer.cuh"
 #include "sm90/fwd/rescore.cuh"
+#include "sm90/pipeline.cuh"
 #include "source/cp_async_tile.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/forward_messages.cuh"
+#include "tma/forward_producer.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/page_loads.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_roles.cuh"
 #include "work/sequence.cuh"
 
 // ---- compute ----
@@ -714,14 +722,14 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const MapsOf<Config> &maps, void 
   if (group < 0) {
     registers_down<(two ? bias_rows ? 56 : 40 : 32)>();
     if (Shared::value_loaders > 0 ? uniform(threadIdx.x / 32) == 0 : threadIdx.x < 32) {
-      ProducerSm90<Spec, Config>(p, maps, shared).run();
+      ForwardProducer<Spec, Config, Shared>(p, maps, shared).run();
       write_padding_by_warp<Spec, Config>(p);  // consumers are still at the last tile
     } else if constexpr (Shared::loaders > 0) {
       const int loader = int(uniform(threadIdx.x / 32)) - 1;
       if constexpr (Shared::bias_loaders > 0)
         if (loader < Shared::bias_loaders) BiasLoaderSm90<Spec, Config>(p, shared, loader).run();
       if constexpr (Shared::value_loaders > 0)
-        if (loader == Shared::bias_loaders) ValueLoaderSm90<Spec, Config>(p, maps, shared).run();
+        if (loader == Shared::bias_loaders) ValueLoader<Spec, Config, Shared>(p, maps, shared).run();
     }
   } else {
     registers_up<(two ? bias_rows ? 224 : 232 : 160)>();

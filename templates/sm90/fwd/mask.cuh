@@ -7,6 +7,7 @@
 #include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
 #include "sm90/pipeline.cuh"
+#include "tma/forward_messages.cuh"
 
 // Replaces scores that the mask drops by -inf, or by 0 without Spec::mask_by_inf. Records in `keep` which
 // scores count, and in `online` which rows have kept one. With a mask interval, an element costs one or two

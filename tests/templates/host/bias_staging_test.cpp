@@ -75,7 +75,7 @@ static void bias_load(u32 (&x)[N], u32 at) {
 #undef load_shared
 #define barrier_peek device_barrier_peek
 #define barrier_wait_peeked device_barrier_wait_peeked
-#include "arch/tma.cuh"
+#include "tma/mbarrier.cuh"
 #undef barrier_peek
 #undef barrier_wait_peeked
 template <int Which>

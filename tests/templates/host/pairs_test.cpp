@@ -180,7 +180,7 @@ static void add_tile(const Tile &t) {
   const auto kv_of = [&](int i) { return t.kv0 + lane / 4 + i / 2 % 2 * 8; };
   float ds[TileM / 2];
   for (int i = 0; i < TileM / 2; ++i) ds[i] = ds_of(x, t.site, q_of(i), kv_of(i));
-  const PairSums<Spec<L>, MmaFragment, TileM> pairs{x.p, t.site, head, t.q0, t.kv0, lane};
+  const PairSums<Spec<L>, Config, MmaFragment, TileM> pairs{x.p, t.site, head, t.q0, t.kv0, lane};
   if (pairs.add_quads(ds)) {
     ++lanes_in_quads;
     return;

@@ -1,21 +1,22 @@
-// sm90/fwd/producer.cuh: the producer of the sm90 forward, one warp. It draws q tiles from the tile
-// scheduler, walks the kv tiles that the mask leaves, and loads Q, K and V by TMA. README.md shows the
-// timing. Over keys in pages another warp loads V.
+// tma/forward_producer.cuh: the producer of a forward kernel, one warp. It draws q tiles from the tile scheduler, walks the
+// kv tiles that the mask leaves, and loads Q, K and V by TMA. templates/README.md shows the timing. Over keys in pages another
+// warp loads V. Shared: the kernel's shared memory, as SharedSm90 (sm90/pipeline.cuh).
 #pragma once
-#include "sm90/fwd/page_loads.cuh"
-#include "sm90/pipeline.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/forward_messages.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/page_loads.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_kv_tiles.cuh"
+#include "tma/warp_roles.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
-#ifdef LUATTN_TILE_TABLE
-#include "work/packed_scheduler.cuh"
-#endif
 
-template <class Spec, class Config>
-struct ProducerSm90 {
-  using Shared = SharedSm90<Spec, Config>;
+template <class Spec, class Config, class Shared>
+struct ForwardProducer {
   static constexpr int tile_n = Config::tile_n;
   using Sequence = SequenceOf<Config>;
-  using Loads = PageLoads<Spec, Config>;
+  using Loads = PageLoads<Spec, Config, Shared>;
   using Page = typename Loads::Page;
 
   const LuattnParams &p;
@@ -25,7 +26,7 @@ struct ProducerSm90 {
   PipelineState<1> q;
 
   // Stages begin empty: the first wait for each returns at once.
-  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const MapsOf<Config> &m, const Shared &s)
+  __device__ __forceinline__ ForwardProducer(const LuattnParams &params, const MapsOf<Config> &m, const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
 
   // Q of a tile can only be loaded once the consumers have read the one before. With few kv tiles that is soon before

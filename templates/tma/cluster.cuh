@@ -1,9 +1,9 @@
-// arch/cluster.cuh: clusters of two blocks, neighbours in x, with access to each other's shared memory
+// tma/cluster.cuh: clusters of two blocks, neighbours in x, with access to each other's shared memory
 // (distributed shared memory). sm_90a only.
 //
 // A shared-memory address names the same location in both blocks. `peer` maps an address to the other block.
 #pragma once
-#include "arch/tma.cuh"
+#include "tma/mbarrier.cuh"
 
 // Cluster barrier: both blocks arrive, and see what was written and initialised before.
 LUATTN_FN void cluster_sync() {

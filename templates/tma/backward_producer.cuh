@@ -1,11 +1,19 @@
-// sm90/bwd/bwd_producer.cuh: the producer of sm90/bwd/bwd_sm90.cuh, one warp. It draws the block's kv tiles,
-// walks their q tiles, and loads both by TMA.
+// tma/backward_producer.cuh: the producer of a backward kernel, one warp. It draws the block's kv tiles, walks their q tiles,
+// and loads both by TMA. Shared: the kernel's shared memory, as SharedBwdSm90 (sm90/bwd/bwd_pipeline.cuh).
 #pragma once
-#include "sm90/bwd/bwd_pipeline.cuh"
+#include "contract/needs.cuh"
+#include "score/bias_rows.cuh"
+#include "tma/backward_messages.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/row_loads.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_q_tiles.cuh"
+#include "tma/warp_roles.cuh"
+#include "work/kv_tile_scheduler.cuh"
 
-template <class Spec, class Config>
-struct ProducerBwdSm90 {
-  using Shared = SharedBwdSm90<Spec, Config>;
+template <class Spec, class Config, class Shared>
+struct BackwardProducer {
   using Need = Needs<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
 
@@ -18,7 +26,7 @@ struct ProducerBwdSm90 {
   PipelineState<Config::stages> q;
   u32 num_tiles = 0;  // with dQ order: the block's q tiles so far
 
-  __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s)
+  __device__ __forceinline__ BackwardProducer(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s)
       : p(params), maps(m), shared(s), lane(int(threadIdx.x) % 32), site(params, 0, 0), q(1) {}
 
   // Sends the message of the block's kv tile number `turn`, and loads its K and V if it has a q tile.

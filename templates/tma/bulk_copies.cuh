@@ -1,73 +1,9 @@
-// arch/tma.cuh: TMA copies, mbarriers, and other PTX of sm_90a for warp-specialised kernels.
-//
-// An mbarrier is 8 bytes of shared memory, identified by its address. A phase ends, and the next begins, when
-// as many threads have arrived as barrier_init says and all announced bytes have been copied. A waiter gives
-// the parity of the phase whose end it waits for: 0 for the first one, 1 for the second, and so on
-// alternately. Waiting for parity 1 on a new barrier returns at once. After a wait, writes before the
-// arrivals and those of the copies are visible.
+// tma/bulk_copies.cuh: TMA: copies of boxes by descriptors, copies and additions of contiguous bytes, and the fences that go
+// with them.
 #pragma once
-#include "arch/types.cuh"
 #include "abi/params.h"
-
-LUATTN_FN void barrier_init(u32 barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// Makes initialised barriers visible to TMA; called before the block synchronises.
-LUATTN_FN void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-LUATTN_FN void barrier_arrive(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives, and adds `bytes` to what the phase expects.
-LUATTN_FN void barrier_arrive_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// Adds `bytes` to what the phase expects, without arriving.
-LUATTN_FN void barrier_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// Tests a barrier early. barrier_peek tests once and, unlike a wait, never suspends the thread.
-// barrier_wait_peeked waits for the same phase later, and costs next to nothing if the peek found the phase
-// ended. The result of a peek takes more than a hundred cycles. It stays in one of four predicates, selected
-// by `Which`, that only PTX knows: a C++ value would be awaited at once.
-LUATTN_FN void barrier_peeks_init() {
-  asm volatile(
-      ".reg .pred ended_<4>;\nmov.pred ended_0, 0;\nmov.pred ended_1, 0;\nmov.pred ended_2, 0;\n"
-      "mov.pred ended_3, 0;");
-}
-template <int Which>
-LUATTN_FN void barrier_peek(u32 barrier, u32 parity) {
-  asm volatile("mbarrier.test_wait.parity.shared::cta.b64 ended_%2, [%0], %1;" ::"r"(barrier), "r"(parity), "n"(Which)
-               : "memory");
-}
-template <int Which>
-LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n@ended_%2 bra over;\n"
-      "again:\nmbarrier.try_wait.parity.shared::cta.b64 ended_%2, [%0], %1;\n"
-      "@!ended_%2 bra again;\nover:\n}" ::"r"(barrier),
-      "r"(parity), "n"(Which)
-      : "memory");
-}
-
-// The row at which a box begins, as coordinates of a TMA descriptor with the axes channel, position, head and batch
-// entry.
-struct RowBox {
-  int row, entry;
-};
-// The same for packed rows, with the axes channel, row, head, end and wrap (runtime/launch/tma_descriptors.c). The last
-// coordinate is always 1 << LUATTN_WRAP_LOG2.
-struct PackedRowBox {
-  int row, end;
-};
+#include "arch/tensor_box.cuh"
+#include "arch/types.cuh"
 
 // Copies a box of a TMA descriptor to `dst`. Elements outside the tensor become 0 without being read. Counts the
 // bytes of the whole box on `barrier`. Called by one thread.
@@ -86,11 +22,7 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
-// The same for rows of a page of a head (LuattnPagedMaps), with the axes channel, row of the box, which is 0, and
-// steps.
-struct PageBox {
-  int steps;
-};
+// The same for rows of a page of a head.
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, PageBox box) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
@@ -160,29 +92,3 @@ LUATTN_FN void bulk_store(void *dst, u32 src, int bytes, bool there) {
 LUATTN_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 LUATTN_FN void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 LUATTN_FN void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
-// Sets the registers of a thread, a multiple of 8; every warp of the warpgroup calls it. registers_up waits
-// until others have released as many.
-template <int Count>
-LUATTN_FN void registers_down() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-}
-template <int Count>
-LUATTN_FN void registers_up() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
-}
-
-// Named barriers 1 to 15, of `threads` threads, some of which may only arrive and not wait.
-LUATTN_FN void named_sync(int name, int threads) {
-  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-LUATTN_FN void named_arrive(int name, int threads) {
-  asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-
-// One lane of a converged warp.
-LUATTN_FN bool elected() {
-  u32 chosen;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(chosen));
-  return chosen != 0;
-}

@@ -1,13 +1,16 @@
-// sm90/fwd/page_loads.cuh: loads K and V from pages by TMA (sm90 forward), a box for each page of a tile, and the warp
-// that does so for V.
+// tma/page_loads.cuh: loads K and V from pages by TMA in forward, a box for each page of a tile, and the warp that does so
+// for V.
 #pragma once
-#include "sm90/pipeline.cuh"
+#include "tma/bulk_copies.cuh"
+#include "tma/forward_messages.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_roles.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
 
-template <class Spec, class Config>
+template <class Spec, class Config, class Shared>
 struct PageLoads {
-  using Shared = SharedSm90<Spec, Config>;
   static constexpr int tile_n = Config::tile_n;
   using Sequence = SequenceOf<Config>;
   const LuattnParams &p;
@@ -82,16 +85,15 @@ struct PageLoads {
 // The value loader, a warp of the producer's warpgroup. The producer alone would not keep up where a tile has many
 // boxes: each takes its warp 30 cycles or more (bench/journal/pages.md). So it loads K, and tells this warp which tiles
 // follow, by the messages of the bias loaders, ahead of its wait for a free stage.
-template <class Spec, class Config>
-struct ValueLoaderSm90 {
-  using Shared = SharedSm90<Spec, Config>;
-  using Loads = PageLoads<Spec, Config>;
+template <class Spec, class Config, class Shared>
+struct ValueLoader {
+  using Loads = PageLoads<Spec, Config, Shared>;
   const LuattnParams &p;
   const MapsOf<Config> &maps;
   const Shared shared;
   PipelineState<Config::stages> message, v;
 
-  __device__ __forceinline__ ValueLoaderSm90(const LuattnParams &params, const MapsOf<Config> &m, const Shared &s)
+  __device__ __forceinline__ ValueLoader(const LuattnParams &params, const MapsOf<Config> &m, const Shared &s)
       : p(params), maps(m), shared(s), message(0), v(1) {}
 
   __device__ __forceinline__ LoaderMessage receive() {
