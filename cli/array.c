@@ -123,3 +123,11 @@ bool array_set_integer(array *a, int64_t flat, int64_t x) {
   if (a->t.dtype.bits == 32) return memcpy(at, &i32, sizeof i32), i32 == x;
   return memcpy(at, &i16, sizeof i16), i16 == x;
 }
+
+const DLTensor *array_tensor(const array *a) {
+  if (a->storage == NULL) return NULL;
+  array *self = (array *)(uintptr_t)a; /* a view has pointers into the array, whose value stays the same */
+  self->t.shape = self->shape;
+  self->t.strides = self->stride;
+  return &a->t;
+}

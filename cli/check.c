@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "abi/kernel_facts.h"
-#include "cli/sequences.h"
+#include "cli/one_sequence.h"
+#include "cli/packed_cpu.h"
 #include "gen/cpu/cpu.h"
 
 /* The largest difference beyond what is `allowed` for each element (NULL: nothing); NaN if only one side is
@@ -362,7 +363,7 @@ luattn_status check_sequences(const cli_problem *p, check_report *out, luattn_er
   cli_result got;
   *out = (check_report){0};
   TRY(result_new(p, f64, f64, backward, &got, err));
-  luattn_status s = sequences_run_cpu(p, backward, &got, err);
+  luattn_status s = packed_run_cpu(p, backward, &got, err);
   if (s == LUATTN_OK) s = check_results(p, &got, backward, out, err);
   result_free(&got);
   return s;

@@ -96,6 +96,8 @@ bool array_is_integer(const array *a); /* of any width; a bool is none */
 int64_t array_integer(const array *a, int64_t flat);
 bool array_set_integer(array *a, int64_t flat, int64_t x); /* false: the type does not hold it */
 int64_t array_count(const array *a);
+/* The DLTensor of an array, with pointers into this very array; NULL: it has no elements. */
+const DLTensor *array_tensor(const array *a);
 
 /* Reads an array, and checks everything in the file. The stream must be seekable, and is read to its end;
  * `name` is for messages. */
@@ -116,7 +118,7 @@ typedef struct cli_problem {
   luattn_spec_info info;
   int batch, heads, heads_kv, q_len, kv_len, dim,
       dim_v;               /* packed: the number of sequences, and the totals of their rows */
-  luattn_batch *sequences; /* packed sequences (sequences.h); NULL: entries of equal lengths */
+  luattn_batch *sequences; /* packed sequences (sequence_ends.h); NULL: entries of equal lengths */
   array ends[2];           /* int32: 0 and where each ends, of q and of k */
   int longest[2];
   luattn_dtype dtype;
@@ -146,7 +148,9 @@ void problem_free(cli_problem *p);
 /* "B1 H2/2 Sq256 Skv256 D64 Dv64": its sizes, and how many of 256 weights dropout drops. */
 const char *problem_text(const cli_problem *p, char text[128]);
 
-/* The outputs of a pass. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
+/* ---- result.c: what a pass writes, and its arguments ---- */
+
+/* Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
 typedef struct cli_result {
   array o, lse, saved, weights /* those of V, if asked for */, dq, dk, dv, input_grad[12], scalar_grads;
 } cli_result;

@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/gpu.h"
-#include "cli/sequences.h"
+#include "cli/one_sequence.h"
 
 /* Leaves the last batch entry out of what there is already. */
 static void drop_last_entry(cli_problem *p) {

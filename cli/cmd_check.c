@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "cli/check.h"
-#include "cli/sequences.h"
 
 /* Warns if the mask keeps few scores of random inputs, or none: zeros agree with zeros. */
 static luattn_status print_kept(const cli_problem *p, luattn_error *err) {

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "cli/sequences.h"
+#include "cli/packed_cpu.h"
 
 static double now_ms(void) {
   struct timespec t;
@@ -83,7 +83,7 @@ static luattn_status show_all(const cli_options *o, const cli_problem *p, const 
 
 static luattn_status run_cpu(const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
   cli_binding bind;
-  if (p->sequences != NULL) return sequences_run_cpu(p, backward, r, err);
+  if (p->sequences != NULL) return packed_run_cpu(p, backward, r, err);
   const luattn_args args = problem_args(p, r, backward, &bind);
   if (r->weights.storage == NULL) {
     TRY(luattn_cpu_forward(p->spec, &args, err));

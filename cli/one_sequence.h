@@ -1,6 +1,6 @@
-/* sequences.h: each of a problem's packed sequences as a problem of its own. */
-#ifndef LUATTN_CLI_SEQUENCES_H
-#define LUATTN_CLI_SEQUENCES_H
+/* one_sequence.h: each of a problem's packed sequences as a problem of its own. */
+#ifndef LUATTN_CLI_ONE_SEQUENCE_H
+#define LUATTN_CLI_ONE_SEQUENCE_H
 
 #include "cli/cli.h"
 
@@ -11,8 +11,5 @@ bool sequence_is_empty(const cli_problem *p, int i);
 /* Puts the results of a sequence to its rows in `all`, and adds those that sequences share; as_squares: they are roots
  * of sums of squares. What either lacks is left out. */
 void sequence_put(const cli_problem *p, int i, const cli_result *one, bool as_squares, cli_result *all);
-
-/* Both passes over packed sequences in double precision, by an engine of the CPU; r's arrays are float64. */
-luattn_status sequences_run_cpu(const cli_problem *p, bool backward, cli_result *r, luattn_error *err);
 
 #endif
