@@ -61,6 +61,11 @@ def of_sums(s, keep, x):
     return torch.where(keep, s.sigmoid(), 0.0) * torch.sin(x + b) / (1 + a * a)
 
 
+def of_one_number(s, keep, x):
+    p = s.sigmoid()
+    return torch.where(keep, p, 0.0) / (1 + (x * total(p, keep) - 3 * total(p * p * s, keep)) ** 2)
+
+
 def peak(s, keep, x):
     return torch.where(keep, s, 0.0) / torch.where(keep, s.abs(), 0.0).amax(-1, keepdim=True).clamp(min=1)
 
@@ -91,6 +96,10 @@ FUNCTIONS = {  # the state at its start, a step, what the epilogue returns, weig
     "two starts": ("x = 0.2, y = 1", "return sigmoid(s), { x = max(r.x, reduce_max(s)), y = max(r.y, reduce_max(s)) }, 1", "o / (r.x + 2 * r.y * r.y)", starts),
     "two starts, the higher first": ("y = 1, x = 0.2", "return sigmoid(s), { x = max(r.x, reduce_max(s)), y = max(r.y, reduce_max(s)) }, 1",
                                      "o / (r.x + 2 * r.y * r.y)", starts),
+    "a sum times x": ("a = 2", "local p = sigmoid(s) return p, { a = r.a + x * reduce_sum(p) }, 1", "o / (1 + r.a * r.a)",
+                      sigmoid_of(lambda l, x: 1 / (1 + (2 + x * l) ** 2))),
+    "two sums in one number": ("a = 0", "local p = sigmoid(s) return p, { a = r.a + x * reduce_sum(p) - 3 * reduce_sum(p * p * s) }, 1",
+                               "o / (1 + r.a * r.a)", of_one_number),
     "the largest magnitude": ("m = 1", "return s, { m = max(r.m, reduce_max(abs(s))) }, 1", "o / r.m", peak),
 }
 MASKS = {"none": ("true", lambda q, k: torch.ones(q, k, dtype=torch.bool)),
@@ -150,6 +159,18 @@ class Passes(unittest.TestCase):
                 for q_len, kv_len in ((1, 1), (5, 3), (70, 150)):
                     self.compare(name, mask, q_len, kv_len, size=1.5)
 
+    def test_sums_times_nothing(self):
+        """The slope by x is a sum that the row's number does not hold where x is 0."""
+        torch.manual_seed(9)
+        for name in ("a sum times x", "two sums in one number"):
+            t = self.given(5, 30, batch=1)
+            t[4] = torch.zeros((), dtype=torch.float64, requires_grad=True)
+            dout = torch.randn(*t[0].shape, dtype=torch.float64)
+            grad = lambda y: torch.autograd.grad((y * dout).sum(), t)
+            got = grad(luattn.attention(spec_of(name))(*t[:3], bias=t[3], x=t[4]))
+            self.check(f"{name}, x = 0", got, grad(reference(name, *t, torch.ones(5, 30, dtype=torch.bool))))
+            self.assertGreater(got[4].abs().item(), 1e-6)
+
     def test_long_rows(self):
         torch.manual_seed(2)
         for name in FUNCTIONS:
@@ -169,7 +190,7 @@ class Passes(unittest.TestCase):
     def test_scores_of_minus_infinity(self):
         """A score of -inf has no part in a pass where its weight is 0."""
         torch.manual_seed(8)
-        for name in FUNCTIONS.keys() - {"softpick", "moments", "two sums", "the largest magnitude"}:  # in whose sums it has one
+        for name in FUNCTIONS.keys() - {"softpick", "moments", "two sums", "two sums in one number", "the largest magnitude"}:  # in whose sums it has one
             t = self.given(9, 20)
             far = torch.arange(9)[:, None] * 7 + torch.arange(20) * 3
             dout = torch.randn(*t[0].shape, dtype=torch.float64)

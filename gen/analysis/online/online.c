@@ -243,24 +243,54 @@ static luattn_status find_adjoints(derivation *d, const ir_ref *leaf, int num_le
   return status == LUATTN_NO_MEMORY ? derivation_no_memory(d) : status;
 }
 
-static luattn_status recover_all(derivation *d, online_grad *out) {
-  ir_ref root[RECOVER_MAX_ROOTS];
+/* What is computed for an element, which passes take: what of the row it reads has to be kept by forward. */
+static int element_roots(derivation *d, ir_ref **at) {
   int n = 0;
-  root[n++] = out->prob;
-  root[n++] = out->ds;
-  for (int i = 0; i < d->num_passes; i++) root[n++] = d->pass[i].weight, root[n++] = d->pass[i].factor;
-  for (int i = 0; i < d->num_sums; i++) root[n++] = d->sum[i].of;
-  for (int i = 0; i < out->rows.count; i++) root[n++] = out->rows.term[i].value;
-  for (int i = 0; i < out->elements.count; i++) root[n++] = out->elements.term[i].value;
-  TRY(recover_rows(d, root, n));
-  n = 0;
-  out->prob = root[n++];
-  out->ds = root[n++];
+  for (int i = 0; i < d->num_passes; i++) at[n++] = &d->pass[i].weight;
+  for (int i = 0; i < d->num_sums; i++) at[n++] = &d->sum[i].of;
+  return n;
+}
+
+/* What may read a pass's sums, too. */
+static int other_roots(derivation *d, online_grad *out, ir_ref **at) {
+  int n = 0;
+  at[n++] = &out->prob;
+  at[n++] = &out->ds;
+  for (int i = 0; i < d->num_passes; i++) at[n++] = &d->pass[i].factor;
+  for (int i = 0; i < out->rows.count; i++) at[n++] = &out->rows.term[i].value;
+  for (int i = 0; i < out->elements.count; i++) at[n++] = &out->elements.term[i].value;
+  return n;
+}
+
+/* Sums R_k, which no row scalar holds, again, by a pass. */
+static luattn_status sum_again(derivation *d, online_grad *out, int k) {
+  ir *g = d->g;
+  ir_ref *at[RECOVER_MAX_ROOTS];
+  const ir_ref zero = ir_real(g, 0);
+  bool possible = !d->elements_only;
+  for (int i = element_roots(d, at); i-- > 0;) possible &= ir_substitute(g, *at[i], &d->red[k], &zero, 1) == *at[i];
+  const ir_ref sum = possible ? row_pass_sum(d, k) : IR_NONE;
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  if (sum == IR_NONE) return recover_refuse(d, k);
+  for (int i = other_roots(d, out, at); i-- > 0;)
+    if (*at[i] != IR_NONE) *at[i] = ir_substitute(g, *at[i], &d->red[k], &sum, 1);
+  return LUATTN_OK;
+}
+
+static luattn_status recover_all(derivation *d, online_grad *out) {
+  for (int k = 0; k >= 0;) {
+    ir_ref *at[RECOVER_MAX_ROOTS], root[RECOVER_MAX_ROOTS];
+    int n = element_roots(d, at);
+    n += other_roots(d, out, at + n);
+    for (int i = 0; i < n; i++) root[i] = *at[i];
+    k = recover_rows(d, root, n);
+    if (derivation_failed(d)) return derivation_no_memory(d);
+    for (int i = 0; i < n; i++) *at[i] = root[i];
+    if (k >= 0) TRY(sum_again(d, out, k));
+  }
   out->num_passes = d->num_passes, out->num_sums = d->num_sums;
-  for (int i = 0; i < d->num_passes; i++) out->pass[i].weight = root[n++], out->pass[i].factor = root[n++];
-  for (int i = 0; i < d->num_sums; i++) out->sum[i] = d->sum[i], out->sum[i].of = root[n++];
-  for (int i = 0; i < out->rows.count; i++) out->rows.term[i].value = root[n++];
-  for (int i = 0; i < out->elements.count; i++) out->elements.term[i].value = root[n++];
+  for (int i = 0; i < d->num_passes; i++) out->pass[i] = d->pass[i];
+  for (int i = 0; i < d->num_sums; i++) out->sum[i] = d->sum[i];
   return LUATTN_OK;
 }
 

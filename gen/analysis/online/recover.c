@@ -49,7 +49,7 @@ static ir_ref match_reduction(derivation *d, int k) {
   return IR_NONE;
 }
 
-/* R_k where a state is a + R_k: R_k = state - a. IR_NONE if there is none. */
+/* R_k where a state is a + c R_k, c a number: R_k = (state - a) / c. IR_NONE if there is none. */
 static ir_ref solve_reduction(derivation *d, const renaming *names, int k) {
   ir *g = d->g;
   const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0);
@@ -58,12 +58,13 @@ static ir_ref solve_reduction(derivation *d, const renaming *names, int k) {
     ir_grad(g, &d->next[i], &one, 1, &d->red[k], &slope, 1);
     derivation_simplify(d, &slope, 1);
     double c = 0;
-    if (slope == IR_NONE || !ir_is_const(g, slope, &c) || c != 1) continue;
+    if (slope == IR_NONE || !ir_is_const(g, slope, &c) || c == 0) continue;
     ir_ref rest = ir_substitute(g, d->next[i], &d->red[k], &zero, 1);
     rest = ir_substitute(g, rest, names->from, names->to, names->count);
     derivation_simplify(d, &rest, 1);
     if (ir_uses(g, rest, VAR_RED)) continue;
-    return ir_op2(g, IR_SUB, ir_variable(g, VAR_STATE, (uint32_t)i), rest);
+    const ir_ref times = ir_op2(g, IR_SUB, ir_variable(g, VAR_STATE, (uint32_t)i), rest);
+    return c == 1 ? times : ir_op2(g, IR_DIV, times, ir_real(g, c));
   }
   return IR_NONE;
 }
@@ -104,7 +105,7 @@ static ir_ref conditional_reduction(derivation *d, const ir_ref *roots, int n, i
   return IR_NONE;
 }
 
-luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
+int recover_rows(derivation *d, ir_ref *roots, int n) {
   ir *g = d->g;
   renaming names = {.count = 0}, solved = {.count = 0};
   named_rows(d, &names);
@@ -121,15 +122,16 @@ luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
   for (int i = 0; i < n; i++) {
     if (roots[i] != IR_NONE) roots[i] = ir_substitute(g, roots[i], solved.from, solved.to, solved.count);
   }
-  if (derivation_failed(d)) return derivation_no_memory(d);
-  for (int k = 0; k < d->num_red; k++) {
-    if (!any_uses(d, roots, n, k)) continue;
-    return luattn_fail(d->err, LUATTN_UNSUPPORTED,
-                       "%s: online_func '%s': runs forward only, as backward needs the value of a reduction "
-                       "(%s) that no row "
-                       "scalar holds; keep it in a "
-                       "row scalar of its own, or give forward and backward",
-                       d->t->file, d->o->name, reduction_name(d, k));
-  }
-  return LUATTN_OK;
+  for (int k = 0; k < d->num_red && !derivation_failed(d); k++)
+    if (any_uses(d, roots, n, k)) return k;
+  return -1;
+}
+
+luattn_status recover_refuse(derivation *d, int k) {
+  return luattn_fail(d->err, LUATTN_UNSUPPORTED,
+                     "%s: online_func '%s': runs forward only, as backward needs the value of a reduction "
+                     "(%s) that no row "
+                     "scalar holds; keep it in a "
+                     "row scalar of its own, or give forward and backward",
+                     d->t->file, d->o->name, reduction_name(d, k));
 }

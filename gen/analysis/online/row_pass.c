@@ -211,6 +211,15 @@ static void number_sums(derivation *d) {
     d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);
 }
 
+ir_ref row_pass_sum(derivation *d, int k) {
+  const ir_ref zero = ir_real(d->g, 0), one = ir_real(d->g, 1);
+  if (d->step.kind[k] != IR_REDUCE_SUM || !has_room(d, PASS_SUM)) return IR_NONE;
+  if (d->num_passes == 0) d->pass[d->num_passes++] = (derived_pass){zero, one};
+  d->sum[d->num_sums++] = (derived_sum){.kind = PASS_SUM, .of = d->term[k]};
+  text_add(d->how, "; %s is held by no row scalar: it takes a row pass", reduction_name(d, k));
+  return ir_variable(d->g, VAR_PASS, (uint32_t)(d->num_passes + d->num_sums - 1));
+}
+
 luattn_status row_pass_take(derivation *d, const wanted_adjoints *want) {
   taker *t = arena_new(d->a, sizeof *t);
   if (t == NULL) return derivation_no_memory(d);

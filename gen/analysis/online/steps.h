@@ -50,9 +50,13 @@ luattn_status remedy_refuse(derivation *d, int k, const char *why);
 
 /* row_pass.c: finds d->adjoint of all live reductions, and the passes and sums that they read. */
 luattn_status row_pass_take(derivation *d, const wanted_adjoints *want);
+/* R_k, a sum, as a sum of a pass. IR_NONE: there is no room. */
+ir_ref row_pass_sum(derivation *d, int k);
 
-/* recover.c: replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */
+/* recover.c: replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). Returns the first reduction that none
+ * of these gives; -1: all are replaced, or out of memory. */
 #define RECOVER_MAX_ROOTS (2 + 2 * DERIVED_MAX_TERMS + 2 * DERIVED_MAX_PASSES + DERIVED_MAX_SUMS)
-luattn_status recover_rows(derivation *d, ir_ref *roots, int n);
+int recover_rows(derivation *d, ir_ref *roots, int n);
+luattn_status recover_refuse(derivation *d, int k);
 
 #endif

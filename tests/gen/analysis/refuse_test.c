@@ -137,8 +137,7 @@ static void test_takes_a_pass(void **state) {
   fixture_close(&f);
 }
 
-/* RetNet's normaliser with the sum not saved: backward needs c if c > 1, and r = max(c, 1) does not determine
- * c there. */
+/* A row scalar from which no rule recovers a sum: a pass sums it again, but for a backward that the spec gives. */
 static void test_lost_reduction(void **state) {
   (void)state;
   fixture f;
@@ -155,8 +154,16 @@ static void test_lost_reduction(void **state) {
   derived_spec d;
   luattn_error err;
   assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
-  /* Keeps log(1 + c) in place of c: no rule recovers a sum from such a state. */
-  o->next[0] = OP1(LOG, OP2(ADD, OP1(EXP, r), OP1(REDUCE_SUM, a)));
+  assert_int_equal(d.num_sums, 0);
+  o->next[0] = OP1(LOG, OP2(ADD, OP1(EXP, r), OP1(REDUCE_SUM, a))); /* log(1 + c) in place of c */
+  assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
+  assert_int_equal(d.num_passes, 1);
+  assert_int_equal(d.num_sums, 1);
+  o->final[0] = r;
+  o->final_name[0] = "lse";
+  o->num_final = 1;
+  o->lse = 0;
+  o->backward = OP2(MUL, VAR(VAR_DP), VAR(VAR_P));
   expect_forward_only(&f,
                       (const char *[]){"that no row scalar holds", "reduce_sum in 'r'", "row scalar of its own", NULL});
   fixture_close(&f);

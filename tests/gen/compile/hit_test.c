@@ -147,7 +147,7 @@ static void test_lengths(void **state) {
 static void test_said_of_this_run(void **state) {
   (void)state;
   char source[2048];
-  FILE *f = fopen(EXAMPLES "/../tests/specs/forward_only/hidden_sum.lua", "rb");
+  FILE *f = fopen(EXAMPLES "/../tests/specs/forward_only/gate_of_sum.lua", "rb");
   assert_non_null(f);
   const size_t size = fread(source, 1, sizeof source, f);
   assert_true(size > 0 && size < sizeof source);

@@ -1,5 +1,4 @@
--- sigmoid(score) over a power of its sum, of which a row keeps sum / (1 + sum): backward needs the sum, which no rule makes of that, so
--- forward only.
+-- sigmoid(score) over a power of its sum, of which a row keeps sum / (1 + sum): backward sums it again, by a row pass.
 local function sum_of(rowscales) return rowscales.share / (1 - rowscales.share) end
 
 return attention {
