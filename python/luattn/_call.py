@@ -1,6 +1,7 @@
 """luattn_args of one call, filled from tensors of any library. The one place that knows how arguments are laid out."""
 
 import ctypes
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,13 @@ class Tensors:
     def __del__(self, kept: dict[int, Any] = KEPT) -> None:
         for at in self.at:
             kept.pop(at, None)
+
+
+@functools.cache  # an import in each call takes its time
+def _of_batches() -> tuple[Any, Any]:
+    from .batch import bits_of, splits_of
+
+    return bits_of, splits_of
 
 
 class Frame:
@@ -215,8 +223,7 @@ class Frame:
 
     def share_batch(self, given: Mapping[str, Any]) -> bool:
         """Takes what the luattn.Batch of a call has for it. False: nothing, and the call opens a luattn_batch of its own."""
-        from .batch import bits_of, splits_of
-
+        bits_of, splits_of = _of_batches()
         made: Any
         token = given["batch"]
         if is_paged(given):

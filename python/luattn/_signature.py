@@ -177,7 +177,7 @@ def remember(
         signature = None
     else:
         signature = _made(spec, backward, named, fill, made, given, sources)
-    if known is not None and signature is not None:  # all of its frames are in use
+    if known is not None and signature is not None and not known.frames:  # all are in use
         known.frames += signature.frames
         return
     if signature is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _torch
+from . import _kvcache, _torch
 from ._arguments import Arguments, take
 from ._scale import check_scale
 from ._spec import Spec, spec_of
@@ -419,18 +419,17 @@ def flash_attn_with_kvcache(
     attention_chunk, a query sees the keys of its chunk of so many positions. Its pack_gqa, sm_margin, scheduler_metadata and a rotary_seqlens that is
     cache_seqlens change nothing here; its other arguments are refused.
     """
-    from ._kvcache import check_flash_attn_3, known_call, run
-
-    check_flash_attn_3(of_flash_attn_3, cache_seqlens)
+    if of_flash_attn_3:
+        _kvcache.check_flash_attn_3(of_flash_attn_3, cache_seqlens)
     given = _Cache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes, cu_seqlens_q,
         cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse, max_seqlen_q,
         attention_chunk,
     )  # fmt: skip
-    known = known_call(given)
+    known = _kvcache.known_call(given)
     found: Any = known and known.run(k)
     if found is None:
-        found = run(_Cache(*_OF_CACHE.take("flash_attn_with_kvcache", *given)), known)
+        found = _kvcache.run(_Cache(*_OF_CACHE.take("flash_attn_with_kvcache", *given)), known)
     return tuple(found) if return_softmax_lse else found[0]
 
 

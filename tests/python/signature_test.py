@@ -1,6 +1,7 @@
 """signature_test.py: calls like one before give what the first way gives, are refused as before, keep no tensor, and share no frame at one time."""
 
 import contextlib
+import ctypes
 import gc
 import threading
 import unittest
@@ -10,7 +11,9 @@ from unittest import mock
 from with_torch import torch  # exits without torch, so first
 
 import luattn
-from luattn import _call, _signature, flash_attn
+from luattn import _call, _library, _signature, _tensors, flash_attn
+from luattn import _capi as capi
+from luattn.batch import Splits
 
 SPEC = """return attention {
   inputs = { bias = { axes = {"h"}, dtype = "any", grad = true } }, scalars = { slope = 0.5 },
@@ -252,6 +255,24 @@ class Lifetimes(unittest.TestCase):
             self.assertTrue(torch.equal(attention(q, k, v), want))
         self.assertEqual([*attention._spec.signatures.values()], [None])
         self.assertTrue(torch.equal(attention(q, k, v), want))
+
+    def test_a_batch_with_and_without_a_list(self):
+        """A signature whose first call shared what a luattn.Batch has: others open a batch of their own, and no frames pile up."""
+        attention, batch = luattn.attention("return attention { block_mask = causal()    }"), luattn.Batch()
+        q, k, v = qkv(2, 1, 32)
+        given = {"seqused_k": int32(5, 20)}
+        want = attention(q, k, v, **given)
+        handle = ctypes.c_void_p()
+        used = capi.DLTensor()
+        _tensors.fill(given["seqused_k"], ctypes.addressof(used))
+        options = capi.BatchOptions(struct_size=ctypes.sizeof(capi.BatchOptions), seqused_k=ctypes.addressof(used))
+        _library.call("luattn_batch_open", ctypes.byref(options), ctypes.byref(handle))
+        made = Splits(handle.value, None, given)
+        for has_list in (True, False, False, True, False):
+            batch._splits = {attention._spec: made} if has_list else {}
+            self.assertTrue(torch.equal(attention(q, k, v, **given, batch=batch), want))
+        *_, known = attention._spec.signatures.values()
+        self.assertEqual((len(known.frames), known.opens_batch), (1, True))
 
     def test_a_batch_of_the_call_is_closed(self):
         opened, closed, lib = [], [], _call.lib
