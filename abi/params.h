@@ -17,8 +17,9 @@
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward, or a tile of rows of a decode kernel */
 #define LUATTN_SPLIT_KEYS \
   2048 /* keys of a block of a deterministic decode kernel, unless that is more than LUATTN_MAX_SPLITS blocks */
-#define LUATTN_TABLE_SIZES 3 /* sizes of tiles that a tile table has: abi/workspace.h */
-#define LUATTN_MAX_STATS 8   /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
+#define LUATTN_SPLIT_PLACES 128 /* entries from whose lengths blocks find their items; more take too long */
+#define LUATTN_TABLE_SIZES 3    /* sizes of tiles that a tile table has: abi/workspace.h */
+#define LUATTN_MAX_STATS 8      /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
 typedef struct LuattnTensor {
@@ -315,7 +316,7 @@ typedef struct LuattnTileSplits {
 } LuattnTileSplits;
 typedef struct LuattnSplitList {
   LuattnSplitItem *items; /* [1 + most_items]; the first one's `entry` is the number of those behind it. null: there is
-                           * no list, and each tile has LuattnSplits.count blocks */
+                           * no list, and each tile has LuattnSplits.count blocks unless in_place */
   LuattnTileSplits *of_tile; /* [batch][tiles] */
   unsigned most_items,
       most_parts; /* most_parts: blocks of a head that share tiles with others; with a list, LuattnSplits.count */
@@ -325,7 +326,8 @@ typedef struct LuattnSplitList {
   /* What luattn_split_list weighs up, in keys of a head that memory delivers meanwhile: `resident` blocks run at once
    * on so many multiprocessors, a round of them has to start and end, and a part has to be written and read. */
   float resident, multiprocessors, start, part;
-  int unused;
+  int in_place; /* with items null: blocks find their items from the lengths of so many entries (work/split_places.cuh), and
+                 * the first of a tile writes of_tile; 0: they do not */
 } LuattnSplitList;
 
 /* New rows of a cache's keys (0) and values (1), for luattn_append: row i of entry b becomes its position seqused_k[b]

@@ -1,5 +1,7 @@
 #include "gen/plan/plan.h"
 
+#include "abi/params.h"
+
 #include <string.h>
 
 #include "abi/kernel_facts.h"
@@ -290,6 +292,12 @@ static void add_entry(plan *p, const char *name, luattn_role role, int threads, 
       (plan_entry){name, role, threads, shared, tile > 0 ? tile : p->tile_m, tile > 0 ? tile : p->tile_n};
 }
 
+/* tile_n: from the lengths of how many entries blocks find their places without a list; 1, of earlier images: of none. */
+static void add_split_list(plan *p) {
+  add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
+  p->entry[p->num_entries - 1].tile_n = LUATTN_SPLIT_PLACES;
+}
+
 static void add_main(plan *p, const char *name, luattn_role role, const plan_rows *rows) {
   add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, rows));
 }
@@ -353,7 +361,9 @@ static const char *explain_list(const plan *p) {
   if (p->deterministic)
     return "splits: luattn_split_list cuts each entry into blocks of 2048 keys, or 64 blocks, by its own length "
            "alone\n";
-  return "splits: as many for each entry, or a batch's list of blocks of about as many keys (luattn_split_list)\n";
+  return "splits: blocks of about as many keys, by the lengths of up to 128 entries, or by a batch's list "
+         "(luattn_split_list); as many "
+         "for each entry where calls are short or have more entries\n";
 }
 
 /* How kernels read keys in pages. */
@@ -380,8 +390,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   }
   if (p->packed && !p->pages && p->family->lists_tiles)
     add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);
-  if (p->family->merges && (p->packed || p->pages))
-    add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
+  if (p->family->merges && (p->packed || p->pages)) add_split_list(p);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
   if (p->pages) {

@@ -1,6 +1,7 @@
 #include "runtime/parts/split_list.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "common/call/batch.h"
 #include "common/call/kernel_time.h"
@@ -16,6 +17,12 @@ enum { DECODE_HALF = 113 * 1024 };
 
 /* Blocks that share a tile with others, for each that runs at once. */
 enum { PARTS_RESIDENT = 8 };
+
+/* Blocks find their places from a predicted time on for entries that are all as long as the longest, in microseconds;
+ * beside one for each tile there are as many as run at once for each PLACES_ROUND of it, at most PLACES_ROUNDS. Blocks
+ * for which there is no item start and end in a microsecond. */
+static const double places_least = 14, places_round = 40;
+enum { PLACES_ROUNDS = 4 };
 
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -37,22 +44,26 @@ static int64_t splits_alone(int64_t keys) {
   return splits < 1 ? 1 : least_of(splits, LUATTN_MAX_SPLITS);
 }
 
-/* Packed sequences have their total of keys; lengths of entries are not known. */
-static int best_splits(const args_call *c, const LuattnParams *p) {
+/* Packed sequences have their total of keys; lengths of entries are not known. Of some entries. */
+static decode_sizes sizes_of(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
   const bool totals = m->packed && !m->paged;
+  return (decode_sizes){.tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) *
+                                 p->shape.heads_kv * p->shape.batch,
+                        .keys = totals ? (double)c->args->k->shape[0] / p->shape.batch : (double)p->shape.kv_len,
+                        .longest = p->shape.kv_len,
+                        .tile_m = (int)main->tile_m,
+                        .tile_n = (int)main->tile_n,
+                        .head_dim = (int)m->head_dim,
+                        .head_dim_v = (int)m->head_dim_v,
+                        .multiprocessors = c->multiprocessors,
+                        .blocks_each = blocks_each(main)};
+}
+
+static int best_splits(const args_call *c, const LuattnParams *p) {
   if (p->shape.batch == 0) return 1;
-  const decode_sizes sizes = {.tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) *
-                                       p->shape.heads_kv * p->shape.batch,
-                              .keys = totals ? (double)c->args->k->shape[0] / p->shape.batch : (double)p->shape.kv_len,
-                              .longest = p->shape.kv_len,
-                              .tile_m = (int)main->tile_m,
-                              .tile_n = (int)main->tile_n,
-                              .head_dim = (int)m->head_dim,
-                              .head_dim_v = (int)m->head_dim_v,
-                              .multiprocessors = c->multiprocessors,
-                              .blocks_each = blocks_each(main)};
+  const decode_sizes sizes = sizes_of(c, p);
   return decode_best_splits(&sizes);
 }
 
@@ -70,10 +81,18 @@ static bool holds_list(const args_call *c) {
   return batch != NULL && batch->splits.memory != NULL && batch->splits.device == c->device;
 }
 
-static bool pays(const args_call *c, const LuattnParams *p) {
-  const image_manifest *m = c->info;
-  if (!split_list_of(m) || c->args->num_splits != 0 || p->shape.batch == 0 || p->shape.q_len == 0) return false;
-  return m->deterministic || holds_list(c);
+/* Whether the call may share keys by its entries' lengths. */
+static bool may_list(const args_call *c, const LuattnParams *p) {
+  return split_list_of(c->info) && c->args->num_splits == 0 && p->shape.batch > 0 && p->shape.q_len > 0;
+}
+
+/* How many rounds of blocks the call has room for beside one a tile, where blocks find their places; 0: they do not. */
+static double rounds_in_place(const args_call *c, const LuattnParams *p) {
+  const manifest_entry *list = sizes_entry(c->info, LUATTN_ROLE_SPLIT_LIST);
+  if (c->info->deterministic || list->tile_n <= 1 || p->shape.batch > (int)list->tile_n) return 0;
+  const decode_sizes sizes = sizes_of(c, p);
+  const double time = decode_time(&sizes, decode_best_splits(&sizes));
+  return time < places_least ? 0 : time < places_round ? 1 : fmin(time / places_round, PLACES_ROUNDS);
 }
 
 /* Tiles of rows of all entries, and how many of a head's blocks may share one. */
@@ -168,12 +187,30 @@ static luattn_status take_from_batch(const args_call *c, const LuattnParams *p, 
   return LUATTN_OK;
 }
 
-/* The list comes from the batch, or is made in the workspace. */
+/* No list, but memory for what the first block of each tile finds. */
+static luattn_status take_places(const args_call *c, double rounds, prepared *to) {
+  const LuattnParams *p = &to->all.dense;
+  LuattnSplitList *const list = &to->all.list;
+  const manifest_entry *main = sizes_entry(c->info, LUATTN_ROLE_FORWARD);
+  TRY(find_sizes(c, p, list));
+  const int64_t all = all_tiles(c, p, main->tile_m, list->tiles),
+                more = max_of((int64_t)(rounds * blocks_resident(c, main)) / p->shape.heads_kv, 1);
+  list->most_items = list->most_parts = (unsigned)least_of(all + more, list->most_items);
+  list->in_place = p->shape.batch;
+  list->of_tile = room_take(&to->room, sizeof *list->of_tile, list->tiles, p->shape.batch, 1, 1);
+  return LUATTN_OK;
+}
+
+/* The list comes from the batch, or is made in the workspace, or blocks do without it. */
 static luattn_status take_list(const args_call *c, prepared *to) {
   const LuattnParams *p = &to->all.dense;
   LuattnSplitList *const list = &to->all.list;
   bool found;
-  to->has_list = pays(c, p);
+  if (!may_list(c, p)) return LUATTN_OK;
+  const bool in_batch = holds_list(c);
+  const double rounds = in_batch ? 0 : rounds_in_place(c, p);
+  to->has_list = in_batch || rounds > 0 || c->info->deterministic;
+  if (rounds > 0) return take_places(c, rounds, to);
   if (!to->has_list) return LUATTN_OK;
   TRY(find_sizes(c, p, list));
   TRY(take_from_batch(c, p, list, &found));
@@ -294,7 +331,7 @@ static luattn_status make_again(const luattn_kernel *kernel, const args_call *c,
 
 luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_stream stream) {
   LuattnSplitList unplaced = p->all.list;
-  if (!p->has_list || p->makes_list || !check_asked()) return LUATTN_OK;
+  if (!p->has_list || p->makes_list || p->all.list.in_place > 0 || !check_asked()) return LUATTN_OK;
   const size_t compared = (size_t)tiles_of(p) * sizeof *unplaced.of_tile, size = place(&p->all.dense, 0, &unplaced);
   const ahead_part part = {.what = "a list of splits",
                            .have = p->all.list.of_tile,

@@ -8,7 +8,8 @@
 
 /* A launch takes its blocks from a list where a decode kernel is of packed sequences or of keys in pages, unless
  * num_splits is given. A deterministic one always does, another one if the batch holds a list: making one takes longer
- * than a layer gains. Without a list, a deterministic kernel's number of splits depends on kv_len alone. Errors:
+ * than a layer gains. Without it, blocks of few entries find their places in the lengths themselves
+ * (templates/work/split_places.cuh), where the call is long enough. Errors:
  * LUATTN_INVALID (too many blocks; num_splits; the batch's list was made for another call, and which). */
 part_take split_list_take;
 

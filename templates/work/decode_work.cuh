@@ -3,6 +3,7 @@
 #pragma once
 #include "work/sequence.cuh"
 #include "work/split_list.cuh"
+#include "work/split_places.cuh"
 #include "work/tile_walk.cuh"
 
 // A row of a tile: its query, clamped to the last one, and its query head.
@@ -24,7 +25,7 @@ struct DecodeBlock {
     if constexpr (may_be_listed) {
       const SplitList list(p);
       if (list.known()) {
-        const SplitList::Block mine = list.block();
+        const SplitList::Block mine = list.in_place() ? find_split_place<Sequence, TileM>(p, list) : list.block();
         first_row = int(mine.item.tile) * TileM, split = mine.split(), splits = mine.splits();
         h_kv = mine.h_kv, b = int(mine.item.entry), first_part = mine.item.first;
         return;

@@ -1,6 +1,6 @@
-// work/split_list.cuh: the blocks of a decode kernel whose entries differ in length (LuattnSplitList, which
-// luattn_split_list writes). A block knows from one read which rows and which part of their keys it has, and that there
-// is none for a number past the last one.
+// work/split_list.cuh: the blocks of a decode kernel whose entries differ in length (LuattnSplitList). A block knows from
+// one read of the list that luattn_split_list wrote which rows and which part of their keys it has, and that there is
+// none for a number past the last one; without a list it finds that in the lengths (work/split_places.cuh).
 #pragma once
 #include "abi/workspace.h"
 #include "ops/hook_types.cuh"
@@ -10,12 +10,30 @@ struct PartRow {
   i64 rows, row;
 };
 
+// An entry's keys and tiles of rows.
+struct EntryTiles {
+  int keys, tiles;
+};
+
+// How the tiles of an entry are cut.
+struct EntrySplits {
+  int splits, keys;  // of a tile; of a block, at most
+  u32 items, parts;  // blocks of all tiles; those that share a tile with others
+  __device__ __forceinline__ EntrySplits(const EntryTiles &e, int chunk) {
+    splits = e.keys <= chunk ? 1 : min_of(ceil_div(e.keys, chunk), LUATTN_MAX_SPLITS);
+    keys = ceil_div(e.keys, splits);
+    items = u32(e.tiles) * u32(splits);
+    parts = splits > 1 ? items : 0;
+  }
+};
+
 struct SplitList {
   const LuattnSplitList &list;
 
   __device__ __forceinline__ explicit SplitList(const LuattnParams &p)
       : list(static_cast<const LuattnSplitListParams &>(p).list) {}
-  __device__ __forceinline__ bool known() const { return list.items != nullptr; }
+  __device__ __forceinline__ bool known() const { return list.items != nullptr || list.in_place > 0; }
+  __device__ __forceinline__ bool in_place() const { return list.items == nullptr; }  // if it is known
 
   // The item of a block, and its kv head. Kv heads of an item lie side by side. No splits: the block has nothing to do.
   struct Block {

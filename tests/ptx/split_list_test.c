@@ -1,6 +1,7 @@
 /* split_list_test.c: decode kernels of entries that differ in length, whose blocks come from a list
  * (luattn_split_list), on the PTX machine. Entries of 0 to 2500 keys in pages or packed, with packed queries or not. O
- * and lse are compared with plain loops; a launch's list and a batch's give the same bits; the list must have each
+ * and lse are compared with plain loops; without a list blocks find their places in the lengths; a deterministic
+ * launch's list and a batch's give the same bits; the list must have each
  * split of each tile once, longer blocks first. A deterministic engine must give an entry the same bits among any
  * others. Then what luattn_batch_prepare_tiles refuses, lists of other calls, and of lengths that have changed.
  *
@@ -14,7 +15,7 @@
 #include "abi/params.h"
 #include "tests/ptx/arrays.h"
 
-enum { MOST = 12, HEADS = 8, HEADS_KV = 2, DIM = 64, PAGE = 16, QUERIES = 3, LONGEST = 9000 };
+enum { MOST = 70, ENTRIES = 12, HEADS = 8, HEADS_KV = 2, DIM = 64, PAGE = 16, QUERIES = 3, LONGEST = 9000 };
 enum { PAGED, PAGED_PACKED, PACKED, MODES }; /* keys in pages; with packed queries, too; both packed */
 static const char *const mode_name[] = {"pages", "pages and packed queries", "packed"};
 
@@ -239,16 +240,31 @@ static int prepare(luattn_engine *engine, luattn_spec *spec, problem *x, array *
   return failed;
 }
 
-static const int keys_of[MOST] = {2500, 3, 0, 64, 17, 1100, 250, 0, 90, 33, 1, 129},
-                 seeds_of[MOST] = {3, 2, 5, 1, 4, 7, 11, 10, 14, 3, 5, 6};
+static const int keys_of[ENTRIES] = {2500, 3, 0, 64, 17, 1100, 250, 0, 90, 33, 1, 129},
+                 seeds_of[ENTRIES] = {3, 2, 5, 1, 4, 7, 11, 10, 14, 3, 5, 6};
 
-/* A launch without a list, or with its own (a deterministic kernel's), and with a batch's. */
+/* Whether blocks find their places: a workspace for as many splits of each entry has another size. */
+static bool is_in_place(luattn_engine *engine, luattn_spec *spec, const problem *x, size_t own) {
+  luattn_args args = args_of(x);
+  bool other = true;
+  for (args.num_splits = 1; args.num_splits <= LUATTN_MAX_SPLITS; ++args.num_splits) {
+    size_t size;
+    need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
+    other = other && size != own;
+  }
+  return other;
+}
+
+/* A launch without a list, whose blocks find their places, or with its own (a deterministic kernel's), and with a
+ * batch's. */
 static int check_mode(luattn_engine *engine, luattn_spec *spec, kind k, int mode, bool deterministic) {
   problem x;
   array list;
-  draw_problem(&x, mode, k, MOST, keys_of, seeds_of);
+  draw_problem(&x, mode, k, ENTRIES, keys_of, seeds_of);
   const size_t own = run(engine, spec, &x), bytes = x.o.count * 2;
   int failed = check_rows(&x, "no list of the batch");
+  if (!deterministic && !is_in_place(engine, spec, &x, own))
+    fprintf(stderr, "FAILED: %s: as many splits for each entry\n", mode_name[mode]), ++failed;
   void *before = memcpy(malloc(bytes), x.o.host, bytes);
   failed += prepare(engine, spec, &x, &list) + check_list(&x, &list, 16, deterministic ? LUATTN_SPLIT_KEYS : 0);
   const size_t with = run(engine, spec, &x);
@@ -265,12 +281,25 @@ static int check_mode(luattn_engine *engine, luattn_spec *spec, kind k, int mode
   return failed;
 }
 
+/* Lanes look at 32 entries at once: of more, the long one is behind those. */
+static int check_many(luattn_engine *engine, luattn_spec *spec, kind k, int mode) {
+  problem x;
+  int keys[MOST], seeds[MOST];
+  for (int b = 0; b < MOST; ++b) keys[b] = b == 66 ? 900 : b * 7 % 40, seeds[b] = b;
+  draw_problem(&x, mode, k, MOST, keys, seeds);
+  const size_t own = run(engine, spec, &x);
+  const int failed = check_rows(&x, "many entries") + !is_in_place(engine, spec, &x, own);
+  if (failed > 0) fprintf(stderr, "FAILED: %s: many entries\n", mode_name[mode]);
+  drop_problem(&x);
+  return failed;
+}
+
 /* A call with other queries than the list was made for; and LUATTN_CHECK=1, when lengths have changed. */
 static int check_stale(luattn_engine *engine, luattn_spec *spec, kind k, int mode) {
   problem x;
   array list, workspace;
   size_t size;
-  draw_problem(&x, mode, k, MOST, keys_of, seeds_of);
+  draw_problem(&x, mode, k, ENTRIES, keys_of, seeds_of);
   int failed = prepare(engine, spec, &x, &list);
   luattn_args args = args_of(&x);
   if (mode == PAGED) {
@@ -375,7 +404,10 @@ int main(int argc, char **argv) {
       if (argc < 3 || (mode == PAGED_PACKED) == deterministic)
         failed += check_mode(engine, spec, k, mode, deterministic);
     for (int mode = 0; mode < 2 && !deterministic; ++mode) failed += check_stale(engine, spec, k, mode);
-    if (deterministic) failed += check_choice(engine, spec, k);
+    if (deterministic)
+      failed += check_choice(engine, spec, k);
+    else
+      failed += check_many(engine, spec, k, PAGED_PACKED);
     for (int mode = 0; mode < MODES; ++mode)
       if (deterministic ? mode == PACKED || argc < 3 : mode == PAGED && argc < 3)
         failed += check_invariance(engine, spec, k, mode, deterministic);

@@ -116,7 +116,8 @@ LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
     if (list.known()) {
       const int group = site.group(p), h_kv = site.kv_head(p), row = at * group + site.h - h_kv * group;
       const LuattnTileSplits tile = list.tile_of_row(site.b, row);
-      if (tile.count < 2) return;
+      // Where entries share rows, which cu_seqlens must not say, a tile may have no block that writes its count.
+      if (tile.count < 2 || tile.count > LUATTN_MAX_SPLITS || tile.first + tile.count > list.list.most_parts) return;
       MergeSplits<Spec, Config> merge(p, site, at, splits, list.part_row(tile.first, h_kv, row));
 #pragma unroll 1
       for (int first = 0; first < int(tile.count); first += 32)
