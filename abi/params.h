@@ -17,9 +17,9 @@
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward, or a tile of rows of a decode kernel */
 #define LUATTN_SPLIT_KEYS \
   2048 /* keys of a block of a deterministic decode kernel, unless that is more than LUATTN_MAX_SPLITS blocks */
-#define LUATTN_SPLIT_PLACES 128 /* entries from whose lengths blocks find their items; more take too long */
-#define LUATTN_TABLE_SIZES 3    /* sizes of tiles that a tile table has: abi/workspace.h */
-#define LUATTN_MAX_STATS 8      /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
+#define LUATTN_SPLIT_PLACES 32 /* entries from whose lengths blocks find their items: the lanes of a warp */
+#define LUATTN_TABLE_SIZES 3   /* sizes of tiles that a tile table has: abi/workspace.h */
+#define LUATTN_MAX_STATS 8     /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
 typedef struct LuattnTensor {

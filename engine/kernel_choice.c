@@ -6,7 +6,7 @@
 #include "engine/engine.h"
 
 /* A deterministic engine's choice, and so an entry's bits, must not depend on how many others there are. */
-enum { DETERMINISTIC_ENTRIES = 16 };
+enum { DETERMINISTIC_ENTRIES = 16, CHOICE_PLACES = 32 /* LUATTN_SPLIT_PLACES */ };
 
 /* The rows of a kv head, queries times its query heads, of the longest entry. */
 static double rows_of(const luattn_args *a) {
@@ -58,11 +58,16 @@ int choice_of_decode(const engine_place *at, luattn_pass pass, const luattn_args
   return kernel_takes_decode(&sizes) ? 2 : 0;
 }
 
-/* What a luattn_batch would change. */
-static const char *batch_means(const luattn_args *a, bool takes_decode) {
+/* What a luattn_batch would change (runtime/parts/split_list.h). */
+static const char *batch_means(const luattn_args *a, bool takes_decode, const forward_sizes *sizes) {
   if (!takes_decode || !(batch_is_packed(a->batch) || batch_is_paged(a->batch))) return "";
   if (a->batch->splits.memory != NULL) return "; its batch has a list of blocks by length";
-  return "; every entry has as many blocks: a list of blocks by length in its batch pays where lengths differ";
+  if (sizes->entries <= CHOICE_PLACES)
+    return "; blocks share the keys by their entries' lengths, unless the call is short, so a batch's list gains "
+           "little";
+  return "; every entry has as many blocks, unless the call is long: a list of blocks by length in its batch pays "
+         "where "
+         "lengths differ";
 }
 
 void choice_explain(const engine_place *at, luattn_pass pass, const luattn_args *args, bool takes_decode, char *text,
@@ -80,5 +85,5 @@ void choice_explain(const engine_place *at, luattn_pass pass, const luattn_args 
            "choice: the kernel for %s, %s: predicted %.0f us by the decode kernel (%.0f tiles of %d rows, %d splits), "
            "%.0f by the one for all lengths, of %.0f entries of up to %.0f keys on %d multiprocessors%s\n",
            takes_decode ? "few queries" : "all lengths", by, t.decode, t.as_decode.tiles, t.as_decode.tile_m, t.splits,
-           t.general, sizes.entries, sizes.longest, sizes.multiprocessors, batch_means(args, takes_decode));
+           t.general, sizes.entries, sizes.longest, sizes.multiprocessors, batch_means(args, takes_decode, &sizes));
 }

@@ -15,7 +15,7 @@ static const double uneven_end = 0.35;    /* of the rate, where the last round o
 static const double general_launch = 3;   /* of the kernel for all lengths */
 static const double general_tile = 1.5;   /* before and after the keys of a tile of 128 queries */
 static const double general_share = 0.93; /* of memory's rate that it reaches */
-enum { GENERAL_ROWS = 128, GENERAL_KEYS = 128, MEASURED_ROWS = 64 };
+enum { GENERAL_ROWS = 128, GENERAL_KEYS = 128, MEASURED_ROWS = 512 };
 
 /* What depends on the rows of a tile. */
 typedef struct decode_tile {

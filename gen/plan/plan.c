@@ -361,9 +361,9 @@ static const char *explain_list(const plan *p) {
   if (p->deterministic)
     return "splits: luattn_split_list cuts each entry into blocks of 2048 keys, or 64 blocks, by its own length "
            "alone\n";
-  return "splits: blocks of about as many keys, by the lengths of up to 128 entries, or by a batch's list "
-         "(luattn_split_list); as many "
-         "for each entry where calls are short or have more entries\n";
+  return "splits: blocks of about as many keys, by the lengths of up to 32 entries, by a batch's list or, in long "
+         "calls, "
+         "the launch's (luattn_split_list); as many for each entry in short calls\n";
 }
 
 /* How kernels read keys in pages. */

@@ -1,7 +1,6 @@
 #include "runtime/parts/split_list.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 #include "common/call/batch.h"
 #include "common/call/kernel_time.h"
@@ -18,11 +17,13 @@ enum { DECODE_HALF = 113 * 1024 };
 /* Blocks that share a tile with others, for each that runs at once. */
 enum { PARTS_RESIDENT = 8 };
 
-/* Blocks find their places from a predicted time on for entries that are all as long as the longest, in microseconds;
- * beside one for each tile there are as many as run at once for each PLACES_ROUND of it, at most PLACES_ROUNDS. Blocks
- * for which there is no item start and end in a microsecond. */
-static const double places_least = 14, places_round = 40;
-enum { PLACES_ROUNDS = 4 };
+/* By the time that is predicted for entries which are all as long as the longest, in microseconds: blocks find their
+ * places from `places` on, and are as many as run at once, 2 and 3 times as many from the next ones on. Of more entries
+ * than can be looked at a launch makes a list from `list` on. Else neither gains what it takes (bench/journal/decode.md,
+ * 12). */
+static const struct {
+  double places, twice, thrice, list;
+} least_time = {20, 40, 150, 400};
 
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -86,13 +87,18 @@ static bool may_list(const args_call *c, const LuattnParams *p) {
   return split_list_of(c->info) && c->args->num_splits == 0 && p->shape.batch > 0 && p->shape.q_len > 0;
 }
 
-/* How many rounds of blocks the call has room for beside one a tile, where blocks find their places; 0: they do not. */
-static double rounds_in_place(const args_call *c, const LuattnParams *p) {
-  const manifest_entry *list = sizes_entry(c->info, LUATTN_ROLE_SPLIT_LIST);
-  if (c->info->deterministic || list->tile_n <= 1 || p->shape.batch > (int)list->tile_n) return 0;
+/* The predicted time. */
+static double longest_time(const args_call *c, const LuattnParams *p) {
   const decode_sizes sizes = sizes_of(c, p);
-  const double time = decode_time(&sizes, decode_best_splits(&sizes));
-  return time < places_least ? 0 : time < places_round ? 1 : fmin(time / places_round, PLACES_ROUNDS);
+  return decode_time(&sizes, decode_best_splits(&sizes));
+}
+
+/* How many rounds of blocks a call has whose blocks find their places; 0: they do not. */
+static int rounds_in_place(const args_call *c, const LuattnParams *p, double time) {
+  const manifest_entry *list = sizes_entry(c->info, LUATTN_ROLE_SPLIT_LIST);
+  if (c->info->deterministic || list->tile_n <= 1 || p->shape.batch > (int)list->tile_n || p->shape.batch == 1)
+    return 0;
+  return (time >= least_time.places) + (time >= least_time.twice) + (time >= least_time.thrice);
 }
 
 /* Tiles of rows of all entries, and how many of a head's blocks may share one. */
@@ -188,14 +194,14 @@ static luattn_status take_from_batch(const args_call *c, const LuattnParams *p, 
 }
 
 /* No list, but memory for what the first block of each tile finds. */
-static luattn_status take_places(const args_call *c, double rounds, prepared *to) {
+static luattn_status take_places(const args_call *c, int rounds, prepared *to) {
   const LuattnParams *p = &to->all.dense;
   LuattnSplitList *const list = &to->all.list;
   const manifest_entry *main = sizes_entry(c->info, LUATTN_ROLE_FORWARD);
   TRY(find_sizes(c, p, list));
   const int64_t all = all_tiles(c, p, main->tile_m, list->tiles),
-                more = max_of((int64_t)(rounds * blocks_resident(c, main)) / p->shape.heads_kv, 1);
-  list->most_items = list->most_parts = (unsigned)least_of(all + more, list->most_items);
+                at_once = (int64_t)(rounds * blocks_resident(c, main)) / p->shape.heads_kv;
+  list->most_items = list->most_parts = (unsigned)least_of(max_of(all, at_once), list->most_items);
   list->in_place = p->shape.batch;
   list->of_tile = room_take(&to->room, sizeof *list->of_tile, list->tiles, p->shape.batch, 1, 1);
   return LUATTN_OK;
@@ -208,10 +214,11 @@ static luattn_status take_list(const args_call *c, prepared *to) {
   bool found;
   if (!may_list(c, p)) return LUATTN_OK;
   const bool in_batch = holds_list(c);
-  const double rounds = in_batch ? 0 : rounds_in_place(c, p);
-  to->has_list = in_batch || rounds > 0 || c->info->deterministic;
-  if (rounds > 0) return take_places(c, rounds, to);
+  const double time = in_batch || c->info->deterministic ? 0 : longest_time(c, p);
+  const int rounds = rounds_in_place(c, p, time);
+  to->has_list = in_batch || c->info->deterministic || rounds > 0 || (time >= least_time.list && p->shape.batch > 1);
   if (!to->has_list) return LUATTN_OK;
+  if (rounds > 0) return take_places(c, rounds, to);
   TRY(find_sizes(c, p, list));
   TRY(take_from_batch(c, p, list, &found));
   to->makes_list = !found;

@@ -7,9 +7,10 @@
 #include "runtime/parts/part.h"
 
 /* A launch takes its blocks from a list where a decode kernel is of packed sequences or of keys in pages, unless
- * num_splits is given. A deterministic one always does, another one if the batch holds a list: making one takes longer
- * than a layer gains. Without it, blocks of few entries find their places in the lengths themselves
- * (templates/work/split_places.cuh), where the call is long enough. Errors:
+ * num_splits is given. A deterministic one always does, another one if the batch holds a list. Else blocks of up to
+ * LUATTN_SPLIT_PLACES entries find their places in the lengths themselves (templates/work/split_places.cuh), and a
+ * launch of more entries makes a list, where the call is long enough. Without either, all entries have as many splits,
+ * by kv_len alone. Errors:
  * LUATTN_INVALID (too many blocks; num_splits; the batch's list was made for another call, and which). */
 part_take split_list_take;
 

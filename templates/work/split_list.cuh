@@ -10,23 +10,6 @@ struct PartRow {
   i64 rows, row;
 };
 
-// An entry's keys and tiles of rows.
-struct EntryTiles {
-  int keys, tiles;
-};
-
-// How the tiles of an entry are cut.
-struct EntrySplits {
-  int splits, keys;  // of a tile; of a block, at most
-  u32 items, parts;  // blocks of all tiles; those that share a tile with others
-  __device__ __forceinline__ EntrySplits(const EntryTiles &e, int chunk) {
-    splits = e.keys <= chunk ? 1 : min_of(ceil_div(e.keys, chunk), LUATTN_MAX_SPLITS);
-    keys = ceil_div(e.keys, splits);
-    items = u32(e.tiles) * u32(splits);
-    parts = splits > 1 ? items : 0;
-  }
-};
-
 struct SplitList {
   const LuattnSplitList &list;
 

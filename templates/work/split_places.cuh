@@ -1,10 +1,11 @@
-// work/split_places.cuh: finds a block's rows and keys from the lengths of all entries, where no list was made: each
-// warp of a decode kernel reads them and comes to the same result, in less time than another kernel takes to start.
+// work/split_places.cuh: finds a block's rows and keys from the lengths of all entries, where no list was made: of up to
+// 32 entries, of which each lane of a warp reads one. All warps of a decode kernel come to the same result, in about a
+// microsecond, where another kernel that makes a list would take five.
 //
-// Entries about as long as one another have as many blocks each, by a model of the time. Of others a chunk of keys is
-// as much as fills the room that the grid has beside one block a tile (LuattnSplitList.most_items), so that blocks run
-// in few rounds of about as many keys. Blocks that share a tile with others come first. The first block of a tile
-// writes its number of splits for luattn_merge.
+// Entries about as long as one another have as many blocks each, by a model of the time. Of others the keys of a block
+// are as few as the grid has room for (LuattnSplitList.most_items), so that blocks run in few rounds of about as many
+// keys. Blocks that share a tile with others come first. The first block of a tile writes its number of splits for
+// luattn_merge.
 #pragma once
 #include "work/sequence.cuh"
 #include "work/split_list.cuh"
@@ -12,97 +13,99 @@
 template <class Sequence, int TileM>
 struct SplitPlaces {
   static constexpr u32 all_lanes = 0xffffffffu;
-  static constexpr int least = 128, unit = 16;  // keys of a chunk; keys that are counted as one
+  static constexpr int unit = 16;  // keys that are counted as one
 
-  const LuattnParams &p;
   const LuattnSplitList &list;
   const int lane;
-  u32 work, tiles;  // keys / unit times tiles of rows, and these, of all entries
+  int keys, tiles;  // of the lane's entry: tiles of rows
   int longest;
+  float work, all_tiles;  // keys times tiles, and these, of all entries
 
   __device__ __forceinline__ SplitPlaces(const LuattnParams &p, const LuattnSplitList &list)
-      : p(p), list(list), lane(int(threadIdx.x) % 32), work(0), tiles(0), longest(0) {
-#pragma unroll 1
-    for (int base = 0; base < list.in_place; base += 32) {
-      const EntryTiles e = read(base);
-      work += u32(ceil_div(e.keys, unit)) * u32(e.tiles), tiles += u32(e.tiles);
-      longest = max_of(longest, e.tiles > 0 ? e.keys : 0);
+      : list(list), lane(int(threadIdx.x) % 32), keys(0), tiles(0) {
+    if (lane < list.in_place) {
+      const Sequence site(p, lane, 0);
+      keys = site.kv_len, tiles = ceil_div(site.q_len * Sequence::group(p), TileM);
     }
-    work = __reduce_add_sync(all_lanes, work), tiles = __reduce_add_sync(all_lanes, tiles);
-    longest = __reduce_max_sync(all_lanes, longest);
+    work = float(unit) * float(__reduce_add_sync(all_lanes, u32(ceil_div(keys, unit)) * u32(tiles)));
+    all_tiles = float(__reduce_add_sync(all_lanes, u32(tiles)));
+    longest = __reduce_max_sync(all_lanes, tiles > 0 ? keys : 0);
   }
 
-  // This lane's entry of 32 from `base` on.
-  __device__ __forceinline__ EntryTiles read(int base) const {
-    const int entry = base + lane;
-    if (entry >= list.in_place) return {0, 0};
-    const Sequence site(p, entry, 0);
-    return {site.kv_len, ceil_div(site.q_len * Sequence::group(p), TileM)};
+  // The share of memory's rate that so many blocks reach, as in common/kernel_time.c; but the grid has blocks behind
+  // them that end at once, so that two of few blocks may have a multiprocessor.
+  __device__ __forceinline__ float rate(float blocks) const {
+    constexpr float alone = TileM <= 16 ? 1.36f : TileM <= 32 ? 1.03f : 0.75f;
+    const float filled = __fdividef(blocks, list.multiprocessors);
+    if (filled <= 1.f) return min_of(alone * filled, 0.9f);
+    return 1.f - 0.35f * (1.f - __fdividef(blocks, rounds(blocks) * list.resident));
   }
-
-  // The share of memory's rate that so many blocks reach, as in common/kernel_time.c; of keys in pages.
-  LUATTN_FN float rate(const LuattnSplitList &list, float blocks) {
-    constexpr float alone = TileM <= 16 ? 1.28f : TileM <= 32 ? 1.f : 0.75f;
-    const float filled = blocks / list.multiprocessors;
-    if (filled <= 1.f) return min_of(alone * filled, 1.f);
-    const float rounds = float(ceil_div(int(min_of(blocks, 1e9f)), int(list.resident)));
-    return 1.f - 0.35f * (1.f - blocks / (rounds * list.resident));
-  }
+  __device__ __forceinline__ float rounds(float blocks) const { return ceilf(__fdividef(blocks, list.resident)); }
   // The time with n blocks for each tile, in keys of a head that memory delivers meanwhile.
-  __device__ __forceinline__ float time_of(float keys, int n) const {
-    const float heads = float(list.heads_kv), blocks = float(tiles) * heads * float(n);
-    const float own = float(ceil_div(ceil_div(longest, n), 64) * 64);
-    const float rounds = float(ceil_div(int(min_of(blocks, 1e9f)), int(list.resident)));
-    return max_of(keys * heads / rate(list, blocks), own / rate(list, 1.f)) + rounds * list.start +
-           (n > 1 ? blocks * list.part : 0.f);
+  __device__ __forceinline__ float time_of(int n) const {
+    constexpr float next = TileM <= 16 ? 0.45f : TileM <= 32 ? 1.6f : 2.9f;  // of list.start, for each later round
+    const float blocks = all_tiles * float(list.heads_kv) * float(n);
+    const float own = ceilf(__fdividef(float(longest), float(n) * 64.f)) * 64.f;
+    return max_of(__fdividef(work * float(list.heads_kv), rate(blocks)), __fdividef(own, rate(1.f))) +
+           rounds(blocks) * next * list.start + (n > 1 ? 1.7f * list.start + blocks * list.part : 0.f);
   }
-  // Lanes try a number of blocks each, and 32 more.
-  __device__ __forceinline__ int even_chunk(float keys) const {
+  // Lanes try a number of blocks each, and 32 more. Times are positive, so that their bits are ordered as they are.
+  __device__ __forceinline__ int even_splits() const {
     u32 best = 0xffffffffu;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int n = 1 + lane + 32 * i;
-      if (n > 1 && u64(tiles) * u32(n) > list.most_items) continue;
-      best = min_of(best, (__float_as_uint(time_of(keys, n)) & ~63u) | u32(n - 1));  // positive: ordered as integers
+      if (n == 1 || all_tiles * float(n) <= float(list.most_items))
+        best = min_of(best, (__float_as_uint(time_of(n)) & ~63u) | u32(n - 1));
     }
-    const int n = 1 + int(__reduce_min_sync(all_lanes, best) & 63u);
-    return max_of(ceil_div(longest, n), 1);
-  }
-  __device__ __forceinline__ int chunk() const {
-    const float keys = float(work) * float(unit);
-    if (keys * 8.f >= float(tiles) * float(longest) * 7.f) return even_chunk(keys);
-    // Entries have half a block more than their keys fill, in the mean, and one at most: for that there is room.
-    const float room = max_of(float(list.most_items) - float(tiles), 1.f);
-    const float blocks = max_of(room - 0.5f * float(tiles), 0.5f * room);
-    return max_of(int(min_of(keys / blocks, 1e9f)) + 1, least);
+    return 1 + int(__reduce_min_sync(all_lanes, best) & 63u);
   }
 
-  // The item of block `number` of each head. Lanes have an entry each, and a sum over all before it.
+  // How many blocks a tile of the lane's entry has, of `chunk` keys.
+  __device__ __forceinline__ int splits_by(float chunk) const {
+    return max_of(min_of(int(ceilf(__fdividef(float(keys), chunk))), LUATTN_MAX_SPLITS), 1);
+  }
+  // One round of blocks, or more where each has over `round_keys` keys then. Entries have half a block more than their
+  // keys fill, in the mean, and one at most: then there is room in any case.
+  __device__ __forceinline__ int uneven_splits() const {
+    constexpr float round_keys = 640.f;
+    const float each = __fdividef(work * float(list.heads_kv), list.resident);
+    const float wanted = __fdividef(max_of(__fdividef(each, round_keys), 1.f) * list.resident, float(list.heads_kv));
+    const float most = min_of(max_of(wanted, all_tiles + 1.f), float(list.most_items));
+    int splits = 1;
+#pragma unroll
+    for (int i = 2; i <= 4; ++i) {
+      const float blocks = most - 0.25f * float(i) * all_tiles;
+      splits = blocks >= 1.f ? splits_by(max_of(__fdividef(work, blocks), 64.f) + 1.f) : 1;
+      if (__reduce_add_sync(all_lanes, u32(splits) * u32(tiles)) <= list.most_items) return splits;
+    }
+    return 1;
+  }
+
+  // The item of block `number` of each head: a sum over all entries before it.
   __device__ __forceinline__ LuattnSplitItem item(u32 number) const {
-    const int keys = chunk();
+    const bool even = work * 8.f >= all_tiles * float(longest) * 7.f;
+    const int splits = even ? even_splits() : uneven_splits();
     u32 at = number;
 #pragma unroll 1
-    for (int alone = 0; alone < 2; ++alone)
-#pragma unroll 1
-      for (int base = 0; base < list.in_place; base += 32) {
-        const EntrySplits s(read(base), keys);
-        const u32 mine = alone ? s.items - s.parts : s.parts;
-        u32 through = mine;
+    for (int alone = 0; alone < 2; ++alone) {
+      const u32 mine = (splits == 1) == (alone == 1) ? u32(tiles) * u32(splits) : 0;
+      u32 through = mine;
 #pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-          const u32 before = __shfl_up_sync(all_lanes, through, u32(d));
-          through += lane >= d ? before : 0;
-        }
-        const u32 all = __shfl_sync(all_lanes, through, 31);
-        if (at < all) {
-          const int from = __ffs(int(__ballot_sync(all_lanes, through > at))) - 1;
-          const u32 within = at - __shfl_sync(all_lanes, through - mine, from);
-          const u32 splits = u32(__shfl_sync(all_lanes, s.splits, from)), tile = within / splits;
-          const u32 split = within - tile * splits;
-          return {u32(base + from), tile, split | splits << 16, alone ? 0 : number - split};
-        }
-        at -= all;
+      for (int d = 1; d < 32; d *= 2) {
+        const u32 before = __shfl_up_sync(all_lanes, through, u32(d));
+        through += lane >= d ? before : 0;
       }
+      const u32 all = __shfl_sync(all_lanes, through, 31);
+      if (at < all) {
+        const int from = __ffs(int(__ballot_sync(all_lanes, through > at))) - 1;
+        const u32 within = at - __shfl_sync(all_lanes, through - mine, from);
+        const u32 count = u32(__shfl_sync(all_lanes, splits, from)), tile = within / count;
+        const u32 split = within - tile * count;
+        return {u32(from), tile, split | count << 16, alone ? 0 : number - split};
+      }
+      at -= all;
+    }
     return {0, 0, 0, 0};
   }
 };

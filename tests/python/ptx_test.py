@@ -321,7 +321,7 @@ class Machine(unittest.TestCase):
             frame.set_batch(fill, given)
             self.assertNotEqual(with_list, frame.workspace_size(engine_of(0)))
             few = "^choice: the kernel for few queries, as the faster one: predicted [0-9]+ us .* of 3 entries of up to 1120 keys"
-            self.assertRegex(frame.choice(engine_of(0)), f"{few} .*a list of blocks by length in its batch pays where lengths differ\n$")
+            self.assertRegex(frame.choice(engine_of(0)), f"{few} .*blocks share the keys by their entries' lengths, unless the call is short, so a batch's list gains little\n$")
             frame.set_options(decode=2)
             self.assertIn("the kernel for all lengths, as decode forbids the other", frame.choice(engine_of(0)))
             give_back(frame)

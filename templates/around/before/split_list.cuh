@@ -13,6 +13,28 @@
 
 static constexpr int split_list_threads = 256, split_list_levels = 64, split_list_kept = 1024, split_list_least = 1024;
 
+// An entry's keys and tiles of rows.
+struct EntryTiles {
+  int keys, tiles;
+};
+
+// How the tiles of an entry are cut.
+struct EntrySplits {
+  int splits, keys;  // of a tile; of a block, at most
+  u32 items, parts;  // blocks of all tiles; those that share a tile with others
+  __device__ __forceinline__ EntrySplits(const EntryTiles &e, int chunk) {
+    splits = e.keys <= chunk ? 1 : min_of(ceil_div(e.keys, chunk), LUATTN_MAX_SPLITS);
+    keys = ceil_div(e.keys, splits);
+    items = u32(e.tiles) * u32(splits);
+    parts = splits > 1 ? items : 0;
+  }
+  // 0 for the longest blocks. Those up to 1/64 of a chunk, and empty ones, are of the last level.
+  __device__ __forceinline__ int level(int chunk) const {
+    const int steps = int(float(keys) * float(split_list_levels) / (float(chunk) + 1.f));
+    return split_list_levels - 1 - min_of(steps, split_list_levels - 1);
+  }
+};
+
 template <class Config>
 struct SplitListWriter {
   enum : int {
@@ -95,12 +117,6 @@ struct SplitListWriter {
            parts * float(list.heads_kv) * list.part;
   }
 
-  // 0 for the longest blocks. Those up to 1/64 of a chunk, and empty ones, are of the last level.
-  LUATTN_FN int level_of(const EntrySplits &s, int chunk) {
-    const int steps = int(float(s.keys) * float(split_list_levels) / (float(chunk) + 1.f));
-    return split_list_levels - 1 - min_of(steps, split_list_levels - 1);
-  }
-
   __device__ __forceinline__ int chunk_of(int longest, int splits) const {
     return max_of(ceil_div(longest, splits), 1);
   }
@@ -156,7 +172,7 @@ struct SplitListWriter {
 #pragma unroll 1
     for (int i = thread; i < batch; i += threads) {
       const EntrySplits s(of(i), chunk);
-      if (s.items > 0) atomicAdd(&shared.next[level_of(s, chunk)], s.items);
+      if (s.items > 0) atomicAdd(&shared.next[s.level(chunk)], s.items);
     }
     __syncthreads();
     u32 before = 0, all = 0;
@@ -196,7 +212,7 @@ struct SplitListWriter {
       const int entry = base + thread;
       const EntryTiles e = entry < batch ? of(entry) : EntryTiles{0, 0};
       const EntrySplits s(e, chunk);
-      const int level = level_of(s, chunk);
+      const int level = s.level(chunk);
       shared.level_of[thread] = level, shared.items_of[thread] = s.items, shared.parts_of[thread] = s.parts;
       __syncthreads();
       u32 at = shared.next[level], first = shared.parts_before;
