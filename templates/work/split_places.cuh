@@ -32,7 +32,7 @@ struct SplitPlaces {
     longest = __reduce_max_sync(all_lanes, tiles > 0 ? keys : 0);
   }
 
-  // The share of memory's rate that so many blocks reach, as in common/kernel_time.c; but the grid has blocks behind
+  // The share of memory's rate that so many blocks reach, as in common/call/kernel_time.c; but the grid has blocks behind
   // them that end at once, so that two of few blocks may have a multiprocessor.
   __device__ __forceinline__ float rate(float blocks) const {
     constexpr float alone = TileM <= 16 ? 1.36f : TileM <= 32 ? 1.03f : 0.75f;
