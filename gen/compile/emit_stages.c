@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/host.h"
+#include "gen/analysis/online/describe.h"
 #include "gen/analysis/online/merge.h"
 #include "gen/base/text.h"
 #include "gen/compile/attempt.h"

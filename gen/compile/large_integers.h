@@ -2,7 +2,7 @@
 #ifndef LUATTN_GEN_LARGE_INTEGERS_H
 #define LUATTN_GEN_LARGE_INTEGERS_H
 
-#include "gen/analysis/analysis.h"
+#include "gen/spec.h"
 
 /* n: the node, which reaches this. */
 luattn_status large_integers_refuse(const traced_spec *t, const ir_node *n, double reach, luattn_error *err);

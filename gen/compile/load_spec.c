@@ -8,7 +8,8 @@
 
 #include "common/fail.h"
 #include "common/host.h"
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/specs/adjoint.h"
+#include "gen/analysis/specs/reads_elsewhere.h"
 #include "gen/analysis/specs/int_range.h"
 #include "gen/analysis/specs/large_scores.h"
 #include "gen/analysis/specs/part_rule.h"

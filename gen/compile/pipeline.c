@@ -17,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "gen/analysis/specs/adjoint.h"
 #include "gen/cache/cache.h"
 #include "gen/compile/attempt.h"
 #include "gen/compile/cache_key.h"

@@ -11,7 +11,7 @@
 #include "abi/philox.h"
 #include "common/fail.h"
 #include "common/host.h"
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/analysis/specs/int_range.h"
 #include "gen/analysis/algebra/split.h"
 #include "gen/cpu/crew.h"

@@ -11,7 +11,7 @@
 #include "abi/kernel_facts.h"
 #include "abi/manifest.h"
 #include "abi/shared_memory.h"
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 
 typedef struct plan_entry {
   const char *name; /* "luattn_fwd" */

@@ -56,7 +56,7 @@ typedef enum ir_var {
   VAR_DOT,   /* REAL: unscaled dot product */
   VAR_SCALE, /* REAL: the softmax scale */
   VAR_GRAD,  /* REAL: incoming gradient in an input mod */
-  VAR_TILE,  /* INT, index: inclusive bounds of a tile, VAR_Q0 .. VAR_KV1 of analysis.h, in range expressions */
+  VAR_TILE,  /* INT, index: inclusive bounds of a tile, VAR_Q0 .. VAR_KV1 of mask.h, in range expressions */
   VAR_PART,  /* INT, index: summands of a position, PART_Q_BASE .. of lower/lowered.h; only in emitted
               * expressions */
   VAR_SHIFT, /* REAL: the offset left out of a stored score, constant per row and tile: lower/row_shift.c */

@@ -1,6 +1,6 @@
 /* assume.c: simplifies a mask by its own conditions: in `a and b`, b is read where a holds, and in `if a then
  * b else c`, c where it does not. A mask with cases repeats the same condition for each of its values. */
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/ir/passes.h"
 
 enum { MAX_FACTS = 8, MAX_WORK = 128 };

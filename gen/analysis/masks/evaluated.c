@@ -1,6 +1,6 @@
 /* evaluated.c: finds masks whose tiles ranges and block minima do not decide, as those from data and by hashes of
  * positions: on which batch entries and heads they depend, and on which blocks of positions they are constant. */
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/base/arena.h"
 
 static bool is_comparison(const ir_node *n) {

@@ -1,5 +1,5 @@
 /* implied.c: derives facts that a mask implies for the scores that it keeps. */
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/ir/passes.h"
 
 enum { MAX_FACTS = 8, MAX_ABS = 8 };

@@ -1,7 +1,7 @@
 /* mask.c: prepares a block_mask for tile skipping: ranges in closed form, block statistics, classes by
  * interval arithmetic. */
 #include "common/fail.h"
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/analysis/masks/range.h"
 #include "gen/base/text.h"
 #include "gen/ir/interval.h"

@@ -1,7 +1,7 @@
 /* mask_intervals.c: finds the mask intervals of one query or one key: a row's kv, or a column's q, where
  * these are one or two intervals, possibly restricted to some remainders. A kernel then need not evaluate the
  * predicate for each element. */
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/analysis/masks/range.h"
 
 #define MAX_CONJUNCTS 32

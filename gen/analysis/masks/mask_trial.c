@@ -4,7 +4,7 @@
  * A trial decides only by what means tiles are classified, never a class: every outcome is right. */
 #include <math.h>
 
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/ir/passes.h"
 
 enum {

@@ -7,7 +7,7 @@
  * intervals. */
 #include "gen/analysis/masks/range.h"
 
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/ir/passes.h"
 
 #define MAX_ATOMS 16

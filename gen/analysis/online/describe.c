@@ -1,14 +1,13 @@
-/* describe.c: says in words what is proved of an online function beside its backward: for `luattn emit --stage
- * grad`. */
+#include "gen/analysis/online/describe.h"
+
 #include <string.h>
 
 #include "common/fail.h"
 #include "gen/analysis/algebra/algebra.h"
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/algebra/row_sums.h"
 #include "gen/analysis/online/merge.h"
 #include "gen/analysis/online/merge_proof.h"
 #include "gen/analysis/online/steps.h"
-#include "gen/analysis/algebra/row_sums.h"
 
 #define WORK 100000L
 

@@ -1,8 +1,8 @@
-/* adjoint.c: differentiates a whole spec: the online function, chained with score_mod, and the input mods. */
+#include "gen/analysis/specs/adjoint.h"
+
 #include <string.h>
 
 #include "common/fail.h"
-#include "gen/analysis/analysis.h"
 #include "gen/analysis/specs/backward_rows.h"
 #include "gen/analysis/online/online.h"
 

@@ -1,7 +1,6 @@
 #include "gen/analysis/specs/backward_rows.h"
 
 #include "common/fail.h"
-#include "gen/analysis/analysis.h"
 #include "gen/ir/passes.h"
 
 typedef struct placer {

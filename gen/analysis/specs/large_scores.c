@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "common/fail.h"
-#include "gen/analysis/analysis.h"
 
 typedef struct rewrite {
   arena *a;

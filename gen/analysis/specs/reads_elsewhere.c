@@ -1,6 +1,4 @@
-/* reads_elsewhere.c: finds axes of inputs that a spec reads at other places than their own, as an input along kv at
- * q_idx. In a part of a whole, whose inputs are parts too, these may lie outside of it. */
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/specs/reads_elsewhere.h"
 
 /* The position and the head that a hook is called with: key_mod and value_mod have those of keys. */
 typedef struct hook_place {

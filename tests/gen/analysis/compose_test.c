@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "gen/analysis/specs/adjoint.h"
 #include "gen/analysis/algebra/split.h"
 #include "rows.h"
 

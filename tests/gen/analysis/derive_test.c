@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "gen/analysis/specs/adjoint.h"
 #include "rows.h"
 
 /* A probability by hand: `m` and `sum` are the row's, `scale` its scale. */

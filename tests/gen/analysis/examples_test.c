@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
+#include "gen/analysis/specs/adjoint.h"
 #include "gen/analysis/online/merge.h"
 #include "gen/analysis/algebra/split.h"
 #include "gen/ir/passes.h"

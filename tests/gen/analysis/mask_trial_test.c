@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/lua/front.h"
 
 /* Traces and analyses a spec, and hands its mask to `check`. */

@@ -2,7 +2,7 @@
 #ifndef LUATTN_TESTS_MASKS_H
 #define LUATTN_TESTS_MASKS_H
 
-#include "gen/analysis/analysis.h"
+#include "gen/analysis/masks/mask.h"
 #include "gen/ir/passes.h"
 
 #define MAX_LEN 48

@@ -10,6 +10,9 @@
 
 #include <cmocka.h>
 
+#include "gen/analysis/masks/mask.h"
+#include "gen/analysis/online/describe.h"
+#include "gen/analysis/specs/adjoint.h"
 #include "rows.h"
 
 #define VAR(v) ir_variable(g, v, 0)

@@ -2,8 +2,8 @@
 #ifndef LUATTN_TESTS_ROWS_H
 #define LUATTN_TESTS_ROWS_H
 
-#include "gen/analysis/analysis.h"
 #include "gen/ir/passes.h"
+#include "gen/spec.h"
 
 #define MAX_ROW 64
 

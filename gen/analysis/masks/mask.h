@@ -1,24 +1,12 @@
-/* analysis.h: derives a traced spec's backward, and analyses where its mask is empty or full. */
-#ifndef LUATTN_GEN_ANALYSIS_H
-#define LUATTN_GEN_ANALYSIS_H
+/* mask.h: where the mask of a spec is empty or full, prepared for tile skipping: ranges in closed form, block statistics,
+ * classes by intervals. */
+#ifndef LUATTN_GEN_MASK_H
+#define LUATTN_GEN_MASK_H
 
 #include "gen/ir/interval.h"
 #include "gen/spec.h"
 
-/* Derives backward (online.c, adjoint.c). Errors: LUATTN_SPEC, e.g. an online function whose backward is not
- * separable, or a `forward` that disagrees with online_fwd (shown with the row that proves it). */
-luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, luattn_error *err);
-
-/* Adds lines that say what is proved of the online function beside its backward: that tiles do not matter, where
- * weights lie, and how parts merge. Adds nodes to t->g. Errors: as derive_spec. */
-struct text;
-luattn_status derive_describe(arena *scratch, const traced_spec *t, const derived_spec *derived, struct text *out,
-                              luattn_error *err);
-
-/* Fills t->elsewhere (reads_elsewhere.c). false: out of memory. */
-bool spec_find_elsewhere(traced_spec *t);
-
-/* A mask prepared for code generation (mask.c). Ranges are in closed form: the kept kv of rows [q0, q1] lie
+/* A mask prepared for code generation. Ranges are in closed form: the kept kv of rows [q0, q1] lie
  * in [kv_lo, kv_hi), expressions of the interval's ends that hold for every tile. */
 #define VAR_Q0 0 /* indices of VAR_TILE in range expressions: the tile's inclusive bounds */
 #define VAR_Q1 1
