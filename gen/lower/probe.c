@@ -19,6 +19,7 @@
 #include "gen/ir/passes.h"
 #include "gen/analysis/algebra/algebra.h"
 #include "gen/lower/left_out.h"
+#include "gen/lower/prob_range.h"
 
 /* Rows of random numbers. In every fourth lane scalars and inputs are at most 0, because such a factor turns
  * -inf into NaN or +inf. */
@@ -272,31 +273,6 @@ static ir_ref of_rows_with_scores(lowered *f, ir_ref x, int max) {
   return ir_substitute(g, x, from, to, n);
 }
 
-typedef struct bounds_user {
-  iv score;
-} bounds_user;
-
-static ir_bounds variable_bounds(void *user, ir_var v, uint32_t index, ir_type type) {
-  (void)index, (void)type;
-  const iv real = v == VAR_SCORE ? ((const bounds_user *)user)->score : iv_all();
-  return (ir_bounds){.real = real, .integer = ivi_all(), .boolean = tri_all()};
-}
-
-static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
-  (void)user, (void)input, (void)type, (void)n_index, (void)index;
-  return (ir_bounds){.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
-}
-
-/* Bounds r for scores within `score`. Out of memory: returns the whole line. */
-static iv bounds_of(lowered *f, ir_ref r, iv score) {
-  bounds_user user = {score};
-  const ir_bounds_env env = {.user = &user, .variable = variable_bounds, .load = load_bounds};
-  ir_bounds *scratch = arena_array(f->a, ir_count(f->g), sizeof *scratch), out;
-  if (scratch == NULL) return iv_all();
-  ir_interval(f->g, &r, 1, &env, scratch, &out);
-  return out.real;
-}
-
 /* Returns the state that is the running maximum of reduction *red; -1: there is no such state, or more than
  * one. */
 static int running_maximum(lowered *f, const online_split *s, int *red) {
@@ -380,41 +356,6 @@ static void run_row(lowered *f, const online_split *first, const online_split *s
   for (int i = 0; i < n; i++) result[i] = ir_substitute(g, tail[i], from, to[0], NAMES);
 }
 
-/* The range of P for a bounded score: at least `least`, so that they, and their sum for a row of scores at
- * the lower end, are normal numbers in the type they are rounded to; at most `most`, so that the sum of their
- * products with values stays below 2^-most of the range of float. */
-typedef struct prob_range {
-  double least, most;
-} prob_range;
-
-static prob_range range_of(const plan *p) {
-  return p->dtype == LUATTN_F16 ? (prob_range){0x1p-14, 0x1p15} : (prob_range){0x1p-112, 0x1p40};
-}
-
-static bool in_range(iv x, prob_range allowed) { return x.lo >= allowed.least && x.hi <= allowed.most; }
-
-/* Whether all P and the other summed terms are in range. */
-static bool all_in_range(lowered *f, const online_split *s, iv score) {
-  const prob_range allowed = range_of(f->plan);
-  bool ok = in_range(bounds_of(f, s->prob, score), allowed);
-  for (int k = 0; k < s->num_red; k++) ok &= in_range(bounds_of(f, s->term[k], score), allowed);
-  return ok;
-}
-
-/* Whether the epilogue takes exp of something unbounded, which the maximum had kept in range. */
-static bool exp_unbounded(lowered *f, ir_ref root) {
-  bool *need = arena_array(f->a, (size_t)root + 1, sizeof *need);
-  if (need == NULL) return true;
-  need[root] = true;
-  for (ir_ref r = root; r >= 1; r--) { /* users before arguments */
-    if (!need[r]) continue;
-    const ir_node n = *ir_get(f->g, r);
-    for (int i = 0; i < n.nargs; i++) need[n.arg[i]] = true;
-    if ((n.op == IR_EXP || n.op == IR_EXP2) && !in_range(bounds_of(f, r, iv_all()), range_of(f->plan))) return true;
-  }
-  return false;
-}
-
 static bool reads(lowered *f, ir_ref r, ir_ref var) {
   const ir_ref marker = ir_variable(f->g, VAR_DELTA, 0); /* never occurs in an epilogue */
   return ir_substitute(f->g, r, &var, &marker, 1) != r;
@@ -426,14 +367,14 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   int red;
   const int max = f->plan->family->fast_math ? running_maximum(f, &f->step, &red) : -1;
   if (max < 0) return LUATTN_OK;
-  const iv score = bounds_of(f, lowered_traced(f)->score_mod, iv_all());
+  const iv score = prob_bounds(f, lowered_traced(f)->score_mod, iv_all());
   if (iv_unbounded(score)) return LUATTN_OK;
   const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)max);
   const int num_saved = f->spec->derived.num_saved;
   for (int i = 0; i < num_saved; i++)
     if (f->spec->parts == NULL && reads(f, f->saved[i], state)) return LUATTN_OK;
 
-  const double depth = -log(2 * range_of(f->plan).least),
+  const double depth = -log(2 * prob_range_of(f->plan).least),
                middle = score.hi - score.lo <= depth ? score.hi : score.lo + depth;
   const ir_ref constant = ir_real(g, middle);
   online_split bounded;
@@ -441,7 +382,8 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   ir_ref before[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, after[2], result[4];
   for (int i = 0; i < 2; i++) after[i] = ir_substitute(g, before[i], &state, &constant, 1);
   ir_simplify(g, after, 2);
-  if (!all_in_range(f, &bounded, score) || exp_unbounded(f, after[0]) || exp_unbounded(f, after[1])) return LUATTN_OK;
+  if (!prob_in_range(f, &bounded, score) || prob_exp_unbounded(f, after[0]) || prob_exp_unbounded(f, after[1]))
+    return LUATTN_OK;
   run_row(f, &f->step, &f->step, before, 2, result);
   run_row(f, &bounded, &bounded, after, 2, result + 2);
   equations same = {.n = 0};
