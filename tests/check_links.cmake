@@ -2,7 +2,8 @@
 # tests/check_links.cmake
 #
 # Each [text](place) in a .md file, outside of code, must name a file of the tree, and each #heading a heading
-# of that file, in GitHub's spelling: lower case, without punctuation, with hyphens for spaces.
+# of that file, in GitHub's spelling: lower case, without punctuation, with hyphens for spaces. Files that CONTRIBUTING.md
+# and templates/README.md name from the root, as `gen/ir/ops.def`, are there, too.
 cmake_policy(VERSION 3.22)
 
 function(read_prose file out)
@@ -57,6 +58,23 @@ foreach(document ${documents})
       if(NOT found)
         string(APPEND problems "  ${name}: ${link}: there is no such heading\n")
       endif()
+    endif()
+  endforeach()
+endforeach()
+set(roots "abi|bench|cli|common|engine|gen|include|packaging|python|runtime|templates|tests")
+foreach(name CONTRIBUTING.md templates/README.md)
+  if(NOT EXISTS ${ROOT}/${name})
+    continue()
+  endif()
+  read_prose(${ROOT}/${name} text)
+  string(REPLACE "[" "<" text "${text}")
+  string(REPLACE "]" ">" text "${text}")
+  string(REGEX MATCHALL "`(${roots})/[a-z0-9_/.]+\\.[a-z]+`" files "${text}")
+  foreach(file ${files})
+    math(EXPR checked "${checked} + 1")
+    string(REPLACE "`" "" file "${file}")
+    if(NOT EXISTS ${ROOT}/${file})
+      string(APPEND problems "  ${name}: ${file}: there is no such file\n")
     endif()
   endforeach()
 endforeach()

@@ -74,9 +74,10 @@ set_tests_properties(check_numbers_refuses PROPERTIES
 
 add_test(NAME check_links COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_links.cmake)
 file(WRITE ${bad_tree}/README.md "# One heading\n\n[good](#one-heading) [good](README.md) `[code](none)`\n[bad](docs/none.md)\n[bad](README.md#two)\n")
+file(WRITE ${bad_tree}/CONTRIBUTING.md "| a row | `common/good.h`, `gen/none.c` |\n")
 add_test(NAME check_links_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_links.cmake)
 set_tests_properties(check_links_refuses PROPERTIES
-  PASS_REGULAR_EXPRESSION "README.md: docs/none.md: there is no such file.*README.md: README.md#two: there is no such heading")
+  PASS_REGULAR_EXPRESSION "README.md: docs/none.md: there is no such file.*README.md: README.md#two: there is no such heading.*CONTRIBUTING.md: gen/none.c: there is no such file")
 
 set(check_readme ${CMAKE_COMMAND} -DLUATTN=$<TARGET_FILE:luattn-cli> -DOUT=${CMAKE_CURRENT_BINARY_DIR})
 add_test(NAME check_readme COMMAND ${check_readme} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_readme.cmake)
