@@ -148,12 +148,11 @@ typedef struct derived_pass {
 typedef enum derived_kind {
   PASS_SUM,   /* the sum of x */
   PASS_PLACE, /* of the maximum of x, */
-  PASS_LEAST  /* right after it: of the same */
+  PASS_LEAST  /* right after it, where x is the number that the row's maximum starts at, and is not below */
 } derived_kind;
 typedef struct derived_sum {
   derived_kind kind;
-  ir_ref of;    /* x, of the variables of a weight */
-  double start; /* PASS_PLACE: a maximum below this number is not the row's */
+  ir_ref of; /* x, of the variables of a weight */
 } derived_sum;
 
 /* What backward needs, separated by where it is computed. */

@@ -146,7 +146,7 @@ static void save_maximum(pass_writer *w, const derived_spec *d, int at, const ru
   ir *g = w->g;
   const ir_ref one = ir_real(g, 1), infinite = ir_real(g, INFINITY), top = m->top;
   const ir_ref size = ir_op2(g, IR_ADD, one, ir_op1(g, IR_ABS, top)), gap = ir_op2(g, IR_SUB, top, m->next);
-  const ir_ref from_start = ir_op2(g, IR_LE, ir_real(g, d->sum[at].start), top);
+  const ir_ref from_start = ir_op2(g, IR_LE, d->sum[at + 1].of, top);
   const ir_ref some = ir_op2(g, IR_AND, ir_op2(g, IR_LT, ir_real(g, -INFINITY), top), from_start);
   const ir_ref wide = ir_op2(g, IR_LT, ir_op2(g, IR_MUL, ir_real(g, MAXIMUM_GAP), size), gap);
   const ir_ref share = ir_op2(g, IR_AND, ir_op2(g, IR_LT, one, m->count), wide);

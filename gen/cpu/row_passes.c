@@ -64,11 +64,12 @@ static double output_noise(const backward *w, const cpu_lanes *lanes, int k) {
 /* A maximum so far: its value, the next below it, the place of the first that is it, and how many are. */
 typedef struct running_maximum {
   double top, next, place, count;
+  double start; /* of the row's, as of any element */
 } running_maximum;
 
 static void take_largest(running_maximum *m, double x, double place) {
   if (x > m->top)
-    *m = (running_maximum){x, m->top, place, 1};
+    *m = (running_maximum){x, m->top, place, 1, m->start};
   else if (x == m->top && m->count > 0)
     m->count++;
   else if (x > m->next)
@@ -84,13 +85,12 @@ static void find_largest(const cpu_lanes *lanes, int count, const double *value,
 /* Writes what derived_sum says of a maximum. Where rounding chooses another element, or the number that it starts at,
  * is a kink: there all that are the largest share it, however near the next are. */
 static void write_largest(const backward *w, int k, const running_maximum *m, double *sum) {
-  const derived_spec *derived = &w->p.spec->derived;
   const double size = 1 + fabs(m->top), gap = m->top - m->next;
-  const double start = derived->sum[k].start, between = m->top - 0.5 * fmin(gap, size);
-  const bool kinks = w->purpose == KINKS, some = m->top > -INFINITY && (kinks || m->top >= start);
+  const double between = m->top - 0.5 * fmin(gap, size);
+  const bool kinks = w->purpose == KINKS, some = m->top > -INFINITY && (kinks || m->top >= m->start);
   const bool share = kinks || (m->count > 1 && gap > MAXIMUM_GAP * size);
   sum[k] = !some ? INFINITY : share ? -m->count : m->place;
-  sum[k + 1] = !some || !share ? INFINITY : kinks ? fmax(between, start) : between;
+  sum[k + 1] = !some || !share ? INFINITY : kinks ? fmax(between, m->start) : between;
 }
 
 /* Adds a tile's kept elements. */
@@ -107,6 +107,7 @@ static void add_tile(const backward *w, cpu_lanes *lanes, int count, double *sco
   for (int k = 0; k < n; k++) {
     const derived_kind kind = k < num_passes ? PASS_SUM : derived->sum[k - num_passes].kind;
     if (kind == PASS_PLACE) find_largest(lanes, count, value[k], &largest[k - num_passes]);
+    if (kind == PASS_LEAST) largest[k - num_passes - 1].start = value[k][0];
     if (kind != PASS_SUM) continue;
     if (k < num_passes) round_all(w->p.precision, value[k], count);
     if (k < num_passes && is_noise(w)) add_output(w, lanes, count, value[k], k);
@@ -123,7 +124,8 @@ void passes_run(const backward *w, cpu_lanes *lanes, const unsigned char *classe
   double score[IR_LANES], factor[DERIVED_MAX_PASSES], *out[DERIVED_MAX_PASSES];
   running_maximum largest[DERIVED_MAX_SUMS];
   memset(pass, 0, PASSES_MAX * sizeof *pass);
-  for (int k = 0; k < derived->num_sums; k++) largest[k] = (running_maximum){-INFINITY, -INFINITY, INFINITY, 0};
+  for (int k = 0; k < derived->num_sums; k++)
+    largest[k] = (running_maximum){-INFINITY, -INFINITY, INFINITY, 0, -INFINITY};
   if (derived->num_passes == 0) return;
   memset(lanes->w->row, 0, (size_t)(derived->num_passes * w->p.dim_v) * sizeof(double));
   for (int t = 0; t < kv_tiles; t++) {

@@ -75,6 +75,13 @@ def starts(s, keep, x):
     return torch.where(keep, s.sigmoid(), 0.0) / (m.clamp(min=0.2) + 2 * m.clamp(min=1) ** 2)
 
 
+def start_of_x(s, keep, x):
+    m = top(s, keep)
+    m = torch.where(m < x, x, m)  # all of it at a tie
+    e = torch.where(keep, s - m, -torch.inf).exp()
+    return e * (1 + m.sin()) / (e.sum(-1, keepdim=True) + 1)
+
+
 FUNCTIONS = {  # the state at its start, a step, what the epilogue returns, weights in torch
     "long rows": ("m = -1e37, l = 0", SOFTMAX, "o / min(r.l, 20)", softmax_of(lambda l, m, x: 1 / l.clamp(max=20))),
     "an arm of long rows": ("m = -1e37, l = 0", SOFTMAX, "o * where(r.l > 20, 0.5, 1) / max(r.l, 1e-25)",
@@ -93,6 +100,9 @@ FUNCTIONS = {  # the state at its start, a step, what the epilogue returns, weig
                 "o * rsqrt(r.b - r.a * r.a / max(r.n, 1) + x * x + 1e-3) * tanh(r.a)", moments),
     "two sums": ("a = 0, b = 0", "local p = sigmoid(s) return p, { a = r.a + reduce_sum(p), b = r.b + reduce_sum(s * s * p) }, 1",
                  "o * sin(x + r.b) / (1 + r.a * r.a)", of_sums),
+    "a start of x": ("m = function(b, h) return x end, l = 0", SOFTMAX, "o * (1 + sin(r.m)) / (r.l + 1)", start_of_x),
+    "a maximum of x": ("m = 0.1", "return sigmoid(s), { m = max(r.m, reduce_max(x * s)) }, 1", "o / (1 + r.m)",
+                       lambda s, keep, x: torch.where(keep, s.sigmoid(), 0.0) / (1 + top(x * s, keep).clamp(min=0.1))),
     "two starts": ("x = 0.2, y = 1", "return sigmoid(s), { x = max(r.x, reduce_max(s)), y = max(r.y, reduce_max(s)) }, 1", "o / (r.x + 2 * r.y * r.y)", starts),
     "two starts, the higher first": ("y = 1, x = 0.2", "return sigmoid(s), { x = max(r.x, reduce_max(s)), y = max(r.y, reduce_max(s)) }, 1",
                                      "o / (r.x + 2 * r.y * r.y)", starts),

@@ -47,10 +47,11 @@ typedef struct derivation {
 
   /* row_pass.c: of a function that takes passes, in place of a_delta and b_dlse. */
   bool has_passes;
-  ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero. Of a maximum: over the number of elements that
+  ir_ref adjoint[SPEC_MAX_RED];  /* A_k, of VAR_PASS too; IR_NONE: zero. Of a maximum: over the number of elements that
                                    share it */
-  ir_ref takes[SPEC_MAX_RED];   /* BOOL: whether an element has a share of a maximum's adjoint; IR_NONE: no maximum */
-  double start[SPEC_MAX_RED];   /* what a maximum starts at */
+  ir_ref takes[SPEC_MAX_RED];    /* BOOL: whether an element has a share of a maximum's adjoint; IR_NONE: no maximum */
+  ir_ref start[SPEC_MAX_RED];    /* what a maximum starts at, of leaves of the row */
+  ir_ref at_start[SPEC_MAX_RED]; /* its adjoint where it is that; IR_NONE: zero */
   int num_passes, num_sums;
   derived_pass pass[DERIVED_MAX_PASSES];
   derived_sum sum[DERIVED_MAX_SUMS];

@@ -174,6 +174,19 @@ static luattn_status check_place(const derivation *d, ir_ref leaf) {
   return LUATTN_OK;
 }
 
+/* The gradient of a parameter that maxima start at, of a row whose maxima are that. */
+static ir_ref through_starts(derivation *d, ir_ref leaf) {
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1);
+  ir_ref sum = IR_NONE;
+  for (int k = 0; k < d->num_red; k++) {
+    ir_ref slope = IR_NONE;
+    if (d->takes[k] != IR_NONE) ir_grad(g, &d->start[k], &one, 1, &leaf, &slope, 1);
+    sum = add(g, sum, mul(g, d->at_start[k], slope));
+  }
+  return sum;
+}
+
 /* The gradient of one parameter of the online function. What is constant along a row moves to the row. */
 static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, online_grad *out) {
   ir *g = d->g;
@@ -197,6 +210,7 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   }
   const ir_ref element = element_gradient(d, (two_forms){d->p, prob}, own, partial);
   if (of_lse != IR_NONE) row = add(g, row, mul(g, neat_row(d, of_lse), dlse));
+  row = add(g, row, through_starts(d, leaf));
   derivation_simplify(d, &row, 1);
   const bool fits = (element == IR_NONE || online_add_term(g, &out->elements, leaf, element)) &&
                     (row == IR_NONE || online_add_term(g, &out->rows, leaf, row));

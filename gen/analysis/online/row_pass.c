@@ -53,7 +53,7 @@ static bool has_room(const derivation *d, derived_kind kind) {
 static ir_ref find_number(taker *t, derived_sum x) {
   derivation *d = t->d;
   int i = 0;
-  while (i < d->num_sums && (d->sum[i].of != x.of || d->sum[i].kind != x.kind)) i++;
+  while (i < d->num_sums && (x.kind != PASS_SUM || d->sum[i].kind != PASS_SUM || d->sum[i].of != x.of)) i++;
   if (i == d->num_sums) {
     if (!has_room(d, x.kind)) return t->too_many = "another sum over the row", ir_real(d->g, 0);
     d->sum[d->num_sums++] = x;
@@ -163,13 +163,15 @@ static ir_ref shared(taker *t, int k, ir_ref sum) {
   ir *g = d->g;
   if (sum == IR_NONE) return IR_NONE;
   t->place[k] = d->num_sums;
-  const ir_ref place = find_number(t, (derived_sum){PASS_PLACE, d->term[k], d->start[k]});
-  const ir_ref least = find_number(t, (derived_sum){.kind = PASS_LEAST, .of = d->term[k]});
+  const ir_ref place = find_number(t, (derived_sum){PASS_PLACE, d->term[k]});
+  const ir_ref least = find_number(t, (derived_sum){PASS_LEAST, d->start[k]});
   const ir_ref is_there = ir_op2(g, IR_EQ, ir_to_real(g, ir_variable(g, VAR_KV, 0)), place);
   const ir_ref is_among = ir_op2(g, IR_LE, least, d->term[k]);
   d->takes[k] = ir_op2(g, IR_OR, is_there, is_among);
   const ir_ref some = ir_op2(g, IR_LT, place, ir_real(g, INFINITY)), each = ir_op2(g, IR_DIV, sum, count_of(t, k));
-  return ir_op3(g, IR_SELECT, some, each, ir_real(g, 0));
+  const ir_ref zero = ir_real(g, 0);
+  d->at_start[k] = ir_op3(g, IR_SELECT, some, zero, sum);
+  return ir_op3(g, IR_SELECT, some, each, zero);
 }
 
 /* A_k, once those of later reductions are known. */
@@ -205,7 +207,9 @@ static void number_sums(derivation *d) {
   }
   for (int k = 0; k < d->num_red; k++) {
     if (d->adjoint[k] != IR_NONE) d->adjoint[k] = ir_substitute(g, d->adjoint[k], from, to, d->num_sums);
-    if (d->takes[k] != IR_NONE) d->takes[k] = ir_substitute(g, d->takes[k], from, to, d->num_sums);
+    if (d->takes[k] == IR_NONE) continue;
+    d->takes[k] = ir_substitute(g, d->takes[k], from, to, d->num_sums);
+    d->at_start[k] = ir_substitute(g, d->at_start[k], from, to, d->num_sums);
   }
   for (int k = 0; k < d->num_passes; k++)
     d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);

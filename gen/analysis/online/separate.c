@@ -121,17 +121,21 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   return true;
 }
 
-/* Whether x is `red`, or the larger of that and a number *start. */
-static bool is_maximum_of(const ir *g, ir_ref x, ir_ref red, double *start) {
+/* What x starts at if it is the larger of that and of `red`; IR_NONE: it is not. */
+static ir_ref start_of(const ir *g, ir_ref x, ir_ref red) {
   const ir_node *n = ir_get(g, x);
-  *start = -INFINITY;
-  if (x == red) return true;
-  return n->op == IR_MAX && (n->arg[0] == red || n->arg[1] == red) && ir_is_const(g, n->arg[n->arg[0] == red], start);
+  if (n->op != IR_MAX || (n->arg[0] != red && n->arg[1] != red)) return IR_NONE;
+  const ir_ref start = n->arg[n->arg[0] == red];
+  const bool of_row = ir_uses(g, start, VAR_RED) || ir_uses(g, start, VAR_STATE) || ir_uses(g, start, VAR_SCORE);
+  return of_row ? IR_NONE : start;
 }
 
-/* The same with a number below all scores. */
+/* Whether x is `red`, or the larger of that and of a number *start that is below all scores. */
 static bool is_maximum(const ir *g, ir_ref x, ir_ref red, double *start) {
-  return is_maximum_of(g, x, red, start) && (x == red || *start <= LOW);
+  *start = -INFINITY;
+  if (x == red) return true;
+  const ir_ref from = start_of(g, x, red);
+  return from != IR_NONE && ir_is_const(g, from, start) && *start <= LOW;
 }
 
 /* A maximum that starts at a low number says by staying near it that its row has no scores. A condition on that is
@@ -332,14 +336,18 @@ static int find_live(derivation *d, const partials *p, wanted_adjoints *want, co
 }
 
 /* The state that holds the maximum k, of several the one that starts lowest: the others are the larger of it and what
- * they start at. -1: none does, or one holds the maximum alone. */
+ * they start at. -1: none does, one holds the maximum alone, or which is the lowest depends on the call. */
 static int state_of_maximum(const derivation *d, int k) {
   int lowest = -1;
+  double least = 0, start = 0;
   for (int i = 0; i < d->o->num_state && d->step.kind[k] == IR_REDUCE_MAX; i++) {
-    double start, least;
-    if (d->dropped[i] || !is_maximum_of(d->g, d->next[i], d->red[k], &start)) continue;
+    if (d->dropped[i]) continue;
     if (d->next[i] == d->red[k]) return -1;
-    if (lowest < 0 || (is_maximum_of(d->g, d->next[lowest], d->red[k], &least) && start < least)) lowest = i;
+    const ir_ref from = start_of(d->g, d->next[i], d->red[k]);
+    const bool is_number = from != IR_NONE && ir_is_const(d->g, from, &start);
+    if (from == IR_NONE || (lowest >= 0 && d->next[i] == d->next[lowest])) continue;
+    if (lowest >= 0 && !(is_number && ir_is_const(d->g, start_of(d->g, d->next[lowest], d->red[k]), &least))) return -1;
+    if (lowest < 0 || start < least) lowest = i;
   }
   return lowest;
 }
@@ -350,7 +358,7 @@ static luattn_status hold_maxima(derivation *d, partials *p) {
   for (int k = 0; k < d->num_red; k++) {
     const int i = state_of_maximum(d, k);
     if (i < 0) continue;
-    (void)is_maximum_of(d->g, d->next[i], d->red[k], &d->start[k]);
+    d->start[k] = start_of(d->g, d->next[i], d->red[k]);
     replace_number(d, i, d->next[i], d->red[k]);
     d->next[i] = d->red[k];
     d->s->red[k] = d->s->state[i];
@@ -392,6 +400,7 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   for (int i = 0; i < NUM_PARTIALS; i++) p->ref[i] = IR_NONE;
   find_low(d);
   drop_stabilisers(d, p);
-  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->takes[k] = IR_NONE, d->start[k] = -INFINITY;
+  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->takes[k] = d->at_start[k] = IR_NONE;
+  for (int k = 0; k < d->num_red; k++) d->start[k] = ir_real(d->g, -INFINITY);
   return adjoints_of(d, p, want, want_delta, want_dlse, leaf, num_leaves);
 }

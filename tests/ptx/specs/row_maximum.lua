@@ -1,5 +1,5 @@
 -- A maximum that does not cancel: eps stands beside what is scaled with exp(-m), so that one score of each row takes m's derivative. m starts at 0.3,
--- which some rows do not reach; rows of padding keep nothing; keys past 40 are as one, so that several are the largest.
+-- which some rows do not reach; rows of padding keep nothing.
 return attention {
   name = "row_maximum",
   inputs = { bias = { axes = { "h", "kv" }, grad = true } },
