@@ -71,6 +71,7 @@ static void say_remedy(derivation *d, const derived_spec *derived, text *out) {
   for (int i = 0; i < derived->num_sums; i++) live |= derived->sum[i].kind == PASS_PLACE;
   const char *remedy = live ? remedy_term(d) : ""; /* "; it is .., write ..., " */
   const size_t length = strlen(remedy);
+  d->no_memory |= arena_failed(d->a); /* a search without it finds nothing */
   if (length > 4) text_add(out, "# without a row pass: %.*s\n", (int)length - 4, remedy + 2);
 }
 

@@ -21,25 +21,27 @@ static int lone_argument(const ir *g, const ir_node *n) {
   return first == second ? -1 : first ? 0 : 1;
 }
 
-static bool derives(const derivation *failed, const traced_online *changed) {
+static bool derives(derivation *failed, const traced_online *changed) {
   arena *a = failed->a;
   derivation *d = arena_new(a, sizeof *d);
   sample *s = arena_new(a, sizeof *s);
   traced_spec *t = arena_new(a, sizeof *t);
   text *how = arena_new(a, sizeof *how);
-  if (d == NULL || s == NULL || t == NULL || how == NULL) return false;
+  if (d == NULL || s == NULL || t == NULL || how == NULL) return failed->no_memory = true, false;
   *t = *failed->t;
   t->online = *changed;
   text_init(how, a);
   *d = (derivation){
       .a = a, .t = t, .o = &t->online, .g = failed->g, .how = how, .err = NULL, .s = s, .elements_only = true};
-  if (!sample_init(s, a, t)) return false;
-  if (whole_run(d) != LUATTN_OK) return false;
   ir_ref leaf[ONLINE_MAX_LEAVES];
-  wanted_adjoints *want;
-  const int leaves = derivation_leaves(d, leaf);
-  return leaves >= 0 && leaves <= ONLINE_MAX_LEAVES &&
-         separate_reductions(d, true, d->o->lse >= 0, leaf, leaves, &want) == LUATTN_OK && want->first < 0;
+  wanted_adjoints *want = NULL;
+  luattn_status status = sample_init(s, a, t) ? whole_run(d) : LUATTN_NO_MEMORY;
+  const int leaves = status == LUATTN_OK ? derivation_leaves(d, leaf) : 0;
+  if (leaves < 0) status = LUATTN_NO_MEMORY;
+  if (status == LUATTN_OK && leaves <= ONLINE_MAX_LEAVES)
+    status = separate_reductions(d, true, d->o->lse >= 0, leaf, leaves, &want);
+  failed->no_memory |= status == LUATTN_NO_MEMORY || derivation_failed(d);
+  return status == LUATTN_OK && leaves <= ONLINE_MAX_LEAVES && want->first < 0;
 }
 
 /* The online function with `from` replaced by `to` in its epilogue. */
@@ -62,7 +64,7 @@ static const char *name_of(const derivation *d, ir_ref r) {
 
 /* Tries node r of the epilogue with its row-independent argument scaled by exp(-m), m being row scalar i.
  * NULL: that does not help. */
-static const char *try_node(const derivation *d, ir_ref r, int i) {
+static const char *try_node(derivation *d, ir_ref r, int i) {
   ir *g = d->g;
   const ir_node n = *ir_get(g, r);
   const int at = lone_argument(g, &n);
@@ -88,7 +90,7 @@ static const char *try_node(const derivation *d, ir_ref r, int i) {
 }
 
 /* Tries the nodes under `root` against row scalar i. */
-static const char *try_under(const derivation *d, ir_ref root, int i, int *tried) {
+static const char *try_under(derivation *d, ir_ref root, int i, int *tried) {
   uint8_t *under = root == IR_NONE ? NULL : arena_array(d->a, (size_t)root + 1, 1);
   if (under == NULL) return NULL;
   under[root] = 1;
@@ -104,7 +106,7 @@ static const char *try_under(const derivation *d, ir_ref root, int i, int *tried
   return NULL;
 }
 
-const char *remedy_term(const derivation *d) {
+const char *remedy_term(derivation *d) {
   int tried = 0;
   if (d->err == NULL || d->o->backward != IR_NONE) return "";
   for (int i = 0; i < d->o->num_state; i++) {

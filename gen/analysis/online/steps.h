@@ -44,7 +44,7 @@ void proof_of_factor(derivation *d, int k); /* proof.c: adds to `how` what a_del
 
 /* remedy.c: "; .. write .., ": names the term that keeps a maximum in, and how to write it, if a way is found; "" if not.
  */
-const char *remedy_term(const derivation *d);
+const char *remedy_term(derivation *d);
 /* Refuses a backward because of reduction k. */
 luattn_status remedy_refuse(derivation *d, int k, const char *why);
 
