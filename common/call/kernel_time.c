@@ -29,37 +29,45 @@ static const decode_tile decode_tiles[] = {
 
 static const decode_tile *tile_of(int tile_m) { return &decode_tiles[tile_m <= 16 ? 0 : tile_m <= 32 ? 1 : 2]; }
 
+/* ceil, fmin and fmax of numbers from 0 to 2^63, which a launch asks for some hundred times. */
+static inline double up(double x) {
+  const double whole = (double)(int64_t)x;
+  return whole < x ? whole + 1 : whole;
+}
+static inline double least_of(double a, double b) { return a < b ? a : b; }
+static inline double most_of(double a, double b) { return a > b ? a : b; }
+
 /* The share of memory's rate that so many blocks reach. Some multiprocessors have a block more than others at the end,
  * which loses a part. */
 static double rate(const decode_tile *t, const decode_sizes *s, double blocks) {
   const double filled = blocks / s->multiprocessors, resident = (double)s->multiprocessors * s->blocks_each;
-  if (filled <= 1) return fmin(t->alone * filled, t->most);
-  return t->most * (1 - uneven_end * (1 - blocks / (ceil(blocks / resident) * resident)));
+  if (filled <= 1) return least_of(t->alone * filled, t->most);
+  return t->most * (1 - uneven_end * (1 - blocks / (up(blocks / resident) * resident)));
 }
 
 /* Warps take keys by tiles, so that a split of part of a tile takes as long as one of all. */
 double decode_time(const decode_sizes *s, int splits) {
   const decode_tile *t = tile_of(s->tile_m);
   const double blocks = s->tiles * splits, row = (s->head_dim + s->head_dim_v) * 2.0, bytes = s->tiles * s->keys * row,
-               part = 2.0 * s->tile_m * s->head_dim_v * 4, own = ceil(s->longest / splits / s->tile_n) * s->tile_n,
-               longest = own * row / (fmin(t->alone / s->multiprocessors, 1)),
-               rounds = ceil(blocks / ((double)s->multiprocessors * s->blocks_each)),
+               part = 2.0 * s->tile_m * s->head_dim_v * 4, own = up(s->longest / splits / s->tile_n) * s->tile_n,
+               longest = own * row / (least_of(t->alone / s->multiprocessors, 1)),
+               rounds = up(blocks / ((double)s->multiprocessors * s->blocks_each)),
                sums = splits > 1 ? merge + blocks * part / (memory * s->multiprocessors) : 0;
   return launch + t->first + (rounds - 1) * t->next +
-         fmax(bytes / rate(t, s, blocks), longest) / (memory * s->multiprocessors) + sums;
+         most_of(bytes / rate(t, s, blocks), longest) / (memory * s->multiprocessors) + sums;
 }
 
 /* More blocks than run at once four times bring nothing where all entries are as long; where some are longer than
  * others, no block should take longer than all of the rest. */
-int decode_best_splits(const decode_sizes *s) {
-  const double most = ceil(s->longest / s->tile_n), resident = (double)s->multiprocessors * s->blocks_each;
+int decode_best_splits(const decode_sizes *s, double *time) {
+  const double most = up(s->longest / s->tile_n), resident = (double)s->multiprocessors * s->blocks_each;
   int best = 1;
-  double least = 0;
+  *time = 0;
   if (!(s->tiles > 0)) return 1;
   for (int n = 1; n <= CHOICES_MAX_SPLITS && (n == 1 || n <= most); ++n) {
     if (n > 1 && s->tiles * n > 4 * resident && s->keys >= s->longest) break;
-    const double time = decode_time(s, n);
-    if (n == 1 || time < least) best = n, least = time;
+    const double of_n = decode_time(s, n);
+    if (n == 1 || of_n < *time) best = n, *time = of_n;
   }
   return best;
 }
@@ -101,14 +109,16 @@ static double general_time(const forward_sizes *f) {
 kernel_times kernel_times_of(const forward_sizes *f) {
   kernel_times times = {.rows = f->queries * (double)f->heads / (double)f->heads_kv, .general = general_time(f)};
   times.as_decode = sizes_of(f, times.rows);
-  times.splits = decode_best_splits(&times.as_decode);
-  times.decode = decode_time(&times.as_decode, times.splits);
+  times.splits = decode_best_splits(&times.as_decode, &times.decode);
   return times;
 }
 
 bool kernel_takes_decode(const forward_sizes *f) {
   const double general = general_time(f), rows = f->queries * (double)f->heads / (double)f->heads_kv;
   const decode_sizes s = sizes_of(f, rows);
+  double best;
   if (!(rows <= MEASURED_ROWS)) return false;
-  return decode_time(&s, 1) <= general || decode_time(&s, decode_best_splits(&s)) <= general;
+  if (decode_time(&s, 1) <= general) return true;
+  (void)decode_best_splits(&s, &best);
+  return best <= general;
 }

@@ -17,8 +17,8 @@ typedef struct decode_sizes {
 } decode_sizes;
 
 double decode_time(const decode_sizes *s, int splits);
-/* The number of splits that takes the least time, at most CHOICES_MAX_SPLITS. */
-int decode_best_splits(const decode_sizes *s);
+/* The number of splits that takes the least time, at most CHOICES_MAX_SPLITS, and that time; without tiles 1 and 0. */
+int decode_best_splits(const decode_sizes *s, double *time);
 
 /* A call of either kernel. */
 typedef struct forward_sizes {

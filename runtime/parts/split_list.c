@@ -62,15 +62,13 @@ static decode_sizes sizes_of(const args_call *c, const LuattnParams *p) {
                         .blocks_each = blocks_each(main)};
 }
 
-static int best_splits(const args_call *c, const LuattnParams *p) {
-  if (p->shape.batch == 0) return 1;
+/* The number for each entry, where there is no list, and the predicted time; 0: it does not matter. */
+static int best_splits(const args_call *c, const LuattnParams *p, double *time) {
+  *time = 0;
+  if (c->info->deterministic) return (int)splits_alone(p->shape.kv_len);
+  if (p->shape.batch == 0 || c->args->num_splits != 0) return 1;
   const decode_sizes sizes = sizes_of(c, p);
-  return decode_best_splits(&sizes);
-}
-
-/* The number for each entry, where there is no list. */
-static int split_count(const args_call *c, const LuattnParams *p) {
-  return c->info->deterministic ? (int)splits_alone(p->shape.kv_len) : best_splits(c, p);
+  return decode_best_splits(&sizes, time);
 }
 
 /* ---- the list ---- */
@@ -85,12 +83,6 @@ static bool holds_list(const args_call *c) {
 /* Whether the call may share keys by its entries' lengths. */
 static bool may_list(const args_call *c, const LuattnParams *p) {
   return split_list_of(c->info) && c->args->num_splits == 0 && p->shape.batch > 0 && p->shape.q_len > 0;
-}
-
-/* The predicted time. */
-static double longest_time(const args_call *c, const LuattnParams *p) {
-  const decode_sizes sizes = sizes_of(c, p);
-  return decode_time(&sizes, decode_best_splits(&sizes));
 }
 
 /* How many rounds of blocks a call has whose blocks find their places; 0: they do not. */
@@ -207,15 +199,14 @@ static luattn_status take_places(const args_call *c, int rounds, prepared *to) {
   return LUATTN_OK;
 }
 
-/* The list comes from the batch, or is made in the workspace, or blocks do without it. */
-static luattn_status take_list(const args_call *c, prepared *to) {
+/* The list comes from the batch, or is made in the workspace, or blocks do without it, by the time without a list. */
+static luattn_status take_list(const args_call *c, double time, prepared *to) {
   const LuattnParams *p = &to->all.dense;
   LuattnSplitList *const list = &to->all.list;
   bool found;
   if (!may_list(c, p)) return LUATTN_OK;
   const bool in_batch = holds_list(c);
-  const double time = in_batch || c->info->deterministic ? 0 : longest_time(c, p);
-  const int rounds = rounds_in_place(c, p, time);
+  const int rounds = in_batch ? 0 : rounds_in_place(c, p, time);
   to->has_list = in_batch || c->info->deterministic || rounds > 0 || (time >= least_time.list && p->shape.batch > 1);
   if (!to->has_list) return LUATTN_OK;
   if (rounds > 0) return take_places(c, rounds, to);
@@ -238,10 +229,10 @@ luattn_status split_list_take(const args_call *c, prepared *to) {
   if (asked < 0 || asked > LUATTN_MAX_SPLITS)
     return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked,
                      LUATTN_MAX_SPLITS);
-  TRY(take_list(c, to));
-  out->count = to->has_list ? (list->most_parts > 0 ? (int)list->most_parts : 1)
-               : asked > 0  ? asked
-                            : split_count(c, p);
+  double time;
+  const int best = best_splits(c, p, &time);
+  TRY(take_list(c, time, to));
+  out->count = to->has_list ? (list->most_parts > 0 ? (int)list->most_parts : 1) : asked > 0 ? asked : best;
   if (out->count == 1) return LUATTN_OK;
   const int64_t rows = to->has_list ? (int64_t)list->heads_kv * list->rows
                                     : (int64_t)p->shape.heads *
