@@ -1,4 +1,4 @@
-/* host_device.h: macros for code that is both C11 and CUDA C++20: function and assertion. */
+/* host_device.h: macros for code that is both C11 and CUDA C++20: function and assertion, and a limit that both sides have. */
 #ifndef LUATTN_ABI_HOST_DEVICE_H
 #define LUATTN_ABI_HOST_DEVICE_H
 
@@ -15,5 +15,11 @@
 #else
 #define ABI_ASSERT _Static_assert
 #endif
+
+#define LUATTN_MAX_HEAD_DIM 256 /* the most channels of a row of q, k and v in a kernel */
+
+/* What a macro stands for, as a string. */
+#define ABI_TEXT(macro) ABI_TEXT_OF(macro)
+#define ABI_TEXT_OF(text) #text
 
 #endif

@@ -108,7 +108,7 @@ static luattn_status check_choices(const kernel_key *key, const luattn_args *arg
 static luattn_status read_dims(const engine_place *at, const luattn_args *args, const int ndims[2], kernel_key *key,
                                luattn_error *err) {
   const int64_t dim[] = {args->q->shape[ndims[0] - 1], args->v->shape[ndims[1] - 1]};
-  const int most = at->cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
+  const int most = at->cpu_relaxed ? CPU_DEVICE_MAX_DIM : LUATTN_MAX_HEAD_DIM;
   for (int i = 0; i < 2; ++i)
     if (dim[i] < 1 || dim[i] > most)
       return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d",

@@ -11,3 +11,16 @@ execute_process(COMMAND ${LUATTN} check --device cpu ${OUT}/readme.lua RESULT_VA
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "README.md: its spec fails: ${said}")
 endif()
+
+# The largest head dim is a macro; what people read says its number.
+file(STRINGS ${ROOT}/abi/host_device.h line REGEX "#define LUATTN_MAX_HEAD_DIM")
+string(REGEX REPLACE "^#define LUATTN_MAX_HEAD_DIM ([0-9]+).*" "\\1" most "${line}")
+foreach(place IN ITEMS "README.md:Head dims up to ${most}[.]" "docs/limits.md:Head dims 1 to ${most}[.]"
+  "docs/from_flash_attn.md:head dims up to ${most}," "include/luattn/compiler.h:head_dim_v[^\n]*1 [.][.] ${most}[^0-9]")
+  string(REGEX REPLACE ":.*" "" path "${place}")
+  string(REGEX REPLACE "^[^:]*:" "" sentence "${place}")
+  file(READ ${ROOT}/${path} text)
+  if(NOT text MATCHES "${sentence}")
+    message(FATAL_ERROR "${path}: does not say '${sentence}', which LUATTN_MAX_HEAD_DIM of abi/host_device.h is")
+  endif()
+endforeach()

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/host_device.h"
 #include "common/struct_size.h"
 #include "gen/analysis/specs/append_mods.h"
 #include "gen/analysis/specs/decisions.h"
@@ -20,7 +21,7 @@ static const char *backward_note(const compilation *c) {
 /* Head dims that no kernel has are refused later, by plan_start. */
 static luattn_status resolve_rows(compilation *c, luattn_error *err) {
   const int dim = c->target.head_dim, dim_v = c->target.head_dim_v > 0 ? c->target.head_dim_v : dim;
-  if (dim < 1 || dim > PLAN_MAX_DIM || dim_v > PLAN_MAX_DIM) return LUATTN_OK;
+  if (dim < 1 || dim > LUATTN_MAX_HEAD_DIM || dim_v > LUATTN_MAX_HEAD_DIM) return LUATTN_OK;
   return mod_rows_resolve(c->a, &c->spec, dim, dim_v, err);
 }
 

@@ -4,8 +4,6 @@
 
 #include "gen/plan/candidates.h"
 
-#define PLAN_MAX_DIM 256 /* the most channels of a row that a kernel supports */
-
 /* Starts a plan from a target, before tiles are chosen: checks it, fills its defaults, and chooses the
  * family. Errors: LUATTN_INVALID, LUATTN_UNSUPPORTED. */
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);

@@ -3,7 +3,7 @@
 //
 // luattn_fwd: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
 //
-// Config: elem float or double; head_dim and head_dim_v 1 .. 256; tile_m and tile_n powers of two >= 16;
+// Config: elem float or double; head_dim and head_dim_v from 1 to LUATTN_MAX_HEAD_DIM; tile_m and tile_n powers of two >= 16;
 // threads a power of two, 32 .. 512, with threads / 16 <= min(tile_m, tile_n). stages is not read: there are
 // two, and any tiles suffice for every head dim.
 //

@@ -8,7 +8,7 @@
 //   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
 //   finish   scales O by the rows' factors and stores it from the fragments
 //
-// Config: head_dim and head_dim_v are multiples of 8 up to 256, in any combination; they are padded with
+// Config: head_dim and head_dim_v are multiples of 8 up to LUATTN_MAX_HEAD_DIM, in any combination; they are padded with
 // zeros to multiples of 16 in shared memory. threads is a multiple of 32; tile_m = 16 or 32 times the warps;
 // tile_n is a multiple of 16; stages is 1 or 2. stages = 2 loads the next K and V tile while a tile is
 // computed (one barrier a tile). stages = 1 loads V during Q K^T and the next K during P V (two barriers,
@@ -57,7 +57,8 @@ struct ForwardSm80 {
   static constexpr int v_blocks = v_tiles / 2;  // of O (sm80/o_mma.cuh), for each row of fragments
   static constexpr int rows = Fragment::rows(warp_rows), cols = Fragment::columns(tile_n);  // scores of a thread
   static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) && (warp_rows == 16 || warp_rows == 32));
-  static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
+  static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= LUATTN_MAX_HEAD_DIM &&
+                dim_v <= LUATTN_MAX_HEAD_DIM);
 
   // Q stays in registers if that leaves enough of them for addresses and temporaries.
   static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;

@@ -19,7 +19,7 @@
 //   values   dV += P^T dO
 //   keys     dK += dS^T Q
 //
-// Config: head_dim and head_dim_v are multiples of 8 up to 256, in any combination; TMA pads them with zeros
+// Config: head_dim and head_dim_v are multiples of 8 up to LUATTN_MAX_HEAD_DIM, in any combination; TMA pads them with zeros
 //   to a multiple of 64. tile_m = tile_n = 64, threads = 512. `stages` is the number of stages of Q and dO, at
 //   least 2.
 // Dynamic shared memory: BwdD256Layout of abi/shared_memory.h. Static shared memory: 4 * num_acc * 4 bytes.

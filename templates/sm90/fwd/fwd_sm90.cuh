@@ -14,7 +14,7 @@
 // A consumer issues S(i) = Q K(i)^T and then O += P(i-1) V(i-1), and runs the softmax step on S(i) while the
 // second product is in flight. README.md shows the timing, the barriers and the registers.
 //
-// Config: head_dim and head_dim_v are multiples of 8 up to 256, in any combination; TMA pads them with zeros
+// Config: head_dim and head_dim_v are multiples of 8 up to LUATTN_MAX_HEAD_DIM, in any combination; TMA pads them with zeros
 // to a multiple of 64. threads = 128 + 2 * tile_m. tile_m is a multiple of 64 up to 192, tile_n a multiple of
 // 16 up to 256. `stages` is the number of stages of K, and also of V. It is at least 2, because a consumer
 // waits for K of the next tile before it releases K of this one. Dynamic shared memory: FwdSm90Layout of
