@@ -13,10 +13,11 @@ using KvOrder = WrittenGroups;
 #if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
 #include "around/before/tile_skipping.cuh"
 extern "C" __global__ void __launch_bounds__(norm_threads) luattn_norms(const __grid_constant__ ParamsOf<Config> p) {
-  reach_norms<Config, true>(p);
+  find_norms<Config, true>(p);
 }
-extern "C" __global__ void __launch_bounds__(reach_threads) luattn_reach(const __grid_constant__ ParamsOf<Config> p) {
-  reach_bwd<Spec, Config, Config::tile_n>(p);
+extern "C" __global__ void __launch_bounds__(tile_bitmap_threads)
+    luattn_reach(const __grid_constant__ ParamsOf<Config> p) {
+  find_tile_bitmap_bwd<Spec, Config, Config::tile_n>(p);
 }
 #endif
 

@@ -5,10 +5,10 @@
 #if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
 #include "around/before/tile_skipping.cuh"
 extern "C" __global__ void __launch_bounds__(norm_threads) luattn_norms(const __grid_constant__ ParamsOf<Config> p) {
-  reach_norms<Config, false>(p);
+  find_norms<Config, false>(p);
 }
 extern "C" __global__ void __launch_bounds__(Config::tile_m) luattn_reach(const __grid_constant__ ParamsOf<Config> p) {
-  reach_fwd<Spec, Config>(p);
+  find_tile_bitmap_fwd<Spec, Config>(p);
 }
 #endif
 

@@ -11,7 +11,7 @@ template <class Config>
 inline constexpr int dq_orders_of_tile = workspace_dq_orders(true, Config::threads, Config::tile_n);
 // The first entry of the q tile whose first row is `first`.
 template <class Config>
-LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
+LUATTN_FN u32 *dq_state_of(const LuattnParams &p, int b, int h, int first) {
   return p.scratch.dq_order + LUATTN_DQ_ORDER_FIRST +
          SequenceOf<Config>::template q_tile_index<Config::tile_m>(p, b, h, first / Config::tile_m) *
              dq_orders_of_tile<Config>;

@@ -70,7 +70,7 @@ struct BackwardProducer {
       const auto box = site.q_box(p, row);
       const TileMessage message = TileMessage::of(tile, last, site.h, ends, halves);
       message.store(shared.message(q.stage));
-      if constexpr (Shared::turns) message.store(shared.turn_message(num_tiles));
+      if constexpr (Shared::in_order) message.store(shared.turn_message(num_tiles));
       barrier_arrive_expect(shared.q_full(q.stage), Shared::q_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
@@ -88,7 +88,7 @@ struct BackwardProducer {
       barrier_arrive(shared.do_full(q.stage));
     }
     q.advance();
-    if constexpr (Shared::turns) ++num_tiles;
+    if constexpr (Shared::in_order) ++num_tiles;
   }
 
   // Loads the q tiles of a kv tile. The first q tile comes before K and V, which have to wait until the
@@ -99,7 +99,7 @@ struct BackwardProducer {
     const QShare share{at.split};
     SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
     const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
-    using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::turns>;
+    using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::in_order>;
     Walk walk;
     if constexpr (SequenceOf<Config>::packed) site = ahead;
     bool first = true;
@@ -131,22 +131,22 @@ struct BackwardProducer {
     }
   }
   __device__ __forceinline__ void run() {
-    const KvTileSchedulerOf<Spec, Config> tickets(p);
+    const KvTileSchedulerOf<Spec, Config> scheduler(p);
     u32 turn = 0;
     if constexpr (SequenceOf<Config>::packed && !Need::dq_in_order) {
       // Draws a tile early: finding it takes longer than in a batch of equal lengths. In the dQ order others may wait
       // for it.
-      KvBlock at = tickets.draw(), next;
+      KvBlock at = scheduler.draw(), next;
 #pragma unroll 1
-      for (; at.tile >= 0; at = next) load_block(at, turn++, [&] { next = tickets.draw(); });
+      for (; at.tile >= 0; at = next) load_block(at, turn++, [&] { next = scheduler.draw(); });
     } else {
 #pragma unroll 1
       for (;;) {
-        KvBlock at = tickets.draw();
+        KvBlock at = scheduler.draw();
         if (at.tile < 0) break;
         if constexpr (Spec::has_tile_bits) prefetch_kv(at);
         do load_block(at, turn++, [] {});
-        while (tickets.next(at));
+        while (scheduler.next(at));
       }
     }
     load_kv({{0, 0, 0, 0}, BlockMessage::END}, turn);

@@ -104,13 +104,13 @@ struct ForwardProducer {
 
   // K is loaded one tile ahead of V, as consumers use them.
   __device__ __forceinline__ void run() {
-    TileSchedulerOf<Spec, Config> tickets(p);
-    while (tickets.valid()) {
-      const BlockSite block = tickets.site();
+    TileSchedulerOf<Spec, Config> scheduler(p);
+    while (scheduler.valid()) {
+      const BlockSite block = scheduler.site();
       const Sequence site(p, block.b, block.h);
       if (Sequence::packed && block.q_tile * Config::tile_m >= site.q_len) {  // tiles are for the longest entry
-        tickets.draw();
-        tickets.advance();
+        scheduler.draw();
+        scheduler.advance();
         continue;
       }
       if constexpr (Spec::has_tile_bits) prefetch_q(site, block);
@@ -124,7 +124,7 @@ struct ForwardProducer {
         if constexpr (Sequence::paged) next_page = Loads{p, maps}.page_of_lane(site, next.index);
         // Draws the next q tile before it loads the last K, because the answer takes a while. A block that
         // drew earlier would hold a tile that an idle block could take.
-        if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
+        if (!next.valid() && (of_k.valid() || !some)) scheduler.draw();
         if (of_k.valid()) {
           tell_loaders(LoaderMessage::of(block.q_tile, block.h, block.b, of_k.index, !some));
           load_k(site, of_k, k_page, !next.valid(), block.h_kv);
@@ -137,7 +137,7 @@ struct ForwardProducer {
         if (!of_v.valid() && !of_k.valid()) break;
       }
       if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QTileMessage::EMPTY)});
-      tickets.advance();
+      scheduler.advance();
     }
     load_q(Sequence(), {0, 0, 0, QTileMessage::END});
     tell_loaders(LoaderMessage::end());

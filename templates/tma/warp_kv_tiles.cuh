@@ -4,13 +4,13 @@
 
 // Shrinks `tiles` to the range from the first to the last tile that the tile bitmap keeps.
 template <class Spec>
-LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
+LUATTN_FN Range bitmap_hull(const TileBitmap<Spec> &bitmap, Range tiles) {
   if constexpr (Spec::has_score_bounds) {
-    if (visits.words == nullptr) return tiles;
+    if (bitmap.words == nullptr) return tiles;
     int lo = tiles.hi, hi = tiles.lo;
 #pragma unroll 1
     for (int w = tiles.lo / 32 + int(threadIdx.x) % 32; w * 32 < tiles.hi; w += 32) {
-      const u32 bits = visits.words[w];
+      const u32 bits = bitmap.words[w];
       if (bits == 0) continue;
       lo = min_of(lo, w * 32 + __ffs(int(bits)) - 1);
       hi = max_of(hi, w * 32 + 32 - __clz(int(bits)));
@@ -33,16 +33,16 @@ struct WarpKvTiles {
   int q0, q1, base;
   u32 present, masked, by_range;  // bits of tiles base, base - 1, .. base - 31 that are still to come
   Range todo;
-  Visits<Spec> visits;
+  TileBitmap<Spec> bitmap;
   // by_words: the words of tiles todo.hi .. todo.hi + 1023, one a lane, and the lanes with tiles that are still to
   // come.
   u32 kept, whole, lanes;
 
   __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile)
-      : visits(p, s, q_tile, ceil_div(s.q_len, TileM), ceil_div(s.kv_len, TileN)) {
+      : bitmap(p, s, q_tile, ceil_div(s.q_len, TileM), ceil_div(s.kv_len, TileN)) {
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
-    todo = visited_hull(visits, tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN));
+    todo = bitmap_hull(bitmap, tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN));
     present = masked = by_range = kept = whole = lanes = 0;
     base = 0;
   }
@@ -66,10 +66,10 @@ struct WarpKvTiles {
       TileClass c = TILE_EMPTY;
       if constexpr (Spec::rows_need_full_data) {
         TileClass rest = TILE_EMPTY;
-        if (tile >= todo.lo && visits.has(tile)) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
+        if (tile >= todo.lo && bitmap.has(tile)) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
         if (rest != TILE_EMPTY) c = least_of(rest, Spec::position_class(p, s, q0, q1, kv0, kv1));
         by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
-      } else if (tile >= todo.lo && visits.has(tile)) {
+      } else if (tile >= todo.lo && bitmap.has(tile)) {
         c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
       }
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
@@ -92,7 +92,7 @@ struct WarpKvTiles {
       kept = word.kept & tiles_inside(todo, first);
       whole = past < 32 ? word.whole & ~(1u << past) : word.whole;
       if constexpr (Spec::has_score_bounds)
-        if (visits.words != nullptr) kept &= visits.words[first / 32];
+        if (bitmap.words != nullptr) kept &= bitmap.words[first / 32];
     }
     lanes = __ballot_sync(0xffffffffu, kept != 0);
     todo.hi = group;

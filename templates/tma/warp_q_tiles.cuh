@@ -17,7 +17,7 @@ struct WarpQTiles {
   u32 present, masked, same_bucket, by_range;  // bits of tiles base .. base + 31 that are still to come
   u32 none[2], all[2];                         // tiles where each half keeps nothing; all, inside the lengths
   Range todo;
-  Visits<Spec> visits;
+  TileBitmap<Spec> bitmap;
   // Describes the tile that `next` returned last. Bits 0 and 1: half 0 or 1 keeps nothing of it. Bits 2 and
   // 3: half 0 or 1 keeps everything.
   u32 halves;
@@ -35,11 +35,11 @@ struct WarpQTiles {
         todo{0, 0},
         halves(0) {}
   __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share)
-      : visits(p, s, kv_tile, ceil_div(s.kv_len, TileN), ceil_div(s.q_len, TileM)) {
+      : bitmap(p, s, kv_tile, ceil_div(s.kv_len, TileN), ceil_div(s.q_len, TileM)) {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
-    todo = share.of(p, visited_hull(visits, tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM)), s.h);
+    todo = share.of(p, bitmap_hull(bitmap, tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM)), s.h);
     present = masked = same_bucket = by_range = halves = 0;
     base = 0;
   }
@@ -58,7 +58,7 @@ struct WarpQTiles {
       const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
       const bool inside = !ragged && q0 + TileM <= s.q_len;
       TileClass rest = TILE_EMPTY, c = TILE_EMPTY;
-      if (tile < todo.hi && visits.has(tile)) {
+      if (tile < todo.hi && bitmap.has(tile)) {
         rest = TILE_FULL;
         if constexpr (Spec::columns_need_full_data) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
       }
@@ -100,7 +100,7 @@ struct WarpQTiles {
       present = word.kept, masked = ~(word.whole & inside);
     }
     present &= tiles_inside(todo, base);
-    if constexpr (Spec::has_score_bounds) present &= __ballot_sync(0xffffffffu, tile < todo.hi && visits.has(tile));
+    if constexpr (Spec::has_score_bounds) present &= __ballot_sync(0xffffffffu, tile < todo.hi && bitmap.has(tile));
     if constexpr (SameBucket)
       same_bucket =
           __ballot_sync(0xffffffffu, kv0 < kv1 && tile < todo.hi &&

@@ -53,27 +53,27 @@ struct KvBlock {
 // `together` tiles, and a group takes one tile of each head before the next tile of any: blocks that begin
 // together have different heads. A group fills the GPU, but no more, because its reads and additions share
 // the L2 cache.
-LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u32 splits, u32 together) {
+LUATTN_FN KvBlock kv_block_of(u32 drawn, u32 kv_tiles, u32 heads_kv, u32 all, u32 splits, u32 together) {
   const u32 tiles = kv_tiles * splits;
   u32 heads = 1;
   while (heads * tiles < together) heads *= 2;
-  const u32 group = ticket / (heads * tiles), first = group * heads, within = ticket - first * tiles;
+  const u32 group = drawn / (heads * tiles), first = group * heads, within = drawn - first * tiles;
   const u32 size = min_of(heads, all - first), row = within / size, head = first + (within - row * size),
             b = head / heads_kv;
   return {int(kv_tiles - 1 - row / splits), int(head - b * heads_kv), int(b), int(row % splits)};
 }
 // The same with ranks instead of tiles counted from the last one: the first ranks of all heads, then groups of heads.
-LUATTN_FN KvBlock kv_block_in_order(const LuattnTileOrder &o, u32 ticket, u32 heads_kv, u32 all, u32 splits,
+LUATTN_FN KvBlock kv_block_in_order(const LuattnTileOrder &o, u32 drawn, u32 heads_kv, u32 all, u32 splits,
                                     u32 together) {
   const u32 begin = o.first * splits * all;
   KvBlock at;
   u32 rank;
-  if (ticket < begin) {
-    const u32 row = ticket / all, head = ticket - row * all, b = head / heads_kv;
+  if (drawn < begin) {
+    const u32 row = drawn / all, head = drawn - row * all, b = head / heads_kv;
     at = {0, int(head - b * heads_kv), int(b), int(row % splits)};
     rank = row / splits;
   } else {
-    at = kv_block_of(ticket - begin, o.count - o.first, heads_kv, all, splits, together);
+    at = kv_block_of(drawn - begin, o.count - o.first, heads_kv, all, splits, together);
     rank = o.count - 1 - u32(at.tile);
   }
   at.tile = int(ranked_tiles(o, at.b, at.h)[rank]);
@@ -103,9 +103,10 @@ LUATTN_FN u32 turn_in_order(const LuattnParams &p, const Site &s, int q_tile, in
   for (int base = int(ranked[o.count + u32(kv_tile)]) - 1; base >= 0; base -= 32) {
     const int rank = base - int(threadIdx.x) % 32, tile = rank >= 0 ? int(ranked[rank]) : 0, kv0 = tile * TileN,
               kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
-    const bool visits = rank >= 0 && Visits<Spec>(p, s, tile, int(o.count), ceil_div(s.q_len, TileM)).has(q_tile) &&
-                        class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
-    const u32 found = __ballot_sync(0xffffffffu, visits);
+    const bool computed = rank >= 0 &&
+                          TileBitmap<Spec>(p, s, tile, int(o.count), ceil_div(s.q_len, TileM)).has(q_tile) &&
+                          class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
+    const u32 found = __ballot_sync(0xffffffffu, computed);
     if (found != 0) return u32(__shfl_sync(0xffffffffu, tile, __ffs(int(found)) - 1)) + 1;
   }
   return 0;
@@ -122,14 +123,14 @@ LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int 
 #pragma unroll 1
   for (int base = kv_tile + 1; base < count; base += 32) {
     const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN, kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
-    bool visits = false;
+    bool computed = false;
     if (tile < count) {  // the same test as in QTiles and WarpQTiles
       const Range todo = tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM);
-      visits = q_tile >= todo.lo && q_tile < todo.hi &&
-               Visits<Spec>(p, s, tile, count, ceil_div(s.q_len, TileM)).has(q_tile) &&
-               class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
+      computed = q_tile >= todo.lo && q_tile < todo.hi &&
+                 TileBitmap<Spec>(p, s, tile, count, ceil_div(s.q_len, TileM)).has(q_tile) &&
+                 class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
     }
-    const u32 found = __ballot_sync(0xffffffffu, visits);
+    const u32 found = __ballot_sync(0xffffffffu, computed);
     if (found != 0) return u32(base + __ffs(int(found)));
   }
   return 0;

@@ -18,7 +18,7 @@ struct KvTileScheduler {
                                          (Spec::grad_adds || (Spec::parameter_sums & SUM_ELEMENT) != 0);
 
   const LuattnParams &p;
-  const u32 kv_tiles, splits, tiles, batch, heads;  // of a head; shares of each, their product; tickets'
+  const u32 kv_tiles, splits, tiles, batch, heads;  // of a head; shares of each, their product;
                                                     // batches and kv heads
 
   __device__ __forceinline__ explicit KvTileScheduler(const LuattnParams &params)
@@ -28,41 +28,41 @@ struct KvTileScheduler {
         tiles(kv_tiles * splits),
         batch(orders_batches && params.schedule.batches_in_turn ? 1 : u32(params.shape.batch)),
         heads(u32(params.shape.heads_kv) * batch) {}
-  __device__ __forceinline__ u32 draw_ticket() const {
-    u32 ticket = 0;
-    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.dq_order, 1u);
-    return uniform(ticket);
+  __device__ __forceinline__ u32 draw_number() const {
+    u32 drawn = 0;
+    if (threadIdx.x % 32 == 0) drawn = atomicAdd(p.scratch.dq_order, 1u);
+    return uniform(drawn);
   }
-  __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
+  __device__ __forceinline__ KvBlock draw() const { return block_at(draw_number()); }
   // Goes on to the next batch of the same draw. Returns false if there is none.
   __device__ __forceinline__ bool next(KvBlock &at) const {
     if constexpr (!orders_batches) return false;
     return p.schedule.batches_in_turn != 0 && ++at.b < p.shape.batch;
   }
-  // Returns the block of a ticket. Tile -1: no tiles are left.
-  __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
-    if (ticket >= tiles * heads) return {-1, 0, 0, 0};
+  // Returns the block of a drawn. Tile -1: no tiles are left.
+  __device__ __forceinline__ KvBlock block_at(u32 drawn) const {
+    if (drawn >= tiles * heads) return {-1, 0, 0, 0};
     if constexpr (Spec::has_tile_bits)
-      if (tile_order_of(p).tiles != nullptr) return block_in_order(tile_order_of(p), ticket);
+      if (tile_order_of(p).tiles != nullptr) return block_in_order(tile_order_of(p), drawn);
     if constexpr (Needs<Spec, Config>::dq_in_order)
-      return kv_block_of(ticket, kv_tiles, u32(p.shape.heads_kv), heads, splits, tiles_together<Config>);
-    return block_of(ticket, tiles);
+      return kv_block_of(drawn, kv_tiles, u32(p.shape.heads_kv), heads, splits, tiles_together<Config>);
+    return block_of(drawn, tiles);
   }
 
  private:
   // Does the same in the order of work/tile_order.cuh.
-  __device__ __forceinline__ KvBlock block_in_order(const LuattnTileOrder &o, u32 ticket) const {
+  __device__ __forceinline__ KvBlock block_in_order(const LuattnTileOrder &o, u32 drawn) const {
     if constexpr (Needs<Spec, Config>::dq_in_order)
-      return kv_block_in_order(o, ticket, u32(p.shape.heads_kv), heads, splits, tiles_together<Config>);
+      return kv_block_in_order(o, drawn, u32(p.shape.heads_kv), heads, splits, tiles_together<Config>);
     const u32 begin = o.first * splits * heads;
     KvBlock at;
     u32 rank;
-    if (ticket < begin) {
-      const u32 row = ticket / heads;
-      at = of_head(ticket - row * heads, row);
+    if (drawn < begin) {
+      const u32 row = drawn / heads;
+      at = of_head(drawn - row * heads, row);
       rank = u32(at.tile);
     } else {
-      at = block_of(ticket - begin, tiles - o.first * splits);
+      at = block_of(drawn - begin, tiles - o.first * splits);
       rank = o.first + u32(at.tile);
     }
     at.tile = int(ranked_tiles(o, at.b, at.h)[rank]);
@@ -72,13 +72,13 @@ struct KvTileScheduler {
   // mask, the last heads come together, two tiles for each block, the first tile of each head first: a causal
   // mask leaves most work for the first positions, and a long tile that starts last would leave other
   // multiprocessors idle.
-  __device__ __forceinline__ KvBlock block_of(u32 ticket, u32 tiles) const {
+  __device__ __forceinline__ KvBlock block_of(u32 drawn, u32 tiles) const {
     const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
     const u32 alone = heads - together, first = alone * tiles;
-    u32 head = ticket / tiles, tile = ticket - head * tiles;
-    if (Spec::has_mask && ticket >= first) {
-      tile = (ticket - first) / together;
-      head = alone + (ticket - first - tile * together);
+    u32 head = drawn / tiles, tile = drawn - head * tiles;
+    if (Spec::has_mask && drawn >= first) {
+      tile = (drawn - first) / together;
+      head = alone + (drawn - first - tile * together);
     }
     return of_head(head, tile);
   }

@@ -13,19 +13,19 @@ struct PackedKvTileScheduler {
   const LuattnParams &p;
 
   __device__ __forceinline__ explicit PackedKvTileScheduler(const LuattnParams &params) : p(params) {}
-  __device__ __forceinline__ u32 draw_ticket() const {
-    u32 ticket = 0;
-    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.dq_order, 1u);
-    return uniform(ticket);
+  __device__ __forceinline__ u32 draw_number() const {
+    u32 drawn = 0;
+    if (threadIdx.x % 32 == 0) drawn = atomicAdd(p.scratch.dq_order, 1u);
+    return uniform(drawn);
   }
-  __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
+  __device__ __forceinline__ KvBlock draw() const { return block_at(draw_number()); }
   LUATTN_FN bool next(KvBlock &) { return false; }
-  // Returns the block of a ticket. Tile -1: no tiles are left.
-  __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
+  // Returns the block of a drawn. Tile -1: no tiles are left.
+  __device__ __forceinline__ KvBlock block_at(u32 drawn) const {
     const TileTable table = TileTable::of<true, Together * Config::tile_n>(p);
     const uint4 head = *reinterpret_cast<const uint4 *>(&table.head());  // LuattnPackedHead: rows, columns, count, last
     const u32 heads = u32(p.shape.heads_kv), count = head.z, alone = count - (Spec::has_mask ? head.w : 0);
-    u32 rank = ticket / heads, h = ticket - rank * heads;
+    u32 rank = drawn / heads, h = drawn - rank * heads;
     if (rank >= count) return {-1, 0, 0, 0};
     const bool is_last = Spec::has_mask && rank >= alone;
     if (is_last) {  // rank counts down the columns
@@ -36,7 +36,7 @@ struct PackedKvTileScheduler {
     u32 tile = at.tile;
     if (!is_last) {
       const u32 rest =
-          ticket - (rank - tile) * heads;  // the sequence's tiles of all heads have tickets one after another
+          drawn - (rank - tile) * heads;  // the sequence's tiles of all heads have scheduler one after another
       h = rest / at.count, tile = rest - h * at.count;
     }
     // In the dQ order larger tiles of a head come first; otherwise the first ones, for which a causal mask leaves most

@@ -9,7 +9,7 @@
 //
 // All threads that walk see the same tiles. `site.h` is the query head: a mask may differ between the query
 // heads of one kv head. If the mask's bits are known, walks take tiles from their words and
-// skip empty words. The sm90 walks also leave out tiles with negligible weights (Visits). WarpKvTiles yields
+// skip empty words. The sm90 walks also leave out tiles with negligible weights (TileBitmap). WarpKvTiles yields
 // the tiles of KvTiles downwards, in one warp that walks for its whole block.
 #pragma once
 #include "abi/workspace.h"
@@ -61,12 +61,12 @@ LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
 // has one bit for each tile on the other axis, which says whether the tile is computed. Empty if the spec's
 // scores have no bounds.
 template <class Spec, bool Some = Spec::has_score_bounds>
-struct Visits {
+struct TileBitmap {
   const u32 *words;  // nullptr: all tiles are computed
 
-  __device__ __forceinline__ Visits() : words(nullptr) {}
+  __device__ __forceinline__ TileBitmap() : words(nullptr) {}
   // Row `row` of the `rows` bitmap rows of a head. A row has `tiles` bits.
-  __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
+  __device__ __forceinline__ TileBitmap(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
       : words(p.scratch.tile_bitmap) {
     if (words != nullptr) words += ((i64(s.b) * Site::heads(p) + s.h) * rows + row) * workspace_words(tiles);
   }
@@ -75,9 +75,9 @@ struct Visits {
   }
 };
 template <class Spec>
-struct Visits<Spec, false> {
-  __device__ __forceinline__ Visits() {}
-  __device__ __forceinline__ Visits(const LuattnParams &, const Site &, int, int, int) {}
+struct TileBitmap<Spec, false> {
+  __device__ __forceinline__ TileBitmap() {}
+  __device__ __forceinline__ TileBitmap(const LuattnParams &, const Site &, int, int, int) {}
   __device__ __forceinline__ bool has(int) const { return true; }
 };
 

@@ -73,7 +73,7 @@ template <class Spec, class Config>
 LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b, int h) {
   const int first = int(blockIdx.x) * aux_tile;
   if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
-    if (h < AroundParams::heads(p) && first < AroundParams::q_len(p)) return turn_of<Config>(p, b, h, first);
+    if (h < AroundParams::heads(p) && first < AroundParams::q_len(p)) return dq_state_of<Config>(p, b, h, first);
   return nullptr;
 }
 
@@ -280,7 +280,8 @@ LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
   if (first >= site.q_len) return;  // the grid is for the longest entry
   if constexpr (Order::writes) {
     constexpr bool has_state = Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store;
-    Order::template write_packed<Config>(p, site, first, has_state ? turn_of<Config>(p, site.b, h, first) : nullptr);
+    Order::template write_packed<Config>(p, site, first,
+                                         has_state ? dq_state_of<Config>(p, site.b, h, first) : nullptr);
   } else {
     const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, site.b, h);
     for_each_element<width, n>(site.q_len, [&](int i, int d) {

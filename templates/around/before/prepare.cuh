@@ -78,7 +78,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   if constexpr (Need::dq_first_store) stores = first < site.q_len && pays_to_store_first<Spec, Config>(p, site, first);
   if constexpr (Need::dq_in_order || Need::dq_first_store) {
     if (threadIdx.x < dq_orders_of_tile<Config> && first < site.q_len)
-      turn_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
+      dq_state_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
   }
   if (Need::dq && !stores) {
     const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;

@@ -1,6 +1,6 @@
 // around/before/tile_skipping.cuh: finds tiles in which P vanishes, for specs whose scores fall with positions, as
 // with ALiBi (Spec::has_score_bounds). Two small kernels run before the main one of the sm90 family, which
-// then computes only the remaining tiles (Visits in work/tile_walk.cuh). README.md says which tiles are
+// then computes only the remaining tiles (TileBitmap in work/tile_walk.cuh). README.md says which tiles are
 // skipped, and bounds the error.
 //
 //     luattn_norms    for each norm_rows positions, an upper bound of |k| as the main kernel reads it; in
@@ -23,7 +23,7 @@
 #include "around/around.cuh"
 #include "work/tile_walk.cuh"
 
-static constexpr int norm_rows = LUATTN_NORM_ROWS, norm_threads = 128, reach_threads = 128;
+static constexpr int norm_rows = LUATTN_NORM_ROWS, norm_threads = 128, tile_bitmap_threads = 128;
 static_assert(norm_rows == 32, "a warp's lanes are the rows");
 
 // ---- norms ----
@@ -75,7 +75,7 @@ LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
 }
 
 template <class Config, bool Backward>
-LUATTN_FN void reach_norms(const LuattnParams &p) {
+LUATTN_FN void find_norms(const LuattnParams &p) {
   using Elem = typename Config::Elem;
   const bool of_q = Backward && blockIdx.z % 2 == 0;
   const int b = int(Backward ? blockIdx.z / 2 : blockIdx.z), h = int(blockIdx.y),
@@ -112,13 +112,13 @@ LUATTN_FN constexpr bool walks_norms() {
 
 // For one query head.
 template <class Spec, int TileN>
-struct Reach {
+struct TileSkipping {
   static_assert(walks_norms<Spec, TileN>());
   const LuattnParams &p;
   const Site site;
   const float *norm_k;
 
-  __device__ __forceinline__ Reach(const LuattnParams &params, int b, int h)
+  __device__ __forceinline__ TileSkipping(const LuattnParams &params, int b, int h)
       : p(params),
         site(AroundParams::site(params, b, h)),
         norm_k(params.scratch.norm_k + (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) *
@@ -215,9 +215,9 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
 
 // Returns a lower bound of each row's best score: the better one of two keys.
 template <class Spec, class Config, int TileN>
-LUATTN_FN double score_of_rows(const Reach<Spec, TileN> &reach, int q0, int q1, float &norm) {
-  const LuattnParams &p = reach.p;
-  const Site &s = reach.site;
+LUATTN_FN double score_of_rows(const TileSkipping<Spec, TileN> &skipping, int q0, int q1, float &norm) {
+  const LuattnParams &p = skipping.p;
+  const Site &s = skipping.site;
   const int found = best_key<Spec>(p, s, q0, q1);
   int key[2] = {max_of(found, 0), max_of(found - 1, 0)};
   if (class_of<Spec>(p, s, q0, q1, key[1], key[1]) != TILE_FULL) key[1] = key[0];
@@ -228,33 +228,33 @@ LUATTN_FN double score_of_rows(const Reach<Spec, TileN> &reach, int q0, int q1, 
   const int at = second ? key[1] : key[0], row = min_of(q0 + int(threadIdx.x % 32), q1);
   // the kernel adds in another order
   const double dot = p.scale * double(second ? x.dot[1] : x.dot[0]),
-               error = p.scale * double(x.norm) * double(reach.norm_k[at / norm_rows]) * 0x1p-12;
+               error = p.scale * double(x.norm) * double(skipping.norm_k[at / norm_rows]) * 0x1p-12;
   const iv score = score_bounds<Spec>(p, s, row, row, at, at, dot - error, dot + error);
   return double(-lanes_max<32>(score.nan ? infinity<float>() : -float(score.lo)));
 }
 
 template <class Spec, class Config>
-LUATTN_FN void reach_fwd(const LuattnParams &p) {
+LUATTN_FN void find_tile_bitmap_fwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, warps = tile_m / norm_rows;
   __shared__ u32 part[warps];
-  const Reach<Spec, tile_n> reach(p, int(blockIdx.z), int(blockIdx.y));
+  const TileSkipping<Spec, tile_n> skipping(p, int(blockIdx.z), int(blockIdx.y));
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1;
   double best = 0;
   float norm = 0;
   Range keys = {0, 0};
   if (q0 < AroundParams::q_len(p)) {
-    best = score_of_rows<Spec, Config>(reach, q0, q1, norm);
-    keys = kept_keys<Spec>(p, reach.site, q0, q1);
+    best = score_of_rows<Spec, Config>(skipping, q0, q1, norm);
+    keys = kept_keys<Spec>(p, skipping.site, q0, q1);
   }
   const int words = workspace_words(ceil_div(AroundParams::kv_len(p), tile_n));
   u32 *out = p.scratch.tile_bitmap +
-             ((i64(reach.site.b) * AroundParams::heads(p) + reach.site.h) * gridDim.x + blockIdx.x) * words;
+             ((i64(skipping.site.b) * AroundParams::heads(p) + skipping.site.h) * gridDim.x + blockIdx.x) * words;
 #pragma unroll 1
   for (int w = 0; w < words; ++w) {
     const int kv0 = (w * 32 + int(lane)) * tile_n;
-    const bool visits = kv0 < keys.hi && kv0 + tile_n > keys.lo && reach.matters(q0, q1, norm, kv0, best);
-    const u32 bits = __ballot_sync(0xffffffffu, visits);
+    const bool computed = kv0 < keys.hi && kv0 + tile_n > keys.lo && skipping.matters(q0, q1, norm, kv0, best);
+    const u32 bits = __ballot_sync(0xffffffffu, computed);
     if (lane == 0) part[warp] = bits;
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -270,23 +270,23 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
 
 // TileN is the size of the kv tiles that the main kernel walks.
 template <class Spec, class Config, int TileN>
-LUATTN_FN void reach_bwd(const LuattnParams &p) {
+LUATTN_FN void find_tile_bitmap_bwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m;
-  const Reach<Spec, TileN> reach(p, int(blockIdx.z), int(blockIdx.y));
+  const TileSkipping<Spec, TileN> skipping(p, int(blockIdx.z), int(blockIdx.y));
   const u32 words = u32(workspace_words(ceil_div(AroundParams::q_len(p), tile_m))),
             kv_tiles = u32(ceil_div(AroundParams::kv_len(p), TileN)),
-            index = blockIdx.x * (reach_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
+            index = blockIdx.x * (tile_bitmap_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
   if (kv_tile >= kv_tiles) return;
-  const i64 head = i64(reach.site.b) * AroundParams::heads(p) + reach.site.h,
+  const i64 head = i64(skipping.site.b) * AroundParams::heads(p) + skipping.site.h,
             groups = head * workspace_norms(AroundParams::q_len(p));
   const int first = int((index - kv_tile * words) * 32 + threadIdx.x % 32) * tile_m;
-  bool visits = false;
+  bool computed = false;
 #pragma unroll 1
-  for (int q0 = first; q0 < min_of(first + tile_m, AroundParams::q_len(p)) && !visits; q0 += norm_rows) {
+  for (int q0 = first; q0 < min_of(first + tile_m, AroundParams::q_len(p)) && !computed; q0 += norm_rows) {
     const i64 group = groups + q0 / norm_rows;
-    visits = reach.matters(q0, min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1, p.scratch.norm_q[group],
-                           int(kv_tile) * TileN, double(p.scratch.least_lse[group]));
+    computed = skipping.matters(q0, min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1, p.scratch.norm_q[group],
+                                int(kv_tile) * TileN, double(p.scratch.least_lse[group]));
   }
-  const u32 bits = __ballot_sync(0xffffffffu, visits);
+  const u32 bits = __ballot_sync(0xffffffffu, computed);
   if (threadIdx.x % 32 == 0) p.scratch.tile_bitmap[head * kv_tiles * words + index] = bits;
 }

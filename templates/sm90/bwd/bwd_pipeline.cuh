@@ -27,8 +27,8 @@ struct SharedBwdSm90 {
   using Row = typename Spec::Row;
   using BwdRow = typename Spec::BwdRow;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
-  static constexpr bool turns = Needs<Spec, Config>::dq_in_order;
-  static constexpr bool claims = Needs<Spec, Config>::dq_first_store;
+  static constexpr bool in_order = Needs<Spec, Config>::dq_in_order;
+  static constexpr bool stores_first = Needs<Spec, Config>::dq_first_store;
   // Whether there are tiles for which `keep` is called.
   static constexpr bool keep_reads = Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
@@ -55,7 +55,7 @@ struct SharedBwdSm90 {
   // A consumer's part of dQ: 64 rows if tile_m is 128, half of the columns if it is 64.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 40) + (turns ? 64 : 0) <= barrier_bytes);
+  static_assert(stages * 32 + ds_slots * 8 + 48 + (stores_first ? 112 : 40) + (in_order ? 64 : 0) <= barrier_bytes);
 
   // A consumer skips a tile where its half keeps nothing, unless it computes distance sums for other warps.
   static constexpr bool halves = Spec::has_mask && tile_m == 64 && !hands_sums;
@@ -115,19 +115,19 @@ struct SharedBwdSm90 {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
-      barrier_init(empty(i), warps * 32 + (claims ? 32 : 0) + (hands_sums ? 32 : 0));
+      barrier_init(empty(i), warps * 32 + (stores_first ? 32 : 0) + (hands_sums ? 32 : 0));
     }
     for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
-    barrier_init(kv_empty(), warps * 32 + (turns ? 64 : claims ? 32 : 0) + (hands_sums ? 32 : 0));
-    if constexpr (claims) {
+    barrier_init(kv_empty(), warps * 32 + (in_order ? 64 : stores_first ? 32 : 0) + (hands_sums ? 32 : 0));
+    if constexpr (stores_first) {
       for (int i = 0; i < 4; ++i) barrier_init(first_store_known(i), 1);
       for (int i = 0; i < 2; ++i) {
         barrier_init(handed(i), warps * 32);
         barrier_init(taken(i), 32);
       }
     }
-    if constexpr (turns) {
+    if constexpr (in_order) {
       for (u32 i = 0; i < 2; ++i) barrier_init(dq_full(i), warps * 32);
       barrier_init(dq_empty(), 1);
     }

@@ -603,7 +603,7 @@ struct ConsumerBwdSm90 {
     read_ahead(tile);
     // dO may still be in flight to a stage that is released. If both consumers may skip a tile, one must
     // wait.
-    if constexpr (Shared::turns) barrier_wait(shared.do_full(q.stage), q.parity);
+    if constexpr (Shared::in_order) barrier_wait(shared.do_full(q.stage), q.parity);
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     if constexpr (shares_ds) {
       const u32 zeros = shared.ds(ds.stage) + group * tile_m * 128 + (warp * 32 + lane) * 16;
@@ -721,7 +721,7 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   }
   __syncthreads();
   // With dQ's writers, the producer's warpgroup needs more registers. With many sums the consumers keep them.
-  constexpr bool tight = !Shared::turns || (Needs<Spec, Config>::parameters && Config::tile_m == 128);
+  constexpr bool tight = !Shared::in_order || (Needs<Spec, Config>::parameters && Config::tile_m == 128);
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
@@ -732,14 +732,14 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     if (worker == 0) {
       BackwardProducer<Spec, Config, Shared>(p, maps, shared).run();
     } else if (worker == 1) {
-      if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared, 0).run();
-      if constexpr (Shared::claims) DqFirstStoreSm90<Spec, Config>(p, shared).run();
+      if constexpr (Shared::in_order) DqWriterSm90<Spec, Config>(p, shared, 0).run();
+      if constexpr (Shared::stores_first) DqFirstStoreSm90<Spec, Config>(p, shared).run();
     } else {
       if constexpr (Shared::hands_sums)
         if (worker == 2) SumsWriterSm90<Spec, Config>(p, shared).run();
-      if constexpr (Shared::turns)
+      if constexpr (Shared::in_order)
         if (worker == 3) DqWriterSm90<Spec, Config>(p, shared, 1).run();
-      if constexpr (Shared::claims) DqStorerSm90<Spec, Config>(p, shared).run(worker % 2);
+      if constexpr (Shared::stores_first) DqStorerSm90<Spec, Config>(p, shared).run(worker % 2);
     }
   } else {
     registers_up<consumer>();

@@ -2,7 +2,7 @@
 // tile of a q tile stores its part of dQ, and the others add theirs. Three warps of the producer's warpgroup
 // do this.
 //
-// A number in memory for each q tile of a head (turn_of; luattn_prepare zeroes it) holds the q tile's state.
+// A number in memory for each q tile of a head (dq_state_of; luattn_prepare zeroes it) holds the q tile's state.
 // The block that changes UNCLAIMED to CLAIMED stores its part, and then writes STORED. luattn_finish takes
 // unclaimed q tiles as 0. Where first stores do not pay, luattn_prepare zeroes dq_acc and writes STORED.
 //
@@ -64,11 +64,11 @@ struct DqFirstStoreSm90 {
   __device__ __forceinline__ u32 *first_store_of(int b, int tile) const {
     if constexpr (SequenceOf<Config>::packed) {
       const int last = ceil_div(SequenceOf<Config>::most_queries(p), Config::tile_m) - 1;
-      return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
+      return dq_state_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
     }
     const SequenceOf<Config> site(p, b, head);
     const int last = ceil_div(site.q_end(p), Config::tile_m) - 1;
-    return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
+    return dq_state_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
   }
 
   __device__ __forceinline__ void first_store_tiles(int b) {
@@ -156,7 +156,7 @@ struct DqStorerSm90 {
       bulk_wait();
       __syncwarp();
       const Sequence site = kept.numbered(p, message.head);
-      u32 *first_store = turn_of<Config>(p, site.b, site.h, message.row);
+      u32 *first_store = dq_state_of<Config>(p, site.b, site.h, message.row);
       if (lane == 0)
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(first_store), "n"(int(STORED)) : "memory");
     }

@@ -52,7 +52,7 @@ struct DqWriterSm90 {
   };
   __device__ __forceinline__ Turn turn_in(TileMessage tile, int kv_tile) {
     site.h = int(tile.head);
-    return {tile, turn_of<Config>(p, site.b, site.h, 0) + tile.index(),
+    return {tile, dq_state_of<Config>(p, site.b, site.h, 0) + tile.index(),
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
   }
   __device__ __forceinline__ TileMessage message(u32 tile) const {

@@ -31,7 +31,7 @@ struct WarpPart {
   using Shared = SharedBwdSm90<Spec, Config>;
   using Elem = typename Config::Elem;
   using Sequence = SequenceOf<Config>;
-  static constexpr bool turns = Shared::turns, claims = Shared::claims;
+  static constexpr bool in_order = Shared::in_order, stores_first = Shared::stores_first;
   static constexpr int D = Config::head_dim, dq_cols = Shared::dq_cols;
 
   const Shared shared;
@@ -45,12 +45,12 @@ struct WarpPart {
   __device__ __forceinline__ u32 address() const { return shared.dq(group * 4 + warp); }
   // Waits until TMA has read this part.
   __device__ __forceinline__ void await() {
-    if (claims && stored) {
+    if (stores_first && stored) {
       barrier_wait(shared.taken(num_stored), num_stored / 2 & 1);
       ++num_stored;
       stored = false;
     }
-    if constexpr (turns) barrier_wait(shared.dq_empty(), num_handed ^ 1);
+    if constexpr (in_order) barrier_wait(shared.dq_empty(), num_handed ^ 1);
     bulk_wait_read();
     __syncwarp();
   }
@@ -66,8 +66,8 @@ struct WarpPart {
     for (int i = 0; i < dq_cols / 2; i += 4) store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
   }
   __device__ __forceinline__ void add_dq(const LuattnParams &p, const Sequence &site, const DqPlace &at) {
-    if constexpr (turns) return hand_dq_over(at);
-    if (claims && !is_added(p, site, at)) return;
+    if constexpr (in_order) return hand_dq_over(at);
+    if (stores_first && !is_added(p, site, at)) return;
     const int d0 = Shared::splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
     float *head_acc = site.template q_acc_head<ResultGroups, D, float>(p, p.scratch.dq_acc, site.b, at.head);
     fence_async();
@@ -94,7 +94,7 @@ struct WarpPart {
   }
   // Tells the storing warps to exit.
   __device__ __forceinline__ void dismiss() {
-    if constexpr (claims) {
+    if constexpr (stores_first) {
       await();
 #pragma unroll 1
       for (int i = 0; i < 2; ++i, ++num_stored) {
@@ -104,7 +104,7 @@ struct WarpPart {
     }
   }
   // Row that says that there is no dQ.
-  LUATTN_FN int no_dq(int q_end) { return turns || claims ? -1 : q_end; }
+  LUATTN_FN int no_dq(int q_end) { return in_order || stores_first ? -1 : q_end; }
   __device__ __forceinline__ void hand_dq_over(const DqPlace &at) {
     fence_async();
     if (at.row < 0) return;

@@ -41,7 +41,7 @@ struct DqInOrderD256 {
     message.advance();
     if (!tile.is(D256Message::TILE)) return {tile, nullptr, 0};
     const SequenceOf<Config> site(p, int(tile.b), int(tile.head));
-    return {tile, turn_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,
+    return {tile, dq_state_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
   }
   __device__ __forceinline__ void give(const Turn &turn) const {

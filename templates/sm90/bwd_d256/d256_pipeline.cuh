@@ -77,10 +77,10 @@ struct SharedD256 {
   static constexpr int most_dq = (boxes + 1) / 2;                           // maximum number of boxes of dQ in a block
   static constexpr int sums = Need::parameters ? Spec::parameter_sums : 0;  // summed by a warp
                                                                             // from dS
-  static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::dq_in_order;
+  static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, in_order = Need::dq_in_order;
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr BwdD256Layout layout = bwd_d256_layout(layout_sizes<Config>(
-      {.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0, .bwd_row = int(sizeof(BwdRow)), .in_order = turns}));
+      {.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0, .bwd_row = int(sizeof(BwdRow)), .in_order = in_order}));
   static constexpr int k_bytes = layout.k, v_bytes = layout.v;  // of Q and dO as well
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows;
   static constexpr int at_peer_k = layout.at_peer_k, at_q = layout.at_q, at_do = layout.at_do, at_p = layout.at_p,
@@ -112,14 +112,14 @@ struct SharedD256 {
   __device__ __forceinline__ u32 q_empty(int stage) const { return q_message(stage) + 40; }
   __device__ __forceinline__ u32 do_full(int stage) const { return q_message(stage) + 48; }
   __device__ __forceinline__ u32 do_empty(int stage) const { return q_message(stage) + 56; }
-  __device__ __forceinline__ u32 ticket() const { return q_message(stages); }  // 16 bytes
-  __device__ __forceinline__ u32 ticket_full() const { return ticket() + 16; }
-  __device__ __forceinline__ u32 ticket_empty() const { return ticket() + 24; }
-  __device__ __forceinline__ u32 k_scored() const { return ticket() + 32; }
-  __device__ __forceinline__ u32 k_empty() const { return ticket() + 40; }
-  __device__ __forceinline__ u32 p_full() const { return ticket() + 48; }
-  __device__ __forceinline__ u32 p_empty() const { return ticket() + 56; }
-  __device__ __forceinline__ u32 ds_full(int stage) const { return ticket() + 64 + stage * 32; }
+  __device__ __forceinline__ u32 drawn() const { return q_message(stages); }  // 16 bytes
+  __device__ __forceinline__ u32 drawn_full() const { return drawn() + 16; }
+  __device__ __forceinline__ u32 drawn_empty() const { return drawn() + 24; }
+  __device__ __forceinline__ u32 k_scored() const { return drawn() + 32; }
+  __device__ __forceinline__ u32 k_empty() const { return drawn() + 40; }
+  __device__ __forceinline__ u32 p_full() const { return drawn() + 48; }
+  __device__ __forceinline__ u32 p_empty() const { return drawn() + 56; }
+  __device__ __forceinline__ u32 ds_full(int stage) const { return drawn() + 64 + stage * 32; }
   __device__ __forceinline__ u32 ds_empty(int stage) const { return ds_full(stage) + 8; }
   __device__ __forceinline__ u32 peer_ds_full(int stage) const { return ds_full(stage) + 16; }
   // Completes when dK of a tile may be computed. Each dS stage has one, as scores may be two tiles ahead.
@@ -141,8 +141,8 @@ struct SharedD256 {
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
       barrier_init(do_empty(i), 128 * (1 + Need::dv));
     }
-    barrier_init(ticket_full(), 1);
-    barrier_init(ticket_empty(), 1);
+    barrier_init(drawn_full(), 1);
+    barrier_init(drawn_empty(), 1);
     barrier_init(k_scored(), 4);
     barrier_init(k_empty(), 4);
     barrier_init(p_full(), 4);
@@ -155,7 +155,7 @@ struct SharedD256 {
         barrier_init(keys_turn(i), 4);
       }
     }
-    if constexpr (turns) {
+    if constexpr (in_order) {
       for (int i = 0; i < 2; ++i) {
         barrier_init(turn_told(i), 1);
         barrier_init(turn_read(i), 32);

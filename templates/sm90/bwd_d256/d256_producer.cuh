@@ -31,27 +31,27 @@ struct ProducerD256 {
       : p(params), maps(m), shared(s), rank(cluster_rank()), site(params, 0, 0), q(1), dout(1), draws(0), kv_tiles(0) {}
 
   // One block of the cluster draws a kv tile and sends its number to the other block.
-  __device__ __forceinline__ u32 draw(const KvTileSchedulerOf<Spec, Config, 2> &tickets) {
+  __device__ __forceinline__ u32 draw(const KvTileSchedulerOf<Spec, Config, 2> &scheduler) {
     const u32 parity = draws++ & 1;
-    u32 ticket = 0;
+    u32 drawn = 0;
     if (rank == 0) {
-      ticket = tickets.draw_ticket();
-      barrier_wait(shared.ticket_empty(), parity ^ 1);
+      drawn = scheduler.draw_number();
+      barrier_wait(shared.drawn_empty(), parity ^ 1);
       if (lane_anew() == 0) {
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.ticket()), "r"(ticket) : "memory");
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.drawn()), "r"(drawn) : "memory");
         fence_async();
-        copy_to_peer(shared.ticket(), shared.ticket(), 16, shared.ticket_full(), rank);
+        copy_to_peer(shared.drawn(), shared.drawn(), 16, shared.drawn_full(), rank);
       }
-      return ticket;
+      return drawn;
     }
     if (lane_anew() == 0) {
-      barrier_arrive_expect(shared.ticket_full(), 16);
-      barrier_wait(shared.ticket_full(), parity);
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(shared.ticket()) : "memory");
-      barrier_arrive_peer(shared.ticket_empty(), rank);
+      barrier_arrive_expect(shared.drawn_full(), 16);
+      barrier_wait(shared.drawn_full(), parity);
+      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(drawn) : "r"(shared.drawn()) : "memory");
+      barrier_arrive_peer(shared.drawn_empty(), rank);
     }
     __syncwarp();
-    return uniform(ticket);
+    return uniform(drawn);
   }
 
   // Fills the next stage of dO with V, or only with a message.
@@ -167,15 +167,15 @@ struct ProducerD256 {
     }
   }
   __device__ __forceinline__ void run() {
-    const KvTileSchedulerOf<Spec, Config, 2> tickets(p);
+    const KvTileSchedulerOf<Spec, Config, 2> scheduler(p);
 #pragma unroll 1
     for (;;) {
       if constexpr (SequenceOf<Config>::packed)
         site = SequenceOf<Config>();  // no register keeps it while the next tile is sought
-      KvBlock at = tickets.block_at(draw(tickets));
+      KvBlock at = scheduler.block_at(draw(scheduler));
       if (at.tile < 0) break;
       do load_block(at);
-      while (tickets.next(at));
+      while (scheduler.next(at));
     }
     tell({0, 0, 0, 0}, D256Message::END);
   }
@@ -200,7 +200,7 @@ struct SenderD256 {
       barrier_wait(shared.q_full(stage.stage), stage.parity);
       const D256Message message = D256Message::load(shared.q_message(stage.stage));
       if (message.is(D256Message::END)) {
-        if constexpr (Shared::turns) tell_turns(shared, message, ds);
+        if constexpr (Shared::in_order) tell_turns(shared, message, ds);
         break;
       }
       if (message.is(D256Message::TILE)) {
@@ -218,7 +218,7 @@ struct SenderD256 {
           barrier_arrive_expect(full, Shared::box);
           copy_to_peer(shared.peer_ds(ds.stage), shared.ds(ds.stage), Shared::box, full, rank);
         }
-        if constexpr (Shared::turns) tell_turns(shared, message, ds);
+        if constexpr (Shared::in_order) tell_turns(shared, message, ds);
         ds.advance();
         begins = message.ends_block();
       }

@@ -170,7 +170,7 @@ struct ScoresD256 {
   }
   // In a deterministic kernel, waits for the block's place in the dQ order. Returns whether it is the first.
   __device__ __forceinline__ bool await_turn(DqPlace tile) {
-    if constexpr (!Shared::turns) return false;
+    if constexpr (!Shared::in_order) return false;
     if (tile.row < 0) return false;
     barrier_wait(shared.turn(), turn_parity);
     turn_parity ^= 1;
@@ -186,7 +186,7 @@ struct ScoresD256 {
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
       if (D % 64 == 0 || d0 + e * 2 < D) {
-        if constexpr (Shared::turns)
+        if constexpr (Shared::in_order)
           put_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3], first);
         else
           add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
@@ -203,7 +203,7 @@ struct ScoresD256 {
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
       if (D % 64 == 0 || d0 + e * 2 < D) {
-        if constexpr (Shared::turns)
+        if constexpr (Shared::in_order)
           put_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3], first);
         else
           add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
@@ -239,7 +239,7 @@ struct ScoresD256 {
     if (leaves && lane == 0) barrier_arrive(shared.k_empty());
     if constexpr (Next) issue_dp<true>();
     if constexpr (two) add_dq(dq[1], 1, tile, first);
-    if (Shared::turns && tile.row >= 0) barrier_arrive(shared.dq_added());
+    if (Shared::in_order && tile.row >= 0) barrier_arrive(shared.dq_added());
   }
 
   // ---- elements ----

@@ -48,7 +48,7 @@ static void check_chain(const Chain &given) {
     __syncwarp();
     for (int j = ceil_div(p.shape.kv_len, tile_n) - 1; j >= 0; --j) {
       QTiles<S, tile_m, tile_n> walk(p, s, j);
-      const Visits<S> visits(p, s, j, ceil_div(p.shape.kv_len, tile_n), ceil_div(p.shape.q_len, tile_m));
+      const TileBitmap<S> visits(p, s, j, ceil_div(p.shape.kv_len, tile_n), ceil_div(p.shape.q_len, tile_m));
       for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {
         if (!visits.has(t.index)) continue;
         const unsigned before = turn_before<S, tile_m, tile_n>(p, s, t.index, j);

@@ -25,7 +25,7 @@ static unsigned random_below(unsigned n) {
 
 template <bool Masked, bool Together>
 struct Block {
-  TileScheduler<Masked, Together> tickets;
+  TileScheduler<Masked, Together> scheduler;
   bool has_drawn = false;
 };
 
@@ -101,11 +101,11 @@ struct Launch {
       const unsigned at = random_below(unsigned(live.size()));
       Block<Masked, Together> &b = blocks[live[at]];
       if (b.has_drawn) {
-        b.tickets.advance();
+        b.scheduler.advance();
         b.has_drawn = false;
-      } else if (b.tickets.valid()) {
-        take(b.tickets.site());
-        b.tickets.draw();
+      } else if (b.scheduler.valid()) {
+        take(b.scheduler.site());
+        b.scheduler.draw();
         b.has_drawn = true;
       } else {
         live[at] = live.back();

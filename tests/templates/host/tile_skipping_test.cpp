@@ -75,7 +75,7 @@ struct Problem {
     return p.scale * dot - double(slopes[h]) * abs(i + p.shape.kv_len - p.shape.q_len - j);
   }
   bool visited(int b, int h, int row, int rows, int tiles, int tile) const {
-    return Visits<Spec>(p, Site{b, h, p.shape.q_len, p.shape.kv_len}, row, rows, tiles).has(tile);
+    return TileBitmap<Spec>(p, Site{b, h, p.shape.q_len, p.shape.kv_len}, row, rows, tiles).has(tile);
   }
 };
 
@@ -118,9 +118,9 @@ static void check_forward(Problem &x) {
   const LuattnParams &p = x.p;
   const unsigned q_tiles = unsigned(ceil_div(p.shape.q_len, Config::tile_m));
   const int tiles = ceil_div(p.shape.kv_len, Config::tile_n);
-  launch(reach_norms<Config, false>, dim3(unsigned(ceil_div(p.shape.kv_len, norm_threads)), HEADS_KV, BATCH),
+  launch(find_norms<Config, false>, dim3(unsigned(ceil_div(p.shape.kv_len, norm_threads)), HEADS_KV, BATCH),
          norm_threads, 0, p);
-  launch(reach_fwd<Spec, Config>, dim3(q_tiles, HEADS, BATCH), Config::tile_m, 0, p);
+  launch(find_tile_bitmap_fwd<Spec, Config>, dim3(q_tiles, HEADS, BATCH), Config::tile_m, 0, p);
   x.lse.resize(size_t(BATCH * HEADS * p.shape.q_len));
   for (int b = 0; b < BATCH; ++b)
     for (int h = 0; h < HEADS; ++h) {
@@ -136,10 +136,10 @@ static void check_backward(Problem &x) {
   const int kv_tiles = ceil_div(p.shape.kv_len, TILE_KV), q_tiles = ceil_div(p.shape.q_len, Config::tile_m);
   const int longest = max_of(p.shape.q_len, p.shape.kv_len), words = ceil_div(q_tiles, 32);
   p.tensors.lse = {x.lse.data(), (long long)HEADS * p.shape.q_len, p.shape.q_len, 1};
-  launch(reach_norms<Config, true>, dim3(unsigned(ceil_div(longest, norm_threads)), HEADS, 2 * BATCH), norm_threads, 0,
+  launch(find_norms<Config, true>, dim3(unsigned(ceil_div(longest, norm_threads)), HEADS, 2 * BATCH), norm_threads, 0,
          p);
-  launch(reach_bwd<Spec, Config, TILE_KV>, dim3(unsigned(ceil_div(kv_tiles * words, 4)), HEADS, BATCH), reach_threads,
-         0, p);
+  launch(find_tile_bitmap_bwd<Spec, Config, TILE_KV>, dim3(unsigned(ceil_div(kv_tiles * words, 4)), HEADS, BATCH),
+         tile_bitmap_threads, 0, p);
   for (int b = 0; b < BATCH; ++b)
     for (int h = 0; h < HEADS; ++h)
       for (int i = 0; i < p.shape.q_len; ++i)
