@@ -46,6 +46,8 @@ typedef struct replay {
   replay_result result;                   /* of this call */
   int num_placeholders;
   placeholder placeholder[REPLAY_MAX_REDUCTIONS];
+  bool by_element; /* a question about the row that is asked after one about an element counts as such a one */
+  bool again;      /* to be tried so */
 } replay;
 
 static unsigned held_orders(const question *q) { return q->answer ? q->yes : ANY_ORDER & ~q->yes; }
@@ -121,6 +123,13 @@ static void raise_questions(lua_State *L, const script *now) {
                  s->hook, now->most, now->before != NULL ? "condition" : "call", front_line(L));
 }
 
+/* Whether not all elements may ask what is asked now. */
+static bool asks_of_element(const front_state *s, const script *now, ir_ref condition) {
+  bool after = false;
+  for (int i = 0; i < now->asked; i++) after |= now->at[i].of_element;
+  return s->replay->hook->reduces && (ir_uses(s->g, condition, VAR_SCORE) || (after && s->replay->by_element));
+}
+
 static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref condition) {
   front_state *s = front_of(L);
   script *now = s->replay->now;
@@ -138,7 +147,7 @@ static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref cond
                                      .condition = condition,
                                      .answer = true,
                                      .line = front_line(L),
-                                     .of_element = s->replay->hook->reduces && ir_uses(s->g, condition, VAR_SCORE)};
+                                     .of_element = asks_of_element(s, now, condition)};
   now->asked = now->count;
   return true;
 }
@@ -238,7 +247,10 @@ static void join_reductions(lua_State *L, const question *q, replay_result *yes,
   for (int i = 0; i < out->num_reductions; i++) {
     if (find_reduction(yes, out->reduction[i].placeholder) == NULL) apart = true;
   }
-  if (apart && q->of_element) {
+  replay *r = front_of(L)->replay;
+  if (apart && q->of_element && !r->by_element) {
+    r->again = true;
+  } else if (apart && q->of_element) {
     front_raise_at(L, q->line,
                    "online_fwd: a reduction is reached only by the elements that answer this comparison in one way; "
                    "move reduce_sum and reduce_max out of the branch and reduce where(condition, x, 0)");
@@ -363,9 +375,14 @@ void replay_run(lua_State *L, int function, const replay_hook *hook, replay_resu
   for (int *n = &r->main.count;;) {
     call_twice(L, function, r);
     *out = r->result;
-    while (*n > 0 && !r->question[*n - 1].answer) {
+    while (*n > 0 && !r->question[*n - 1].answer && !r->again) {
       --*n;
       join(L, &r->question[*n], &r->when_true[*n], out);
+    }
+    if (r->again) {
+      *n = r->calls = r->num_placeholders = 0;
+      r->again = false, r->by_element = true;
+      continue;
     }
     if (*n == 0) break;
     r->when_true[*n - 1] = *out;

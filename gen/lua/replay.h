@@ -8,7 +8,8 @@
  * Reductions. In online_fwd a question may concern one element (it depends on the score) or the whole row. A
  * reduction covers every element of the row, also those with other answers, so its argument is joined over
  * the element questions asked before it. While replays run, a reduction is therefore a placeholder (VAR_RED)
- * for what is known only at the end.
+ * for what is known only at the end. Where the elements of one answer ask something about the row that the others do
+ * not, as in where(where(s < x, s, x) < 3, ..), the hook is traced again with that as a question about an element.
  *
  * Values of conditions. The ways double with each where(condition, x, y) of a loop. If there are too many,
  * the spec is loaded again with each condition written as a function (scan_conditions), which is replayed by

@@ -12,6 +12,8 @@ import luattn
 
 SEED, COUNT = os.environ.get("LUATTN_TEST_SEED", ""), 60
 FOUND = (846, 21385)  # sums that cancel to rounding; a sum whose terms are all the same and underflow to 0
+# Once refused: where() of a comparison that only some elements ask about the row; x + (2 - x) of an x of 1e20.
+TAKEN = (60187, 60286, 71689)
 
 
 class Online(unittest.TestCase):
@@ -26,6 +28,12 @@ class Online(unittest.TestCase):
             except (AtKink, OutOfRange, luattn.Error):
                 pass
         self.assertGreater(right, COUNT // 4)
+
+
+    def test_none_of_these_is_refused(self):
+        for seed in TAKEN:
+            case = Case(seed)
+            self.assertEqual("", case.wrong(), f"seed {seed}:\n{case.source}")
 
 
 if __name__ == "__main__":

@@ -165,6 +165,11 @@ static bool merge_part(merger *m, const uint8_t *part, int which) {
   return true;
 }
 
+/* Rounding may leave nothing of what is added to an extreme scalar: such rows refute nothing that is proved. */
+static bool is_compared(const sample *s, int row) {
+  return s->valid[row] && !s->scaled[row] && !s->extreme[row] && (row < SAMPLE_FIRST_ROWS || row >= s->near_rows);
+}
+
 /* What a merged row gives, beside the whole row's. */
 typedef struct difference {
   int lane; /* -1: none */
@@ -177,7 +182,7 @@ static void compare(const merger *m, const sample_lanes *x, difference *out) {
   const sample *s = d->s;
   for (int lane = 0; lane < s->lanes; lane++) {
     const int r = s->row_of[lane];
-    if (!s->valid[r] || s->scaled[r] || (r >= SAMPLE_FIRST_ROWS && r < s->near_rows)) continue;
+    if (!is_compared(s, r)) continue;
     const double p = m->p[lane] * x[0][lane];
     if (!derivation_close(p, d->p_value[lane], s->slack[r])) {
       *out = (difference){lane, "prob", d->p_value[lane], p};
@@ -387,7 +392,7 @@ static void compare_finished(const merger *m, const uint8_t *part, const finishe
   const sample *s = d->s;
   for (int lane = 0; lane < s->lanes; lane++) {
     const int r = s->row_of[lane];
-    if (!s->valid[r] || s->scaled[r] || (r >= SAMPLE_FIRST_ROWS && r < s->near_rows)) continue;
+    if (!is_compared(s, r)) continue;
     const double lse = lse_of_row(f, r), p = f->p[lane] * exp(f->lse[part[lane]][r] - lse),
                  whole = s->final[d->o->lse][lane];
     if (!derivation_close(p, d->p_value[lane], s->slack[r]))
