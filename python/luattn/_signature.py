@@ -145,6 +145,8 @@ class Signature:
             if size:
                 workspace = new((size,), (1,), torch.uint8)
                 frame.set_workspace(workspace.data_ptr(), size)
+            elif is_shared:  # other calls of this frame may have had one
+                frame.set_workspace(0, 0)
         if not frame.try_run(self.engine, stream):
             self.is_stale = True
             return None
@@ -182,8 +184,8 @@ def remember(
         return
     if signature is not None:
         signature.needs_grad, signature.spec = needs_grad, None if table is spec.signatures else spec
-    while len(table) >= _MOST:
-        table.pop(next(iter(table)), None)
+    for oldest in [*table][: max(0, len(table) - _MOST + 1)]:  # a copy, as other threads may add some
+        table.pop(oldest, None)
     table[key] = signature
 
 

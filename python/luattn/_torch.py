@@ -411,7 +411,7 @@ def attend(
     key: Any = None
     named: Any = None
     known: Any = None
-    if (scale is None or _scale.is_plain(scale)) and _FLOATS.issuperset(map(type, scalars)) and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and (scale is None or _scale.is_plain(scale)) and _FLOATS.issuperset(map(type, scalars)):
         named, numbers = named_of(spec, q, k, v, inputs, given)
         key, known = _signature.find(spec.signatures, named, (*numbers, scale, return_lse, swapped))
     if known is not None:
