@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _capi as capi
@@ -159,7 +159,8 @@ class Attention:
         tensors have gradients, NumPy arrays do not.
 
         q is [batch, heads, length, head_dim], k and v have their own heads (a divisor of q's) and length; strides are
-        free but for the last one. With layout="bshd" they are [batch, length, heads, head_dim], and so is o.
+        free but for the last one. With layout="bshd" they are [batch, length, heads, head_dim], and so is o; beside cu_seqlens_q that says how
+        keys in pages or a cache lie.
         lse is float32 (float64 for float64), [batch, heads, length], in natural log. scale: head_dim ** -0.5 if None;
         any number, or a tensor of one element, which has a gradient.
 
@@ -194,7 +195,10 @@ class Attention:
             self.name, q, k, v, scale, return_lse, return_state, layout, keys_modified
         )
         if layout == "bshd":
-            self._check_axes(q=q, k=k, v=v)
+            if cu_seqlens_q is None:
+                self._check_axes(q=q, k=k, v=v)
+            else:
+                (k, v), layout = self._pool(k, v, cu_seqlens_k, seqused_k, block_table), "bhsd"
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         if return_state:
@@ -214,10 +218,6 @@ class Attention:
                 cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, block_table,
             )  # fmt: skip
             options = {**part, **options}
-            if layout == "bshd" and cu_seqlens_q is not None:
-                raise InvalidError(
-                    f"{self.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out"
-                )
         if batch is not None:
             if not isinstance(batch, Batch):
                 raise InvalidError(f"{self.name}: batch: is {type(batch).__name__}, expected luattn.Batch")
@@ -251,6 +251,26 @@ class Attention:
         for name, t in tensors.items():
             if len(t.shape) < 3:
                 raise InvalidError(f"{self.name}: {name}: has {len(t.shape)} dimensions, expected 4: batch, length, heads and head dim")
+
+    def _pool(self, k: Any, v: Any, cu_seqlens_k: Any, seqused_k: Any, block_table: Any) -> list[Any]:
+        """Heads before rows, of the cache beside packed queries, which lie alike in both layouts."""
+        if cu_seqlens_k is not None or seqused_k is block_table is None:
+            raise InvalidError(f"{self.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out")
+        for name, t in (("k", k), ("v", v)):
+            if len(t.shape) != 4:
+                axes = "batch, length" if block_table is None else "pages, rows of a page"
+                raise InvalidError(f"{self.name}: {name}: has {len(t.shape)} dimensions, expected 4: {axes}, heads and head dim")
+        return [k.swapaxes(1, 2), v.swapaxes(1, 2)]
+
+    def _heads_first(self, layout: str, q: Any, k: Any, v: Any, lengths: Mapping[str, Any]) -> list[Any]:
+        """q, k and v as kernels have them. lengths: the call's cu_seqlens, seqused and block_table."""
+        if layout == "bhsd":
+            return [q, k, v]
+        if layout != "bshd":
+            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        if lengths.get("cu_seqlens_q") is None:
+            return self._swapped(q=q, k=k, v=v)
+        return [q, *self._pool(k, v, *map(lengths.get, ("cu_seqlens_k", "seqused_k", "block_table")))]
 
     def _swapped(self, **tensors: Any) -> list[Any]:
         """Heads before lengths, or the other way round."""
@@ -374,10 +394,9 @@ class Attention:
         dout, q, k, v, o, lse, saved, dlse, scale, layout = _OF_GRADIENTS.take(f"{self.name}: gradients", dout, q, k, v, o, lse, saved, dlse, scale, layout)
         if saved is None and self._spec.num_saved:
             raise InvalidError(f"{self.name}: gradients: saved: is missing, and backward reads {self._spec.num_saved} numbers of a row; take it from merge(.., return_saved=True)")
+        q, k, v = self._heads_first(layout, q, k, v, given)
         if layout == "bshd":
-            dout, q, k, v, o = self._swapped(dout=dout, q=q, k=k, v=v, o=o)
-        elif layout != "bhsd":
-            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+            dout, o = self._swapped(dout=dout, o=o)
         seed, part = given.pop("seed", None), self._part_of(q, *(given.pop(name, None) for name in (*WHOLE, *_PACKED)))
         inputs, scalars, later = self._sort(given, q)
         options = {**part, **later}
@@ -427,10 +446,7 @@ class Attention:
         if batch is not None:
             options["batch"] = batch.token
         inputs = self._sort(given, q, reads=False)[0]
-        if layout == "bshd":
-            q, k, v = self._swapped(q=q, k=k, v=v)
-        elif layout != "bhsd":
-            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        q, k, v = self._heads_first(layout, q, k, v, options)
         line = ""
         if q.dtype.itemsize == 2 and pads(self._spec, q.shape[-1], v.shape[-1]):
             line = padding_line(q.shape[-1], v.shape[-1])
@@ -488,10 +504,7 @@ class Attention:
         inputs, scalars, later = self._sort(given, q)
         if later:
             raise InvalidError(f"{self.name}: tune: {', '.join(later)}: kernels of such calls are not tuned; leave it out")
-        if layout == "bshd":
-            q, k, v = self._swapped(q=q, k=k, v=v)
-        elif layout != "bhsd":
-            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        q, k, v = self._heads_first(layout, q, k, v, {})
         if scale is not None and not is_plain(scale):
             raise InvalidError(f"{self.name}: tune: scale: is {scale:g}, expected a positive number: tiles do not depend on it")
         numbers = [float(x) for x in scalars]

@@ -144,12 +144,6 @@ class Batch:
         q, k, v, layout, seqused_k, block_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k, keys_modified = _KINDS.take(
             f"{attention.name}: Batch.prepare", q, k, v, layout, seqused_k, block_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k, keys_modified
         )
-        if layout == "bshd" and cu_seqlens_q is not None:
-            raise InvalidError(f"{attention.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out")
-        if layout == "bshd":
-            q, k, v = attention._swapped(q=q, k=k, v=k if v is None else v)
-        elif layout != "bhsd":
-            raise InvalidError(f"{attention.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         inputs, scalars, options = attention._sort(given, q, reads=False)
         if options:
             raise InvalidError(f"{attention.name}: {next(iter(options))}: prepare takes inputs and scalars alone")
@@ -159,6 +153,7 @@ class Batch:
             "block_table": block_table,
         }  # fmt: skip
         lengths = {name: x for name, x in lengths.items() if x is not None}
+        q, k, v = attention._heads_first(layout, q, k, k if v is None else v, lengths)
         if lengths and seqused_k is None:
             raise InvalidError(f"{attention.name}: {next(iter(lengths))}: prepare takes it beside seqused_k alone")
         if is_numpy(q) or not q.is_cuda:
@@ -166,7 +161,7 @@ class Batch:
         if lengths:
             if keys_modified:
                 lengths["keys_modified"] = True
-            prepare_splits(self, attention._spec, q, k, k if v is None else v, inputs, numbers, lengths)
+            prepare_splits(self, attention._spec, q, k, v, inputs, numbers, lengths)
         else:
             prepare_mask(self, attention._spec, q, k, inputs, numbers, v)
 

@@ -82,6 +82,34 @@ class PageTable(unittest.TestCase):
             torch.testing.assert_close(nhd[b : b + 1], want, rtol=0, atol=1e-13)
             torch.testing.assert_close(same[b : b + 1], want, rtol=0, atol=1e-13)
 
+    def test_packed_queries_beside_an_nhd_pool(self):
+        """flash-attn's and FlashInfer's layout, in calls, plans and Batch.prepare: as keys that were transposed by hand."""
+        q, cu = torch.randn(6, 4, 16, dtype=torch.float64), ints(0, 2, 6)
+        used, table = ints(7, 20), torch.tensor([[1, 0, 0], [3, 4, 2]], dtype=torch.int32)
+        k, v = (torch.randn(8, 8, 2, 16, dtype=torch.float64) for _ in "kv")
+        heads_first = k.transpose(1, 2), v.transpose(1, 2)
+        for given in ({"block_table": table, "seqused_k": used}, {"seqused_k": ints(7, 8)}):
+            pool = (k, v) if "block_table" in given else (k[:2], v[:2])
+            first = heads_first if "block_table" in given else (heads_first[0][:2], heads_first[1][:2])
+            given["cu_seqlens_q"] = cu
+            o, lse = causal(q, *pool, layout="bshd", return_lse=True, **given)
+            for name, got, want in zip(("o", "lse"), (o, lse), causal(q, *first, return_lse=True, **given)):
+                self.assertTrue(torch.equal(got, want), name)
+            self.assertTrue(torch.equal(causal(q, *pool, layout="bshd", **given), o))  # a warm call
+            of_arrays = causal(*(t.numpy() for t in (q, *pool)), layout="bshd", **{name: t.numpy() for name, t in given.items()})
+            self.assertTrue(torch.equal(torch.from_numpy(of_arrays), o))
+            compiled = torch.compile(lambda q: causal(q, *pool, layout="bshd", **given), fullgraph=True, backend="aot_eager")  # noqa: B023
+            self.assertTrue(torch.equal(compiled(q), o))
+            self.assertEqual(causal.plan(q, *pool, layout="bshd", **given), causal.plan(q, *first, **given))
+            batch = luattn.Batch()
+            batch.prepare(causal, q, *pool, layout="bshd", **given)
+            self.assertTrue(torch.equal(causal(q, *pool, layout="bshd", batch=batch, **given), o))
+        with self.assertRaisesRegex(luattn.InvalidError, "causal: k: has 3 dimensions, expected 4: pages, rows of a page, heads and head dim"):
+            causal(q, k[0], v, layout="bshd", cu_seqlens_q=cu, seqused_k=used, block_table=table)
+        for call in (causal, causal.plan):
+            with self.assertRaisesRegex(luattn.InvalidError, "causal: layout: is 'bshd', and packed sequences have no batch axis; leave it out"):
+                call(q, k[0], v[0], layout="bshd", cu_seqlens_q=cu, cu_seqlens_k=cu)
+
     def test_left_padding_in_entries_of_a_larger_cache(self):
         spec = '''return attention { name = 'padded', %s score_mod = function(score, b, h, q_idx, kv_idx)
           return 5 * tanh(score / 5) - 0.1 * (h + 1) * (q_idx + kv_len - q_len - kv_idx) end,

@@ -329,7 +329,7 @@ class Machine(unittest.TestCase):
                 torch.testing.assert_close(causal(q, k, v, **given, decode=decode), want, atol=3e-2, rtol=2e-2)
             _tensors.prepare_splits(batch, causal._spec, q.transpose(2, 3).contiguous().transpose(2, 3), k, v, (), (), given)
             with self.assertRaisesRegex(luattn.InvalidError, "layout: is 'bshd', and packed sequences have no batch axis"):
-                batch.prepare(causal, q, k, layout="bshd", seqused_k=given["seqused_k"], cu_seqlens_q=given["seqused_k"])
+                causal(q, k, v, layout="bshd", cu_seqlens_q=given["seqused_k"], cu_seqlens_k=given["seqused_k"])
             with self.assertRaisesRegex(luattn.InvalidError, "max_seqlen_k: prepare takes it beside seqused_k alone"):
                 batch.prepare(causal, q, k, max_seqlen_k=5)
             for name, x, message in (
