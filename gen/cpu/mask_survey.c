@@ -122,9 +122,17 @@ static ir_bounds survey_load(void *user, uint32_t input, ir_type type, int n_ind
                                                                    : all;
 }
 
+/* By the sets that kernels have of their blocks, or of the numbers alone. */
+static void survey_refine(void *user, ir_ref r, const ir_bounds *bounds, ir_bounds *out) {
+  const survey_box *box = user;
+  const mask_survey_call *given = box->s->given;
+  tile_box_refine_by(&box->tile, box->by_kernel ? given->tile_m : 1, box->by_kernel ? given->tile_n : 1, r, bounds,
+                     out);
+}
+
 static int class_of(survey *s, const expression *e, bool by_kernel, int q0, int q1, int kv0, int kv1) {
   survey_box box = {{&s->p, s->b, s->h, q0, q1, kv0, kv1}, s, by_kernel};
-  const ir_bounds_env env = {.user = &box, .variable = tile_box_variable, .load = survey_load};
+  const ir_bounds_env env = {.user = &box, .variable = tile_box_variable, .load = survey_load, .refine = survey_refine};
   ir_bounds *bounds = s->p.worker[0].bounds;
   if (e->root == IR_NONE) return FULL;
   ir_interval_over(s->p.g, e->nodes, e->count, &env, bounds);

@@ -13,6 +13,12 @@ typedef struct tile_box {
 ir_bounds tile_box_variable(void *user, ir_var v, uint32_t index, ir_type type);
 /* Of the numbers that the tile reads: a kernel would read block minima, but the CPU can afford this. */
 ir_bounds tile_box_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index);
+/* ir_bounds_env.refine, as equal_if_met in templates/ops/input_bounds.cuh does: numbers that are compared for equality
+ * are not equal where the sets of those that a box reads have none in common. The second with sets of whole blocks of
+ * so many queries and keys. */
+void tile_box_refine(void *user, ir_ref r, const ir_bounds *bounds, ir_bounds *out);
+void tile_box_refine_by(const tile_box *t, int64_t queries, int64_t keys, ir_ref r, const ir_bounds *bounds,
+                        ir_bounds *out);
 
 typedef struct mask_survey_call {
   const luattn_spec *spec;

@@ -92,10 +92,51 @@ ir_bounds tile_box_load(void *user, uint32_t input, ir_type type, int n_index, c
   return low <= high ? real_bounds(low, high, nan) : real_bounds(-INFINITY, INFINITY, true);
 }
 
+/* The set of the numbers that load r reads in a box, in whole blocks of `block` positions; false: of which kernels have
+ * none, or more than a set is read for. */
+static bool set_of(const tile_box *t, ir_ref r, const int64_t block[2], const ir_bounds *bounds, uint64_t *set) {
+  enum { MOST = 1 << 12 };
+  const cpu_problem *p = t->p;
+  const ir_node *n = ir_get(p->g, r);
+  if (n->op != IR_LOAD || n->type != IR_INT) return false;
+  const uint32_t input = ir_index_of(n);
+  const cpu_view *view = &p->input[input];
+  const int last = n->nargs - 1, along_q = ir_is_var(p->g, n->arg[last], VAR_Q);
+  if (mask_find_stat(&p->mask, (mask_stat){(int)input, last, along_q != 0, true}) < 0) return false;
+  int64_t at[4] = {0}, end = 0;
+  for (int i = 0; i < n->nargs; i++) {
+    const int64_t offset = problem_offset(p, p->spec->traced.input[input].axis[i], t->b);
+    at[i] = clamp_to(bounds[n->arg[i]].integer.lo - offset, view->shape[i]);
+    end = clamp_to(bounds[n->arg[i]].integer.hi - offset, view->shape[i]);
+    if (i < last && at[i] != end) return false;
+  }
+  const int64_t size = block[!along_q];
+  at[last] = at[last] / size * size;
+  end = clamp_to(end / size * size + size - 1, view->shape[last]);
+  if (end - at[last] >= MOST) return false;
+  for (*set = 0; at[last] <= end; at[last]++) *set |= UINT64_C(1) << ((int64_t)view_get(view, at) & 63);
+  return true;
+}
+
+void tile_box_refine_by(const tile_box *t, int64_t queries, int64_t keys, ir_ref r, const ir_bounds *bounds,
+                        ir_bounds *out) {
+  const ir_node *n = ir_get(t->p->g, r);
+  const int64_t block[2] = {queries, keys};
+  uint64_t x, y;
+  if (n->op != IR_EQ || !out->boolean.can_be_true) return;
+  if (set_of(t, n->arg[0], block, bounds, &x) && set_of(t, n->arg[1], block, bounds, &y) && (x & y) == 0)
+    out->boolean.can_be_true = false;
+}
+
+void tile_box_refine(void *user, ir_ref r, const ir_bounds *bounds, ir_bounds *out) {
+  tile_box_refine_by(user, 1, 1, r, bounds, out);
+}
+
 int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0, int kv1) {
   if (p->mask.keep == IR_NONE) return 2;
   tile_box box = {p, b, h, q0, q1, kv0, kv1};
-  const ir_bounds_env env = {.user = &box, .variable = tile_box_variable, .load = tile_box_load};
+  const ir_bounds_env env = {
+      .user = &box, .variable = tile_box_variable, .load = tile_box_load, .refine = tile_box_refine};
   return mask_tile_class(p->g, &p->mask, &env, w->bounds);
 }
 

@@ -29,15 +29,17 @@ static void stat_values(writer *w) {
 static void stat_tables(writer *w) {
   const mask_info *m = w->f->mask;
   if (m->num_stats == 0) return;
-  const char *input[8], *axis[8], *block[8];
+  const char *input[8], *axis[8], *block[8], *set[8];
   for (int i = 0; i < m->num_stats; i++) {
     input[i] = writer_format(w, "%d", m->stat[i].input);
     axis[i] = writer_format(w, "%d", m->stat[i].axis);
     block[i] = writer_format(w, "%d", stat_block(w, i));
+    set[i] = m->stat[i].is_set ? "true" : "false";
   }
   print_table(w, "int", "block_bounds_input", input, m->num_stats, "0");
   print_table(w, "int", "block_bounds_axis", axis, m->num_stats, "0");
   print_table(w, "int", "block_bounds_size", block, m->num_stats, "1");
+  if (m->stat[m->num_stats - 1].is_set) print_table(w, "bool", "block_bounds_is_set", set, m->num_stats, "false");
   stat_values(w);
 }
 
@@ -64,13 +66,15 @@ const char *bounds_of_index(writer *w, unsigned input, int axis, ir_ref r) {
   return offsets_bounds(w, input, axis, r, bounds_of(w, r));
 }
 
-/* Minima and maxima of the block. */
+/* Minima and maxima of the block, or its set. */
 static void stat_bounds(writer *w, const ir_node *n, int stat) {
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
   /* A tile of an entry that begins anywhere in the axis may lie in two blocks. */
   const bool in_one = offsets_is_place(w, input, last, n->arg[last]) && !entry_rows_shift(w, input, last);
-  const char *function = in_one ? "block_bounds" : "stat_bounds"; /* stat_block */
+  const char *function = w->f->mask->stat[stat].is_set ? in_one ? "block_set" : "stat_set"
+                         : in_one                      ? "block_bounds"
+                                                       : "stat_bounds"; /* stat_block */
   text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]", function,
            stat, input, last, stat_block(w, stat), input);
   body_index(w, input, n->arg, last);
@@ -140,9 +144,16 @@ static void bounds_of_op(writer *w, const ir_node *n) {
     text_add(&w->out, "%s%s_positive(%s, %s, %s)", prefix, name, bounds_of(w, n->arg[0]), by, by);
     return;
   }
-  text_add(&w->out, "%s%s(", prefix, name);
+  int set[2];
+  const bool by_sets = !w->of_cells && lowered_sets_of(w->f, n, set);
+  text_add(&w->out, "%s%s%s(", by_sets ? "equal_if_met(" : "", prefix, name);
   for (int i = 0; i < n->nargs; i++) text_add(&w->out, i == 0 ? "%s" : ", %s", bounds_of(w, n->arg[i]));
   text_add(&w->out, ")");
+  for (int i = 0; by_sets && i < 2; i++) {
+    text_add(&w->out, ", ");
+    stat_bounds(w, ir_get(w->f->g, n->arg[i]), set[i]);
+  }
+  if (by_sets) text_add(&w->out, ")");
 }
 
 static void op_bounds(writer *w, ir_ref r, const ir_node *n) {

@@ -115,8 +115,13 @@ int ir_interval_nodes(const ir *g, const ir_ref *roots, int n, ir_bounds *scratc
   return count;
 }
 
+static void refined_bounds(const ir *g, ir_ref r, const ir_bounds_env *env, ir_bounds *bounds) {
+  bounds_of_node(g, r, env, bounds);
+  if (env->refine != NULL) env->refine(env->user, r, bounds, &bounds[r]);
+}
+
 void ir_interval_over(const ir *g, const ir_ref *nodes, int count, const ir_bounds_env *env, ir_bounds *bounds) {
-  for (int i = 0; i < count; ++i) bounds_of_node(g, nodes[i], env, bounds);
+  for (int i = 0; i < count; ++i) refined_bounds(g, nodes[i], env, bounds);
 }
 
 void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch,
@@ -124,7 +129,7 @@ void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *e
   ir_ref top;
   mark(g, roots, n, scratch, &top);
   for (ir_ref r = 1; r <= top; ++r)
-    if (scratch[r].integer.lo != 0) bounds_of_node(g, r, env, scratch);
+    if (scratch[r].integer.lo != 0) refined_bounds(g, r, env, scratch);
   for (int i = 0; i < n; ++i) out[i] = scratch[roots[i]];
 }
 

@@ -23,6 +23,8 @@ typedef struct ir_bounds_env {
    * inputs whose values the caller knows, otherwise everything). */
   ir_bounds (*variable)(void *user, ir_var v, uint32_t index, ir_type type);
   ir_bounds (*load)(void *user, uint32_t input, ir_type type, int n_index, const ivi *index);
+  /* Or NULL: tightens the bounds of node r, of_nodes[r], by what else the caller knows. */
+  void (*refine)(void *user, ir_ref r, const ir_bounds *of_nodes, ir_bounds *bounds);
 } ir_bounds_env;
 
 /* out[i] = bounds of roots[i]. scratch: one ir_bounds per node of g (ir_count(g)). */

@@ -213,6 +213,8 @@ extern const char *const lowered_term_name[SPEC_MAX_RED];
 extern const int lowered_sum_has[SUM_KINDS];
 /* The statistics that cover a gather; -1: none. */
 int lowered_stat_of(const lowered *f, const ir_node *n);
+/* The sets of the numbers that n compares for equality, in the order of its arguments; false: it compares others. */
+bool lowered_sets_of(const lowered *f, const ir_node *n, int stat[2]);
 /* The indices of the place that add_distance adds to. */
 int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERMS]);
 /* What is bounded over a tile; how many. */

@@ -1,16 +1,23 @@
 /* tile_bounds.c: finds the nodes that tile_class bounds by interval arithmetic, and their number types. */
 #include "gen/lower/lowering.h"
 
-int lowered_stat_of(const lowered *f, const ir_node *n) {
-  const mask_info *m = f->mask;
+static int stat_of(const lowered *f, const ir_node *n, bool is_set) {
   const int last = n->nargs - 1, along = lowered_deps(f, n->arg[last]) & (DEP_Q | DEP_KV);
   for (int i = 0; i < last; i++)
     if (!lowered_is_point(f, n->arg[i])) return -1;
-  for (int i = 0; i < m->num_stats; i++)
-    if (m->stat[i].input == (int)ir_index_of(n) && m->stat[i].axis == last &&
-        along == (m->stat[i].along_q ? DEP_Q : DEP_KV))
-      return i;
-  return -1;
+  if (along != DEP_Q && along != DEP_KV) return -1;
+  return mask_find_stat(f->mask, (mask_stat){(int)ir_index_of(n), last, along == DEP_Q, is_set});
+}
+
+int lowered_stat_of(const lowered *f, const ir_node *n) { return stat_of(f, n, false); }
+
+bool lowered_sets_of(const lowered *f, const ir_node *n, int stat[2]) {
+  if (n->op != IR_EQ) return false;
+  for (int i = 0; i < 2; i++) {
+    const ir_node *x = ir_get(f->g, n->arg[i]);
+    stat[i] = x->op == IR_LOAD && x->type == IR_INT ? stat_of(f, x, true) : -1;
+  }
+  return stat[0] >= 0 && stat[1] >= 0;
 }
 
 bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n) {

@@ -65,6 +65,7 @@
 //                        ranges of remainders of positions modulo the period; may reach outside [0, period)
 //   row_phase, column_phase
 //                        added to a position before the remainder is taken: at least 0, below the period
+//   block_bounds_is_set  whether block bounds i are the set of a block's numbers instead; left out if none are
 //   block_bounds_value   one element of the input of block bounds i, as an int; left out if all inputs are
 //                        int
 template <class S>

@@ -34,6 +34,28 @@ LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int
   return ivi_make(bounds.low, bounds.high);
 }
 
+// Which numbers the input has at these positions, a bit for each remainder by 64: numbers that are equal have the same
+// bit. Two sets that have no bit in common have no number in common, whatever lies between their least and greatest.
+LUATTN_FN u64 stat_set(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
+  const ivi_end last = in.size[axis] - 1, first = 0;
+  const int blocks = ceil_div(in.size[axis], block);
+  const int from = int(max_of(min_of(at.lo, last), first)) / block,
+            to = int(max_of(min_of(at.hi, last), first)) / block;
+  u64 set = 0;
+#pragma unroll 1
+  for (int j = from; j <= to; ++j) set |= reinterpret_cast<const u64 *>(stat)[row * blocks + j];
+  return set;
+}
+LUATTN_FN u64 block_set(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
+  const int size = in.size[axis];
+  const u32 j = u32(min_of(int(at.lo), size - 1)) / u32(block);
+  return reinterpret_cast<const u64 *>(stat)[row * ceil_div(size, block) + j];
+}
+// Bounds of a comparison of two such numbers.
+LUATTN_FN tri equal_if_met(tri by_bounds, u64 x, u64 y) {
+  return tri_make(by_bounds.can_be_false, by_bounds.can_be_true && (x & y) != 0);
+}
+
 // Returns whether clamp_index maps all indices in `at` to one element of an axis of this size.
 LUATTN_FN bool is_one_place(ivi at, int size) {
   const ivi_end last = max_of(size - 1, 0), first = 0;

@@ -219,6 +219,15 @@ class Masks(unittest.TestCase):
         self.assertEqual(mask.sparsity, 6 / 16)
         self.assertIn("6 full, 4 partial, 6 empty", repr(mask))
 
+    def test_streams(self):
+        """Documents that do not lie together: a tile whose numbers are all others is empty, whatever lies between the least and the greatest."""
+        text = "return attention { inputs = { id = { axes = {'kv'}, dtype = 'i32' } }, block_mask = function(b, h, q, k) return eq(id[q], id[k]) end }"
+        ids = np.tile(np.repeat(np.array([[0, 2], [1, 65]]), 8, 1).repeat(4, 0).reshape(2, 64), (2, 1)).ravel().astype(np.int32)
+        mask = luattn.attention(text).mask(256, 256, id=ids)
+        self.assertEqual(mask.rows, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]])
+        ids[ids == 65] = 64  # as 0 in a set, so that sets say nothing, and bounds little
+        self.assertEqual(luattn.attention(text).mask(256, 256, id=ids).rows[0], [1, 1, 1, 1])
+
     def test_picture(self):
         """Rectangles of the tiles' classes where their scores are, axes in positions, a legend with counts; the same as the program's."""
         mask = luattn.attention(example("causal")).mask(250, 250)

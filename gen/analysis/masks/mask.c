@@ -20,26 +20,53 @@ typedef struct stat_search {
   mask_info *out;
 } stat_search;
 
-/* Finds loads of integers and flags whose last index is a position and whose other indices are constant per
- * head. */
+int mask_find_stat(const mask_info *m, mask_stat like) {
+  for (int i = 0; i < m->num_stats; i++) {
+    const mask_stat *s = &m->stat[i];
+    if (s->input == like.input && s->axis == like.axis && s->along_q == like.along_q && s->is_set == like.is_set)
+      return i;
+  }
+  return -1;
+}
+
+static void add_stat(mask_info *m, mask_stat stat) {
+  if (m->num_stats < MAX_STATS && mask_find_stat(m, stat) < 0) m->stat[m->num_stats++] = stat;
+}
+
+/* Whether r loads integers or flags, with a position as the last index and others that are constant per head. */
+static bool is_stat(const stat_search *s, ir_ref r, mask_stat *out) {
+  const ir_node *n = ir_get(s->t->g, r);
+  if (n->op != IR_LOAD || n->type == IR_REAL) return false;
+  const ir_ref last = n->arg[n->nargs - 1];
+  const bool along_q = ir_is_var(s->t->g, last, VAR_Q);
+  if (!along_q && !ir_is_var(s->t->g, last, VAR_KV)) return false;
+  for (int i = 0; i < n->nargs - 1; i++)
+    if (s->level[n->arg[i]] != LEVEL_HEAD) return false;
+  *out = (mask_stat){.input = (int)ir_index_of(n), .axis = n->nargs - 1, .along_q = along_q};
+  return true;
+}
+
 static void find_stats(stat_search *s, ir_ref r) {
   if (s->seen[r]) return;
   s->seen[r] = 1;
   const ir_node n = *ir_get(s->t->g, r);
+  mask_stat stat;
   for (int i = 0; i < n.nargs; i++) find_stats(s, n.arg[i]);
-  if (n.op != IR_LOAD || n.type == IR_REAL || s->out->num_stats == MAX_STATS) return;
-  const ir_ref last = n.arg[n.nargs - 1];
-  const bool along_q = ir_is_var(s->t->g, last, VAR_Q);
-  if (!along_q && !ir_is_var(s->t->g, last, VAR_KV)) return;
-  for (int i = 0; i < n.nargs - 1; i++) {
-    if (s->level[n.arg[i]] != LEVEL_HEAD) return;
+  if (is_stat(s, r, &stat)) add_stat(s->out, stat);
+}
+
+/* Sets of the integers of queries that are compared with those of keys; both, or neither. */
+static void find_sets(stat_search *s) {
+  const ir *g = s->t->g;
+  for (ir_ref r = 1; r <= s->out->keep; r++) {
+    const ir_node *n = ir_get(g, r);
+    mask_stat x, y;
+    if (!s->seen[r] || n->op != IR_EQ || ir_typeof(g, n->arg[0]) != IR_INT) continue;
+    if (!is_stat(s, n->arg[0], &x) || !is_stat(s, n->arg[1], &y) || x.along_q == y.along_q) continue;
+    x.is_set = y.is_set = true;
+    if (s->out->num_stats + 2 > MAX_STATS) continue;
+    add_stat(s->out, x), add_stat(s->out, y);
   }
-  const mask_stat stat = {.input = (int)n.imm.integer, .axis = n.nargs - 1, .along_q = along_q};
-  for (int i = 0; i < s->out->num_stats; i++) {
-    const mask_stat *old = &s->out->stat[i];
-    if (old->input == stat.input && old->axis == stat.axis && old->along_q == stat.along_q) return;
-  }
-  s->out->stat[s->out->num_stats++] = stat;
 }
 
 /* Drops bounds no tighter than the length. */
@@ -115,9 +142,13 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
   describe_intervals(&how, "kv of a row", &m->rows);
   describe_intervals(&how, "q of a column", &m->columns);
   for (int i = 0; i < m->num_stats; i++) {
+    if (m->stat[i].is_set) continue;
     text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",", t->input[m->stat[i].input].name,
              m->stat[i].along_q ? "q" : "kv");
   }
+  for (int i = 0; i < m->num_stats; i++)
+    if (m->stat[i].is_set)
+      text_add(&how, "; sets of '%s' along %s", t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
   describe_evaluated(&how, t, m);
   return text_get(&how);
 }
@@ -194,6 +225,7 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
       return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
     analyse_levels(g, level);
     find_stats(&search, m.keep);
+    find_sets(&search);
     find_ranges(g, &m);
     m.rows = mask_rows_of(g, m.keep, &m.bounds, &m.rest);
     m.columns = mask_columns_of(g, m.keep, m.rest);

@@ -17,6 +17,8 @@
 typedef struct mask_stat {
   int input, axis;
   bool along_q;
+  bool is_set; /* which numbers a block has, by their remainders by 64, a bit each, in place of minima and maxima: of
+                * numbers that are compared for equality, as documents are, which need not lie together */
 } mask_stat;
 /* Masks with at least this period are treated as grids: kernels build one range of bits per grid row instead
  * of testing each remainder. Must match short_period in templates/score/mask_intervals.cuh. */
@@ -69,6 +71,9 @@ typedef struct mask_info {
   double largest;   /* and the largest value */
   const char *how;  /* for `luattn emit --stage mask`: describes the result */
 } mask_info;
+
+/* The number of the stat that is like this one; -1: there is none. */
+int mask_find_stat(const mask_info *m, mask_stat like);
 mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 /* Fills m->evaluated, from keep, rest and the stats. false: out of memory. */

@@ -1,5 +1,5 @@
 // around/before/block_bounds.cuh: luattn_stats: computes minima and maxima of blocks of the integer inputs that a
-// mask reads.
+// mask reads, or the sets of their numbers (ops/input_bounds.cuh).
 //
 // Grid (blocks, rows, num_stats), each the largest that any stat has (contract/contract.cuh); stats_threads
 // threads.
@@ -15,7 +15,7 @@ LUATTN_FN void stat_shape(const LuattnParams &p, int stat, i64 &rows, int &block
   for (int a = 0; a < axis; ++a) rows *= in.size[a];
   blocks = ceil_div(in.size[axis], Spec::block_bounds_size(stat));
 }
-// Computes the minimum and maximum of one block of one row of an integer input, with one warp.
+// Computes the minimum and maximum, or the set, of one block of one row of an integer input, with one warp.
 template <class Spec>
 LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, int blocks) {
   const int axis = Spec::block_bounds_axis(stat), size = Spec::block_bounds_size(stat);
@@ -29,6 +29,7 @@ LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, in
   const int *data = static_cast<const int *>(in.data) + at;  // if inputs are all int
   const int lo = block * size, hi = min_of(lo + size, in.size[axis]);
   int low = 0x7fffffff, high = int(0x80000000u);
+  [[maybe_unused]] u64 set = 0;
 #pragma unroll 1
   for (int i = lo + lane; i < hi; i += 32) {
     int x;
@@ -38,9 +39,15 @@ LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, in
       x = data[i * in.stride[axis]];
     low = min_of(low, x);
     high = max_of(high, x);
+    if constexpr (requires { Spec::block_bounds_is_set(0); }) set |= u64(1) << (x & 63);
   }
   low = __reduce_min_sync(0xffffffffu, low);
   high = __reduce_max_sync(0xffffffffu, high);
+  if constexpr (requires { Spec::block_bounds_is_set(0); })
+    if (Spec::block_bounds_is_set(stat)) {
+      low = int(__reduce_or_sync(0xffffffffu, u32(set)));
+      high = int(__reduce_or_sync(0xffffffffu, u32(set >> 32)));
+    }
   if (lane == 0) {
     int *out = p.scratch.stats[stat] + (row * blocks + block) * 2;
     out[0] = low;

@@ -355,7 +355,7 @@ static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_ind
 static bool grid[LONGEST][LONGEST];
 
 static void check_tiles(world *w, int q_len, int kv_len, int tile_m, int tile_n, ir_bounds *bounds) {
-  const ir_bounds_env env = {w, variable_bounds, load_bounds};
+  const ir_bounds_env env = {.user = w, .variable = variable_bounds, .load = load_bounds};
   for (int q0 = 0; q0 < q_len; q0 += tile_m) {
     w->tile[0] = q0;
     w->tile[1] = (q0 + tile_m < q_len ? q0 + tile_m : q_len) - 1;

@@ -415,12 +415,14 @@ static void test_stats(void **state) {
   ir *g = c.t.g;
   const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0);
   mask_analyse_case(&c, causal_document(g, q, kv));
-  assert_int_equal(c.m.num_stats, 2);
-  for (int i = 0; i < 2; i++) {
+  assert_int_equal(c.m.num_stats, 4); /* minima and maxima, and sets, as ids are compared for equality */
+  for (int i = 0; i < 4; i++) {
     assert_int_equal(c.m.stat[i].input, 0);
     assert_int_equal(c.m.stat[i].axis, 0);
+    assert_int_equal(c.m.stat[i].is_set, i >= 2);
   }
-  assert_true(c.m.stat[0].along_q != c.m.stat[1].along_q);
+  assert_true(c.m.stat[0].along_q != c.m.stat[1].along_q && c.m.stat[2].along_q != c.m.stat[3].along_q);
+  assert_non_null(strstr(c.m.how, "sets of 'ids' along q"));
   assert_non_null(strstr(c.m.how, "'ids' along q"));
   /* No statistics if the index is not exactly a position, or the input has several numbers per position. */
   const ir_ref shifted = ids_at(g, ADD(kv, I(1))), b = ir_variable(g, VAR_B, 0);

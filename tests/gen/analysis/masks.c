@@ -180,7 +180,7 @@ static int true_class(const mask_case *c, const int tile[4]) {
 
 static void check_class(mask_case *c, const char *name, const int tile[4], bool exact) {
   place p = {.c = c, .tile = {tile[0], tile[1], tile[2], tile[3]}};
-  const ir_bounds_env env = {&p, variable_bounds, load_bounds};
+  const ir_bounds_env env = {.user = &p, .variable = variable_bounds, .load = load_bounds};
   const int got = mask_tile_class(c->t.g, &c->m, &env, c->bounds), truth = true_class(c, tile);
   if (got == truth || (got == 1 && !exact)) return;
   fail_msg("%s: lengths %d x %d, tile q %d..%d kv %d..%d is class %d, but %d by brute force", name, c->q_len, c->kv_len,
