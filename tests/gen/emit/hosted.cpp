@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdint>
 #include <vector>
 
 #define __device__
@@ -258,10 +259,13 @@ struct Hosted {
           for (int j = 0; j < blocks; ++j) {
             int *low_high = p->scratch.stats[i] + (r * blocks + j) * 2;
             low_high[0] = INT_MAX, low_high[1] = INT_MIN;
+            uint64_t set = 0;
             for (int at = j * block; at < std::min(in.size[axis], (j + 1) * block); ++at) {
               const int x = stat_value(in, i, size_t(r) * in.size[axis] + at);
-              low_high[0] = std::min(low_high[0], x), low_high[1] = std::max(low_high[1], x);
+              low_high[0] = std::min(low_high[0], x), low_high[1] = std::max(low_high[1], x), set |= 1ull << (x & 63);
             }
+            if constexpr (requires { Spec::block_bounds_is_set(0); })
+              if (Spec::block_bounds_is_set(i)) memcpy(low_high, &set, sizeof set);
           }
       }
   }
