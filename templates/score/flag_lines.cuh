@@ -71,3 +71,18 @@ LUATTN_FN u32 flags_of_column(u32 bits, int j, int lane) {
   const int query = Fragment::column(lane) + Fragment::column_of(j % Fragment::columns(32));
   return __shfl_sync(0xffffffffu, bits, query) >> Fragment::row(lane) & 0x101u;
 }
+
+// Backward: bits of a thread's columns, of its two keys among the 16 from `first` on, for a tile inside the lengths.
+template <class Spec, class Fragment, int Size, class Bits, class Consumer>
+LUATTN_FN void read_query_flags(const Consumer &of, int q0, int first, Bits (&keep)[2]) {
+  u32 bits[Size / 32];
+#pragma unroll
+  for (int i = 0; i < Size / 32; ++i)
+    bits[i] = bits_of_flags(read_flags(Spec::flag_line(of.p, of.site, of.head, q0 + i * 32 + of.lane) + u32(first)));
+#pragma unroll
+  for (int j = 0; j < Fragment::columns(Size); ++j) {
+    const u32 two = flags_of_column<Fragment>(bits[j / Fragment::columns(32)], j, of.lane);
+    keep[0].set(j, two & 1u);
+    keep[1].set(j, two >> 8);
+  }
+}

@@ -61,6 +61,19 @@ __device__ __forceinline__ bool for_runs_of_queries(int lane, int end, const Row
   return true;
 }
 
+// Backward: calls `keep` once for each run of queries of a tile, and sets bit j of keep[half] where it keeps the thread's
+// column j in that half. False: there are too many. `of`: the thread's place, as for ask_queries, and keeps(row, half, ..).
+template <class Spec, class Fragment, int Size, class Bits, class Consumer>
+__device__ __forceinline__ bool ask_query_runs(const Consumer &of, int q0, Bits (&keep)[2]) {
+  const auto row = [&](int i) { return of.row_at(i); };
+  return for_runs_of_queries<Spec, Fragment, Size>(of.lane, of.site.q_end(of.p) - q0, row, [&](int first, u32 bits) {
+    const typename Spec::Row of_run = of.row_at(first);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (of.keeps(of_run, half, q0 + first, of.kv_of(half), of.site.kv_end(of.p))) keep[half].word[0] |= bits;
+  });
+}
+
 // Backward: bits of the thread's columns whose queries `asks`. Each lane asks for the queries of its own number, so
 // that a query is asked for once in a warp.
 template <class Fragment, int Size, class Asks>

@@ -193,7 +193,7 @@ struct ConsumerBwdSm90 {
         return read_flag_lines(q0, keep);
     }
     if constexpr (Spec::keep_by_row)
-      if (ask_runs(q0, keep)) return;
+      if (ask_query_runs<Spec, Fragment, tile_m>(*this, q0, keep)) return;
     if constexpr (Spec::keep_of_query)
       if (ask_queries<Spec, Fragment, tile_m>(*this, q0, keep)) return;
 #pragma unroll 1
@@ -205,28 +205,9 @@ struct ConsumerBwdSm90 {
     }
   }
 
-  // Calls `keep` once for each run of queries. False: there are too many.
-  __device__ __forceinline__ bool ask_runs(int q0, KeepBits<cols> (&keep)[2]) const {
-    const auto row = [&](int i) { return row_at(i); };
-    return for_runs_of_queries<Spec, Fragment, tile_m>(lane, site.q_end(p) - q0, row, [&](int first, u32 bits) {
-      const Row of_run = row_at(first);
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        if (keeps(of_run, half, q0 + first, kv_of(half), site.kv_end(p))) keep[half].word[0] |= bits;
-    });
-  }
   // In a tile inside the lengths.
   __device__ __forceinline__ void read_flag_lines(int q0, KeepBits<cols> (&keep)[2]) const {
-    u32 bits[tile_m / 32];
-#pragma unroll
-    for (int i = 0; i < tile_m / 32; ++i)
-      bits[i] = bits_of_flags(read_flags(Spec::flag_line(p, site, head, q0 + i * 32 + lane) + u32(kv0)));
-#pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      const u32 two = flags_of_column<Fragment>(bits[j / 8], j, lane);
-      keep[0].set(j, two & 1u);
-      keep[1].set(j, two >> 8);
-    }
+    read_query_flags<Spec, Fragment, tile_m>(*this, q0, kv0, keep);
     if constexpr (Spec::has_keep_beside) {
       KeepBits<cols> beside[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
 #pragma unroll 1
