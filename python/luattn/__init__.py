@@ -15,7 +15,7 @@ from ._examples import examples
 from ._library import __version__
 from .attention import Attention, attention, prepare
 from .batch import Batch
-from .errors import CompileError, CudaError, Error, InvalidError, SpecError, Unsupported
+from .errors import CompileError, CudaError, Error, FileError, InvalidError, NotTranslatable, OutOfMemory, SpecError, Unsupported
 from .mask import Mask
 from .merge import merge
 from .pages import page_table
@@ -26,8 +26,11 @@ __all__ = [
     "CompileError",
     "CudaError",
     "Error",
+    "FileError",
     "InvalidError",
     "Mask",
+    "NotTranslatable",
+    "OutOfMemory",
     "SpecError",
     "Unsupported",
     "__version__",

@@ -262,12 +262,12 @@ def take(place: str, name: str, kind: str, x: Any) -> Any:
     except (TypeError, ValueError, AttributeError, OverflowError, RuntimeError):  # an object that only looks like a number
         found = _WRONG
     if found is _WRONG:
-        remedy = f"; {_remedy(x)}" if "tensor" in expected and _remedy(x) else ""
+        remedy = f"; {_remedy(name, x)}" if ("tensor" in expected or "[batch]" in expected) and _remedy(name, x) else ""
         raise InvalidError(f"{place}: {name}: is {what(x)}, expected {expected}{' or None' if kind.endswith('?') else ''}{remedy}")
     return found
 
 
-def _remedy(x: Any) -> str:
+def _remedy(name: str, x: Any) -> str:
     if is_tensor(x):
         if x.is_nested:
             return "pad it, or pack its rows with cu_seqlens"
@@ -276,7 +276,11 @@ def _remedy(x: Any) -> str:
         return "pass .dequantize()" if x.is_quantized else ""
     if "Masked" in type(x).__name__:
         return "pass .filled(..), and say what is masked in the spec"
-    return "convert it by torch.from_dlpack or numpy.asarray" if hasattr(x, "__dlpack__") and not _is_array(x) else ""
+    if hasattr(x, "__dlpack__") and not _is_array(x) and not isinstance(x, type):  # of JAX, CuPy, ..
+        name = name.split("'")[1] if "'" in name else name
+        is_of_numpy = any(kind.__module__ == "numpy" for kind in type(x).__mro__)
+        return f"pass numpy.asarray({name})" if is_of_numpy else f"pass torch.from_dlpack({name}), which copies nothing"
+    return ""
 
 
 def _have_strides(given: Sequence[Any], places: Sequence[int]) -> bool:

@@ -33,6 +33,10 @@ class Unsupported(Error, NotImplementedError):
     status = 4
 
 
+class NotTranslatable(Unsupported):
+    """A FlexAttention mod that a spec cannot say. The message starts with the file and the line of the user's Python."""
+
+
 class CompileError(Error):
     """NVRTC is missing, or rejected the generated source."""
 
@@ -46,21 +50,34 @@ class CudaError(Error):
 
 
 class OutOfMemory(Error, MemoryError):
+    """No memory, of the host or of a GPU."""
+
     status = 1
 
 
 class FileError(Error, OSError):
+    """A file cannot be read or written."""
+
     status = 7
 
+
+# Where people import them from: so they are printed and pickled.
+for _public in (Error, InvalidError, SpecError, Unsupported, NotTranslatable, CompileError, CudaError, OutOfMemory, FileError):
+    _public.__module__ = "luattn"
 
 _CLASSES = {
     e.status: e
     for e in (OutOfMemory, InvalidError, SpecError, Unsupported, CompileError, CudaError, FileError)
 }
 
+# Ways out that the library names, in the words of Python.
+_IN_PYTHON = {"use the CPU path (luattn_cpu_forward, or --device cpu)": "move the tensors to the CPU, where every call runs"}
+
 
 def error_of(status: int, message: str) -> Error:
     """The exception for a luattn_status and its message."""
+    for said, word in _IN_PYTHON.items():
+        message = message.replace(said, word)
     if status in _CLASSES:
         return _CLASSES[status](message)
     error = Error(message)

@@ -3,11 +3,13 @@
 import ctypes
 import glob
 import os
+import pickle
 import re
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import unittest
 from xml.etree import ElementTree
 
@@ -156,6 +158,27 @@ class Errors(unittest.TestCase):
                 luattn.attention(file.name)
         self.assertEqual((caught.exception.file, caught.exception.line), (file.name, 1))
         self.assertIn("did you mean 'score_mod'?", str(caught.exception))
+
+    def test_exceptions_are_public(self):
+        """They print as luattn's, and go to other processes."""
+        from luattn import errors
+
+        found = {x for x in vars(errors).values() if isinstance(x, type) and issubclass(x, luattn.Error)}
+        self.assertEqual(len(found), 9)
+        for kind in found:
+            self.assertEqual((kind.__module__, getattr(luattn, kind.__name__, None)), ("luattn", kind))
+            self.assertIn(kind.__name__, luattn.__all__)
+            e = pickle.loads(pickle.dumps(kind("spec.lua:3: what is wrong")))
+            self.assertEqual((type(e), str(e), e.status), (kind, "spec.lua:3: what is wrong", kind.status))
+            self.assertTrue("".join(traceback.format_exception_only(e)).startswith(f"luattn.{kind.__name__}: "))
+        self.assertEqual(pickle.loads(pickle.dumps(luattn.SpecError("spec.lua:3: x"))).line, 3)
+
+    def test_without_a_driver(self):
+        """The way out is one of Python, and not a function of C."""
+        with open(f"{ROOT}/runtime/device/driver.c", encoding="utf-8") as file:
+            way_out = re.search(r'#define CPU_WAY_OUT "(.*)"', file.read())[1]
+        message = str(luattn.errors.error_of(6, f"cuInit: no usable device; {way_out}"))
+        self.assertEqual(message, "cuInit: no usable device; install NVIDIA's driver, or move the tensors to the CPU, where every call runs")
 
     def test_a_missing_file(self):
         with self.assertRaises(FileNotFoundError):

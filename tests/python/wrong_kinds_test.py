@@ -269,8 +269,35 @@ class Numbers(unittest.TestCase):
             self.skipTest("JAX is not installed")
         call, given = CALLS["attention, a part"]
         torch.testing.assert_close(call(**{**given, "q_offset": jnp.array(1)}), call(**given))
-        with self.assertRaisesRegex(luattn.InvalidError, "q: is a jax.*expected a tensor of torch or a NumPy array; convert it by torch.from_dlpack"):
+        with self.assertRaisesRegex(luattn.InvalidError, "q: is a jax.*expected a tensor of torch or a NumPy array; pass torch.from_dlpack"):
             plain(jnp.zeros((1, 1, 4, 8)), HEADS_FIRST["k"], HEADS_FIRST["v"])
+
+    def test_arrays_of_other_libraries(self):
+        """What has __dlpack__, as CuPy's and JAX's arrays: the message has the line that takes it."""
+
+        class Array:
+            shape, dtype = (1, 2, 4, 8), np.dtype("float32")
+
+            def __dlpack__(self, **_):
+                return t.__dlpack__()
+
+            def __dlpack_device__(self):
+                return t.__dlpack_device__()
+
+        t, biased = rand(1, 2, 4, 8), luattn.attention("return attention { inputs = { bias = { axes = {'h'} } }, score_mod = function(s, b, h) return s + bias[h] end }")
+        expected = r"a tensor of torch or a NumPy array( or None)?"
+        for call, message in (
+            (lambda: plain(t, t, Array()), f"spec: v: is a .*Array, expected {expected}; pass torch.from_dlpack.v., which copies nothing"),
+            (lambda: plain(Array(), Array(), Array()), f"spec: q: is a .*Array, expected {expected}; pass torch.from_dlpack.q."),
+            (lambda: plain(t, t, t, cu_seqlens_q=Array()), f"spec: cu_seqlens_q: is a .*Array, expected {expected}; pass torch.from_dlpack.cu_seqlens_q."),
+            (lambda: plain(t, t, t, q_offset=Array()), r"spec: q_offset: is a .*Array, expected an integer, .*; pass torch.from_dlpack.q_offset."),
+            (lambda: biased(t, t, t, bias=Array()), f"spec: input 'bias': is a .*Array, expected {expected}; pass torch.from_dlpack.bias."),
+            (lambda: flash_attn.flash_attn_func(t, Array(), t), r"flash_attn_func: k: is a .*Array, expected a tensor of torch; pass torch.from_dlpack.k."),
+            (lambda: plain(t.numpy().view(Units), t.numpy(), t.numpy()), r"spec: q: is a .*Units, expected .*; pass numpy.asarray.q."),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.InvalidError, message):
+                call()
+        torch.testing.assert_close(plain(t, t, torch.from_dlpack(Array())), plain(t, t, t))
 
     def test_messages(self):
         for call, message in (

@@ -16,14 +16,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import Unsupported
+from ..errors import NotTranslatable as NotTranslatable
 from ._functions import decompositions, slope_of
 
 Mod = Callable[..., Tensor]
-
-
-class NotTranslatable(Unsupported):
-    """A mod that a spec cannot say. The message starts with the file and the line of the user's Python."""
 
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
