@@ -156,6 +156,12 @@ void *arena_raw(arena *a, size_t count, size_t size) {
   return take(a, size != 0 && count > SIZE_MAX / size ? SIZE_MAX : count * size, &bytes);
 }
 
+arena_place arena_mark(const arena *a) { return (arena_place){a->chunks, a->chunks == NULL ? 0 : a->chunks->used}; }
+
+void arena_rewind(arena *a, arena_place mark) {
+  if (a->chunks != NULL && a->chunks == mark.chunk) a->chunks->used = mark.used;
+}
+
 char *arena_copy(arena *a, const char *s, size_t n) {
   char *p = arena_new(a, n < SIZE_MAX ? n + 1 : n);
   if (p != NULL && n > 0) memcpy(p, s, n);

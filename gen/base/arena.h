@@ -19,6 +19,13 @@ void *arena_new(arena *a, size_t size);                 /* zeroed, aligned for a
 void *arena_array(arena *a, size_t count, size_t size); /* likewise, with an overflow check */
 /* As arena_array, but uninitialised: for large arrays, which threads then fill in parallel. */
 void *arena_raw(arena *a, size_t count, size_t size);
+/* Gives up what was allocated since a mark, as far as that lies where the arena still allocates. */
+typedef struct arena_place {
+  void *chunk;
+  size_t used;
+} arena_place;
+arena_place arena_mark(const arena *a);
+void arena_rewind(arena *a, arena_place mark);
 char *arena_copy(arena *a, const char *s, size_t n); /* n bytes and a terminating 0 */
 char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Whether any allocation was refused since the arena was opened. Code that continues after a refused

@@ -121,8 +121,10 @@ static int side_with(arms *A, const form *key, int i, double at) {
       if (abs(rest->n - of[1]->key->n) > 1) continue; /* the difference is no number */
       for (int second = 1; second >= -1; second -= 2) {
         double c;
-        const form *left = form_add(&A->F, rest, of[1]->key, -second);
-        if (!form_is_number(left, &c)) continue;
+        const arena_place mark = arena_mark(A->F.a);
+        const bool is_number = form_is_number(form_add(&A->F, rest, of[1]->key, -second), &c);
+        arena_rewind(A->F.a, mark);
+        if (!is_number) continue;
         const int side = side_of_two(of, (const int[2]){first, second}, c, at);
         if (side != NOT_DECIDED) return side;
       }
@@ -134,7 +136,9 @@ static int side_with(arms *A, const form *key, int i, double at) {
 static int side_by_two(arms *A, const form *key, double at) {
   for (int i = 1; i < A->num_known; i++) {
     if (A->known[i].key == NULL || !is_visible(A, i)) continue;
+    const arena_place mark = arena_mark(A->F.a);
     const int side = side_with(A, key, i, at);
+    arena_rewind(A->F.a, mark);
     if (side != NOT_DECIDED) return side;
   }
   return NOT_DECIDED;

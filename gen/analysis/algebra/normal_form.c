@@ -40,8 +40,11 @@ static int order(forms *F, const form_term *x, const form_term *y) {
     if (p != q) return p > q ? -1 : 1;
   }
   if (x->e == y->e) return 0;
+  const arena_place mark = arena_mark(F->a);
   const form *rest = form_add(F, x->e == NULL ? &nothing : x->e, y->e == NULL ? &nothing : y->e, -1);
-  return rest->n == 0 ? 0 : rest->t[0].c > 0 ? -1 : 1;
+  const int found = rest->n == 0 ? 0 : rest->t[0].c > 0 ? -1 : 1;
+  arena_rewind(F->a, mark);
+  return found;
 }
 
 /* A copy of x by a number, which leaves the order of its terms. */
@@ -102,7 +105,11 @@ bool form_is_number(const form *x, double *value) {
 }
 
 bool form_equal(forms *F, const form *x, const form *y) {
-  return x == y || (x->n == y->n && !x->undefined && !y->undefined && form_add(F, x, y, -1)->n == 0);
+  if (x == y || x->n != y->n || x->undefined || y->undefined) return x == y;
+  const arena_place mark = arena_mark(F->a);
+  const bool equal = form_add(F, x, y, -1)->n == 0;
+  arena_rewind(F->a, mark);
+  return equal;
 }
 
 /* ---- products ---- */

@@ -77,6 +77,26 @@ static void test_arena_borrow(void **state) {
   assert_int_equal(c.live, 0);
 }
 
+/* What is rewound serves again, zeroed; what lies before the mark stays. */
+static void test_arena_rewind(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  unsigned char *kept = arena_new(a, 100);
+  memset(kept, 1, 100);
+  const arena_place mark = arena_mark(a);
+  unsigned char *first = arena_new(a, 1000);
+  memset(first, 2, 1000);
+  arena_rewind(a, mark);
+  unsigned char *again = arena_new(a, 1000);
+  assert_ptr_equal(again, first);
+  for (int i = 0; i < 1000; i++) assert_int_equal(again[i], 0);
+  const arena_place before = arena_mark(a);
+  assert_non_null(arena_new(a, 3000000)); /* elsewhere: nothing is given up */
+  arena_rewind(a, before);
+  assert_int_equal(kept[99], 1);
+  arena_close(a);
+}
+
 static void test_arena_out_of_memory(void **state) {
   (void)state;
   counter c = {.fail_at = 0};
@@ -162,9 +182,13 @@ static void test_hash(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_arena_zeroes_and_aligns), cmocka_unit_test(test_arena_borrow),
-      cmocka_unit_test(test_arena_out_of_memory),     cmocka_unit_test(test_text_indents),
-      cmocka_unit_test(test_text_long_and_failing),   cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_arena_zeroes_and_aligns),
+      cmocka_unit_test(test_arena_borrow),
+      cmocka_unit_test(test_arena_rewind),
+      cmocka_unit_test(test_arena_out_of_memory),
+      cmocka_unit_test(test_text_indents),
+      cmocka_unit_test(test_text_long_and_failing),
+      cmocka_unit_test(test_hash),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
