@@ -150,8 +150,7 @@ typedef struct LuattnInputs {
   friend struct KvBlock; /* work/dq_order.cuh */                     \
   friend struct QShare;  /* work/tile_walk.cuh */                    \
   template <class, class, int>                                       \
-  friend struct KvTileScheduler; /* work/kv_tile_scheduler.cuh */    \
-  friend struct AroundParams;    /* around/around.cuh */
+  friend struct KvTileScheduler; /* work/kv_tile_scheduler.cuh */
 #define ABI_FOR_ALL public:
 #else
 #define ABI_FOR_WORK_ALONE

@@ -6,48 +6,10 @@
 // element of an access and more for unaligned tensors.
 #pragma once
 #include "contract/contract.cuh"
+#include "work/sequence.cuh"
 #ifdef LUATTN_TILE_TABLE
 #include "work/tile_table.cuh"
 #endif
-
-// The sizes of a call, which these kernels may read.
-struct AroundParams {
-  LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
-  LUATTN_FN int heads(const LuattnParams &p) { return p.shape.heads; }
-  LUATTN_FN int heads_kv(const LuattnParams &p) { return p.shape.heads_kv; }
-  LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
-  LUATTN_FN int q_len(const LuattnParams &p) { return p.shape.q_len; }
-  LUATTN_FN int kv_len(const LuattnParams &p) { return p.shape.kv_len; }
-  LUATTN_FN Site site(const LuattnParams &p, int b, int h) {
-    Site made(b, h, p.shape.q_len, p.shape.kv_len);
-    made.load_offsets(p);
-    return made;
-  }
-  LUATTN_FN int num_splits(const LuattnParams &p) { return p.schedule.num_splits; }
-};
-
-// An entry of a batch whose entries have equal lengths.
-struct DenseEntry {
-  enum : bool { packed = false, paged = false };
-  int b;
-};
-// The Site of a head. `entry` is a sequence or a DenseEntry.
-template <class Sequence>
-LUATTN_FN Site site_of_head(const LuattnParams &p, const Sequence &entry, int h) {
-  if constexpr (Sequence::packed || Sequence::paged) {
-    Site site = entry;
-    site.h = h;
-    return site;
-  } else {
-    return AroundParams::site(p, entry.b, h);
-  }
-}
-// A packed entry's rows, from the first of `rows` before them, as a tensor of an entry of its own.
-template <class Elem>
-LUATTN_FN LuattnTensor entry_tensor(LuattnTensor t, int rows) {
-  if (t.data != nullptr) t.data = static_cast<Elem *>(t.data) + rows * t.seq;
-  return t;
-}
 
 static constexpr int aux_threads = 128, aux_tile = 64, stats_threads = 32;
 
@@ -71,20 +33,47 @@ LUATTN_FN RowBlock row_block(const LuattnParams &p, int entry) {
   return {entry, int(blockIdx.x) * aux_tile, false};
 }
 
-// Calls body(position, channel) for every N-th channel of the block's positions, spread over the threads.
-template <int Width, int N, class Body>
-LUATTN_FN void for_each_element(int len, const Body &body) {
-  static_assert(Width % N == 0);
-  constexpr int per_row = Width / N;
-  const int first = int(blockIdx.x) * aux_tile;
-  const int count = min_of(aux_tile, len - first) * per_row;
-#pragma unroll 1
-  for (int i = int(threadIdx.x); i < count; i += aux_threads) body(first + i / per_row, i % per_row * N);
-}
-
 enum { WHICH_Q = 0, WHICH_K = 1, WHICH_V = 2 };
 
 template <class Spec, int Which>
 constexpr bool has_mod = Which == WHICH_Q   ? bool(Spec::has_query_mod)
                          : Which == WHICH_K ? bool(Spec::has_key_mod)
                                             : bool(Spec::has_value_mod);
+
+// Rows of a sequence's head in a tensor, where the head is one of that tensor.
+template <int Which, class Elem, class Sequence>
+LUATTN_FN auto rows_of(const LuattnParams &p, const Sequence &site, const LuattnTensor &t) {
+  if constexpr (Which == WHICH_Q)
+    return site.template q_rows<Elem>(p, t);
+  else
+    return site.template kv_rows<Elem>(p, t, site.h);
+}
+template <int Which, class Elem, class Sequence>
+LUATTN_FN Elem *row_in(const LuattnParams &p, const Sequence &site, const LuattnTensor &t, int position) {
+  if constexpr (Which == WHICH_Q)
+    return site.template q_row<Elem>(p, t, position);
+  else
+    return site.template kv_row<Elem>(p, t, site.h, position);
+}
+// The tensor's heads, and where its positions end.
+template <int Which, class Sequence>
+LUATTN_FN int heads_of(const LuattnParams &p) {
+  return Which == WHICH_Q ? Sequence::heads(p) : Sequence::heads_kv(p);
+}
+template <int Which, class Sequence>
+LUATTN_FN int end_of(const LuattnParams &p, const Sequence &site) {
+  return Which == WHICH_Q ? site.q_end(p) : site.kv_end(p);
+}
+
+// Calls body(position, channel) for every N-th channel of the block's positions before `end`, spread over the threads,
+// that exist in `rows`.
+template <int Width, int N, class Rows, class Body>
+LUATTN_FN void for_each_element(const Rows &rows, int end, const Body &body) {
+  static_assert(Width % N == 0);
+  constexpr int per_row = Width / N;
+  const int first = int(blockIdx.x) * aux_tile;
+  const int count = min_of(aux_tile, end - first) * per_row;
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < count; i += aux_threads)
+    if (Rows::is_line || rows.has(first + i / per_row)) body(first + i / per_row, i % per_row * N);
+}

@@ -35,18 +35,18 @@ struct RowShare {
   int head, heads, first, count;
 };
 template <int Heads>
-LUATTN_FN RowShare row_share(int heads, int len) {
+LUATTN_FN RowShare row_share(int heads, int end) {
   const int y = int(blockIdx.y), head = y / Heads * Heads, n = min_of(Heads, heads - head);
   const int each = ceil_div(aux_tile, n), tile = int(blockIdx.x) * aux_tile, first = tile + (y - head) * each;
-  return {head, n, first, min_of(first + each, min_of(tile + aux_tile, len)) - first};
+  return {head, n, first, min_of(first + each, min_of(tile + aux_tile, end)) - first};
 }
 
-// Calls body(position, vector) for every vector of the share's positions, spread over the threads.
-template <int Vectors, class Body>
-LUATTN_FN void for_each_vector(const RowShare &share, const Body &body) {
+// Calls body(position, vector) for every vector of the share's positions, spread over the threads, that exist in `rows`.
+template <int Vectors, class Rows, class Body>
+LUATTN_FN void for_each_vector(const RowShare &share, const Rows &rows, const Body &body) {
 #pragma unroll 1
   for (int i = int(threadIdx.x); i < share.count * Vectors; i += aux_threads)
-    body(share.first + i / Vectors, i % Vectors);
+    if (Rows::is_line || rows.has(share.first + i / Vectors)) body(share.first + i / Vectors, i % Vectors);
 }
 
 // A vector of a row, and the vectors that its channels read.
@@ -94,31 +94,32 @@ LUATTN_FN Real apply_row_mod(const LuattnParams &p, const Site &s, Real x, const
 }
 
 template <class Spec, class Elem, int Which, int Width, class Sequence>
-LUATTN_FN void mod_rows(const LuattnParams &p, const Sequence &entry, const LuattnTensor &src, const LuattnTensor &dst,
-                        int heads, int len) {
+LUATTN_FN void mod_rows(const LuattnParams &p, const Sequence &entry, const LuattnTensor &src,
+                        const LuattnTensor &dst) {
   using Row = RowMapOf<Spec, Which>;
   using Real = typename Spec::Real;
   constexpr int n = Row::width;
   constexpr int together = row_heads<Row>;
-  const RowShare share = row_share<together>(heads, len);
-  const int b = entry.b;
-  for_each_vector<Width / n>(share, [&](int i, int v) {
+  const RowShare share = row_share<together>(heads_of<Which, Sequence>(p), end_of<Which>(p, entry));
+  for_each_vector<Width / n>(share, rows_of<Which, const Elem>(p, entry, src), [&](int i, int v) {
     RowVectors<Row, Elem> x[together];
 #pragma unroll
     for (int h = 0; h < together; ++h)
       if (h < share.heads)
-        x[h].load(v, [&](Pack<Elem, n> &to, int d) { to.load(row_of<const Elem>(src, b, share.head + h, i) + d); });
+        x[h].load(v, [&](Pack<Elem, n> &to, int d) {
+          to.load(rows_of<Which, const Elem>(p, entry.of_head(p, share.head + h), src).row(i) + d);
+        });
 #pragma unroll
     for (int h = 0; h < together; ++h) {
       if (h >= share.heads) break;
-      const Site site = site_of_head(p, entry, share.head + h);
+      const Sequence site = entry.of_head(p, share.head + h);
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {
         const auto row = row_values<Row, Real>(x[h], v, j, [](int) { return Real(0); });
         y[j] = from_real<Elem>(apply_row_mod<Spec, Which>(p, site, to_real(x[h].own[j]), row, i, v * n + j));
       }
-      y.store(row_of<Elem>(dst, b, site.h, i) + v * n);
+      y.store(rows_of<Which, Elem>(p, site, dst).row(i) + v * n);
     }
   });
 }

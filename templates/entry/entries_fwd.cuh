@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(tile_bits_threads)
 #include "around/before/tile_order.cuh"
 extern "C" __global__ void __launch_bounds__(tile_order_threads)
     luattn_tile_order(const __grid_constant__ ParamsOf<Config> p) {
-  find_tile_order(p, Spec::has_grad);
+  find_tile_order<Config>(p, Spec::has_grad);
 }
 #endif
 #if defined(LUATTN_BLOCK_TABLE) && LUATTN_PART != 1

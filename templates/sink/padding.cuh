@@ -30,7 +30,7 @@ struct Padding {
   template <class Spec>
   __device__ __forceinline__ void forward() const {
     using Real = typename Spec::Real;
-    const int heads = Sequence::query_heads(p);
+    const int heads = Sequence::heads(p);
     each_padding_row<Sequence, false>(p, [&](int row) {
       zero_row<Config::head_dim_v>(p.tensors.o, heads, row);
 #pragma unroll 1
@@ -49,9 +49,9 @@ struct Padding {
 
   __device__ __forceinline__ void backward() const {
     each_padding_row<Sequence, false>(
-        p, [&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::query_heads(p), row); });
+        p, [&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::heads(p), row); });
     each_padding_row<Sequence, true>(p, [&](int row) {
-      const int heads = Sequence::query_heads(p) / Sequence::group(p);
+      const int heads = Sequence::heads(p) / Sequence::group(p);
       zero_row<Config::head_dim>(p.tensors.dk, heads, row);
       zero_row<Config::head_dim_v>(p.tensors.dv, heads, row);
     });
@@ -63,7 +63,7 @@ struct Padding {
 template <class Config>
 LUATTN_FN bool has_sequences(const LuattnParams &p) {
   if constexpr (SequenceOf<Config>::packed)
-    return SequenceOf<Config>::entries(p) > 0;
+    return SequenceOf<Config>::batch(p) > 0;
   else
     return true;
 }

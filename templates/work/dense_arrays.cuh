@@ -54,6 +54,15 @@ struct DenseArrays : Positions {
   LUATTN_FN i64 q_acc_rows(const LuattnParams &p) {
     return i64(p.shape.batch) * p.shape.heads * Order::head_rows(Sequence::q_end(p));
   }
+  // The same where the caller has `rows`, Order::head_rows of the positions.
+  template <class Order>
+  __device__ __forceinline__ i64 q_acc_index(const LuattnParams &p, int rows, int position) const {
+    return (i64(b) * p.shape.heads + h) * rows + position;
+  }
+  template <class Order>
+  LUATTN_FN i64 q_acc_rows(const LuattnParams &p, int rows) {
+    return i64(p.shape.batch) * p.shape.heads * rows;
+  }
   // Index of a q tile in an array [batch][heads][q tiles].
   template <int TileM>
   LUATTN_FN i64 q_tile_index(const LuattnParams &p, int b, int h, int tile) {
@@ -64,5 +73,10 @@ struct DenseArrays : Positions {
   LUATTN_FN Real *kv_acc_row(const LuattnParams &p, void *const &acc, int split, int b, int h_kv, int position) {
     return acc_row<Width, Real>(acc, p.shape.heads_kv, Order::head_rows(Sequence::kv_end(p)), split * p.shape.batch + b,
                                 h_kv, position);
+  }
+  // From a split's numbers to the next one's.
+  template <class Order, int Width>
+  LUATTN_FN i64 kv_acc_plane(const LuattnParams &p) {
+    return i64(p.shape.batch) * p.shape.heads_kv * Order::head_rows(Sequence::kv_end(p)) * Width;
   }
 };

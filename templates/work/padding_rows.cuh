@@ -9,7 +9,7 @@ static constexpr u32 padding_blocks = 512;
 template <class Sequence, bool Keys, class Body>
 LUATTN_FN void each_padding_row(const LuattnParams &p, const Body &body) {
   const u32 block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z),
-            blocks = min_of(gridDim.x * gridDim.y * gridDim.z, padding_blocks), batch = u32(Sequence::entries(p));
+            blocks = min_of(gridDim.x * gridDim.y * gridDim.z, padding_blocks), batch = u32(Sequence::batch(p));
   if (block >= blocks) return;
   // A sequence's rows are shared by `each` blocks, those behind the last sequence by all. Both are looked up before the
   // first is waited for.

@@ -26,6 +26,10 @@ struct LineRows {
   __device__ __forceinline__ bool any_from(const int &position) const { return position < len; }
   __device__ __forceinline__ Elem *row(const int &position) const { return data + position * seq; }
   __device__ __forceinline__ Elem *element(const int &position, int d) const { return data + (position * seq + d); }
+  // The same by `stride`, that of the rows' tensor, read again: it then costs no registers.
+  __device__ __forceinline__ Elem *element(int position, int d, long long stride) const {
+    return data + position * stride + d;
+  }
   // The row if it `exists`, else an address in the tensor.
   __device__ __forceinline__ Elem *row_if(bool exists, const int &position) const {
     return data + (exists ? position * seq : 0);
@@ -53,6 +57,9 @@ struct LineSite : Site {
   __device__ __forceinline__ bool has_keys(const LuattnParams &, const int &first, int count) const {
     return first + count <= kv_len;
   }
+  // Where positions end, as q_end and kv_end of a sequence, from registers.
+  __device__ __forceinline__ int kept_q_end(const LuattnParams &) const { return q_len; }
+  __device__ __forceinline__ int kept_kv_end(const LuattnParams &) const { return kv_len; }
   // The last of these positions that exists. Requires that the first does.
   __device__ __forceinline__ int last_query(const LuattnParams &, const int &first, int count) const {
     return min_of(first + count, q_len) - 1;
@@ -71,6 +78,7 @@ struct LineSite : Site {
   // where they end, or of another type than int an operator. Those from a position on.
   using Keys = int;
   __device__ __forceinline__ Keys keys(const LuattnParams &) const { return kv_len; }
+  __device__ __forceinline__ Keys queries(const LuattnParams &) const { return q_len; }  // likewise
   __device__ __forceinline__ Keys keys_of(const LuattnParams &p, const int &query) const {
     return has_query(p, query) ? kv_len : 0;
   }
@@ -116,6 +124,7 @@ struct RereadEnds {
   }
   template <class Elem>
   __device__ __forceinline__ LineRows<Elem> kv_rows(const LuattnParams &p, const LuattnTensor &t, int h_kv) const {
+    static_assert(!Sequence::paged);
     return {site.template kv_row<Elem>(p, t, h_kv, 0), t.seq, site.kv_end(p)};
   }
 };

@@ -50,6 +50,8 @@ struct DenseSequence : DenseArrays<DenseSequence, LineSite> {
   LUATTN_FN int q_end(const LuattnParams &p) { return p.shape.q_len; }
   LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
   __device__ __forceinline__ RereadEnds<DenseSequence> reread() const { return {*this}; }
+  // Another head of the same entry.
+  __device__ __forceinline__ DenseSequence of_head(const LuattnParams &p, int head) const { return {p, b, head}; }
 
   // The row of a position in a tensor of queries, and in a tensor of keys; all rows of this head.
   template <class Elem>
@@ -129,6 +131,10 @@ struct PackedSequence : LineSite {
     const i64 each = in_groups ? workspace_packed_rows(of(p).total_k, p.shape.batch) : of(p).total_k;
     return static_cast<Real *>(acc) + (h_kv * each + first + position) * Width;
   }
+  template <class Order, int Width>
+  LUATTN_FN i64 kv_acc_plane(const LuattnParams &) {
+    return 0;
+  }
   template <class Order, class Real>
   __device__ __forceinline__ RowNumbers<Real> q_numbers(const LuattnParams &p, void *const &array, int, int h,
                                                         int position) const {
@@ -143,6 +149,14 @@ struct PackedSequence : LineSite {
   __device__ __forceinline__ i64 q_acc_rows(const LuattnParams &p) const {
     return p.shape.heads * q_acc_each<Order>(p);
   }
+  template <class Order>
+  __device__ __forceinline__ i64 q_acc_index(const LuattnParams &p, int, int position) const {
+    return q_acc_index<Order>(p, position);
+  }
+  template <class Order>
+  __device__ __forceinline__ i64 q_acc_rows(const LuattnParams &p, int) const {
+    return q_acc_rows<Order>(p);
+  }
   LUATTN_FN int number(const LuattnParams &p, int b, int h) { return b * p.shape.heads + h; }
   LUATTN_FN PackedSequence numbered(const LuattnParams &p, int number) {
     return {p, number / p.shape.heads, number % p.shape.heads};
@@ -156,9 +170,13 @@ struct PackedSequence : LineSite {
   __device__ __forceinline__ int q_end(const LuattnParams &) const { return q_len; }
   __device__ __forceinline__ int kv_end(const LuattnParams &) const { return kv_len; }
   __device__ __forceinline__ const PackedSequence &reread() const { return *this; }
+  __device__ __forceinline__ PackedSequence of_head(const LuattnParams &, int head) const {
+    PackedSequence made = *this;
+    made.h = head;
+    return made;
+  }
   LUATTN_FN int most_queries(const LuattnParams &p) { return p.shape.q_len; }  // of any entry
-  LUATTN_FN int entries(const LuattnParams &p) { return p.shape.batch; }
-  LUATTN_FN int query_heads(const LuattnParams &p) { return p.shape.heads; }
+  LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
   LUATTN_FN int total_q(const LuattnParams &p) { return of(p).total_q; }
   // Tiles of so many queries or keys that all entries may have.
   LUATTN_FN int most_tiles(const LuattnParams &p, bool keys, int size) {
@@ -278,6 +296,12 @@ struct PagedSequence : Queries {
             max_of(min_of(static_cast<const LuattnPackedTileParams &>(p).used.seqused_k[entry], p.shape.kv_len), 0)) {}
   __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
     *this = PagedSequence(p, entry, head);
+  }
+  __device__ __forceinline__ RereadEnds<PagedSequence> reread() const { return {*this}; }
+  __device__ __forceinline__ PagedSequence of_head(const LuattnParams &, int head) const {
+    PagedSequence made = *this;
+    made.h = head;
+    return made;
   }
   LUATTN_FN PagedSequence numbered(const LuattnParams &p, int number) {
     return {p, number / p.shape.heads, number % p.shape.heads};

@@ -7,6 +7,7 @@
 #include "around/row_mods.cuh"
 #include "grads/flush.cuh"
 #include "sink/dq_state.cuh"
+#include "work/tile_walk.cuh"
 
 template <class Spec, int Which, class Real>
 LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d,
@@ -21,10 +22,8 @@ LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real
 
 // The first row of an entry's head in an accumulator.
 template <int Which, int Width, class Order, class Real, class Sequence>
-LUATTN_FN const Real *acc_of_head(const LuattnParams &p, const Sequence &entry, void *from, int heads, int len, int h) {
-  if constexpr (!Sequence::packed)
-    return acc_row<Width, const Real>(from, heads, Order::head_rows(len), entry.b, h, 0);
-  else if constexpr (Which == WHICH_Q)
+LUATTN_FN const Real *acc_of_head(const LuattnParams &p, const Sequence &entry, void *from, int h) {
+  if constexpr (Which == WHICH_Q)
     return entry.template q_acc_row<Order, Width, const Real>(p, from, entry.b, h, 0);
   else
     return entry.template kv_acc_row<Order, Width, const Real>(p, from, 0, entry.b, h, 0);
@@ -32,30 +31,30 @@ LUATTN_FN const Real *acc_of_head(const LuattnParams &p, const Sequence &entry, 
 
 template <class Spec, class Elem, int Which, int Width, int N, class Order, class Sequence>
 LUATTN_FN void finish_elements(const LuattnParams &p, const Sequence &site, void *from, const LuattnTensor &src,
-                               const LuattnTensor &dst, int heads, int len, const u32 *first_store,
-                               typename Spec::Acc &acc) {
+                               const LuattnTensor &dst, const u32 *first_store, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
+  const int end = end_of<Which>(p, site);
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   const bool there = first_store == nullptr || *first_store != 0;
-  const Real *acc_head = acc_of_head<Which, Width, Order, Real>(p, site, from, heads, len, site.h);
-  for_each_element<Width, N>(len, [&](int i, int d) {
+  const Real *acc_head = acc_of_head<Which, Width, Order, Real>(p, site, from, site.h);
+  for_each_element<Width, N>(rows_of<Which, Elem>(p, site, dst), end, [&](int i, int d) {
     Pack<Real, N> g;
-    Order::template load<Width>(g, acc_head, len, i, d);
+    Order::template load<Width>(g, acc_head, end, i, d);
     if constexpr (Order::writes && Which == WHICH_Q) {
 #pragma unroll
       for (int j = 0; j < N; ++j) g[j] = there ? g[j] : Real(0);
     }
     if constexpr (Order::writes && Which != WHICH_Q) {  // partial sums of blocks that shared the queries
-      for (int split = 1; split < AroundParams::num_splits(p); ++split) {
+      for (int split = 1; split < QShare::count(p); ++split) {
         Pack<Real, N> more;
-        Order::template load<Width>(
-            more, acc_head + split * (i64(AroundParams::batch(p)) * heads * Order::head_rows(len) * Width), len, i, d);
+        Order::template load<Width>(more, acc_head + split * Sequence::template kv_acc_plane<Order, Width>(p), end, i,
+                                    d);
 #pragma unroll
         for (int j = 0; j < N; ++j) g[j] += more[j];
       }
     }
     Pack<Elem, N> x, y;
-    if constexpr (has_mod<Spec, Which>) x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
+    if constexpr (has_mod<Spec, Which>) x.load(rows_of<Which, const Elem>(p, site, src).row(i) + d);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       Real value = g[j] * scale;
@@ -63,7 +62,7 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Sequence &site, void
         value = apply_mod_grad<Spec, Which>(p, site, to_real(x[j]), value, i, d + j, acc);
       y[j] = from_real<Elem>(value);
     }
-    if (dst.data != nullptr) y.store(row_of<Elem>(dst, site.b, site.h, i) + d);
+    if (dst.data != nullptr) y.store(rows_of<Which, Elem>(p, site, dst).row(i) + d);
   });
 }
 
@@ -73,7 +72,7 @@ template <class Spec, class Config>
 LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b, int h) {
   const int first = int(blockIdx.x) * aux_tile;
   if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
-    if (h < AroundParams::heads(p) && first < AroundParams::q_len(p)) return dq_state_of<Config>(p, b, h, first);
+    if (h < Site::heads(p) && first < SequenceOf<Config>::longest_q(p)) return dq_state_of<Config>(p, b, h, first);
   return nullptr;
 }
 
@@ -115,7 +114,7 @@ struct RowGradient {
   const LuattnParams &p;
   const SequenceOf<Config> &entry;
   void *const from;
-  const int heads, len;
+  const int end;  // of positions
 
   // Loads the row's vectors, of the first part.
   __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v) const {
@@ -125,7 +124,7 @@ struct RowGradient {
   __device__ __forceinline__ void complete(RowVectors<Row, Real> &g, int head, int i, int v) const {
     if constexpr (shared) {
 #pragma unroll 1
-      for (int part = 1; part < AroundParams::num_splits(p); ++part) {
+      for (int part = 1; part < QShare::count(p); ++part) {
         RowVectors<Row, Real> more;
         load(more, head, i, v, part);
         each(g, [&](int t, int j, Real x) { return x + (t < 0 ? more.own[j] : more.seen[t < 0 ? 0 : t][j]); });
@@ -142,10 +141,9 @@ struct RowGradient {
 
  private:
   __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v, int part) const {
-    const i64 rows = Order::head_rows(len);
-    const Real *at = acc_of_head<Which, Width, Order, Real>(p, entry, from, heads, len, head) +
-                     part * (i64(AroundParams::batch(p)) * heads * rows * Width);
-    g.load(v, [&](Pack<Real, Row::width> &to, int d) { load_gradient<Width, Order>(to, at, len, i, d); });
+    const Real *at = acc_of_head<Which, Width, Order, Real>(p, entry, from, head);
+    if constexpr (shared) at += part * SequenceOf<Config>::template kv_acc_plane<Order, Width>(p);
+    g.load(v, [&](Pack<Real, Row::width> &to, int d) { load_gradient<Width, Order>(to, at, end, i, d); });
   }
   // Replaces all numbers by body(table, lane, number); table -1: its own.
   template <class Body>
@@ -176,7 +174,8 @@ LUATTN_FN void store_at_once(T *to, const Pack<T, N> &x) {
 // halves read each other, a thread has both, and loads each once.
 template <class Spec, class Config, int Which, int Width, class Order>
 LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entry, void *from, const LuattnTensor &src,
-                           const LuattnTensor &dst, int heads, int len) {
+                           const LuattnTensor &dst) {
+  using Sequence = SequenceOf<Config>;
   using Elem = typename Config::Elem;
   using Real = typename Spec::Real;
   using Row = RowMapOf<Spec, Which>;
@@ -185,11 +184,11 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
   constexpr bool both = Row::swaps_halves;
   constexpr int together = flushes ? 1 : both ? (row_heads<Row> + 1) / 2 : row_heads<Row>;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-  const RowShare share = row_share<together>(heads, len);
-  const RowGradient<Spec, Config, Which, Width, Order> gradient{p, entry, from, heads, len};
-  const int b = entry.b;
+  const int end = end_of<Which>(p, entry);
+  const RowShare share = row_share<together>(heads_of<Which, Sequence>(p), end);
+  const RowGradient<Spec, Config, Which, Width, Order> gradient{p, entry, from, end};
   constexpr int vectors = both ? Width / n / 2 : Width / n;
-  for_each_vector<vectors>(share, [&](int i, int at) {
+  for_each_vector<vectors>(share, rows_of<Which, const Elem>(p, entry, src), [&](int i, int at) {
     const int v = int(u32(at) % vectors);  // `at`, for NVVM to see which half it lies in
     RowVectors<Row, Elem> x[together];
     RowVectors<Row, Real> g[together];
@@ -198,7 +197,9 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
 #pragma unroll
     for (int h = 0; h < together; ++h) {
       const int head = share.head + min_of(h, share.heads - 1);
-      x[h].load(v, [&](Pack<Elem, n> &to, int d) { to.load(row_of<const Elem>(src, b, head, i) + d); });
+      x[h].load(v, [&](Pack<Elem, n> &to, int d) {
+        to.load(row_in<Which, const Elem>(p, entry.of_head(p, head), src, i) + d);
+      });
       gradient.load(g[h], head, i, v);
     }
 #pragma unroll
@@ -208,7 +209,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
       // A mod may add to gradients of inputs, once for each head. Otherwise there is no branch: what a mod reads
       // of inputs is then read once for all heads.
       if (Needs<Spec, Config>::parameters && h >= share.heads) continue;
-      const Site site = site_of_head(p, entry, share.head + min_of(h, share.heads - 1));
+      const Sequence site = entry.of_head(p, share.head + min_of(h, share.heads - 1));
       Pack<Elem, n> y[both ? 2 : 1];
 #pragma unroll
       for (int half = 0; half < (both ? 2 : 1); ++half) {
@@ -221,50 +222,34 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
               apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i, w * n + j, acc));
         }
       }
-      Elem *to = row_of<Elem>(dst, b, site.h, i) + v * n;
+      Elem *to = row_in<Which, Elem>(p, site, dst, i) + v * n;
       if (dst.data == nullptr || h >= share.heads) continue;
 #pragma unroll
       for (int half = 0; half < (both ? 2 : 1); ++half) store_at_once(to + half * (Width / 2), y[half]);
     }
   });
   if constexpr (flushes) {
-    const Site site = site_of_head(p, entry, share.head);
+    const Sequence site = entry.of_head(p, share.head);
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
   }
 }
 
-// `claim` comes from dq_first_store_of.
-template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
+// Finishes a tensor of head blockIdx.y. `first_store` comes from dq_first_store_of.
+template <class Spec, class Config, int Which, int Width, class Order>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
-                             int heads, int len, const u32 *first_store = nullptr) {
+                             const u32 *first_store = nullptr) {
   using Elem = typename Config::Elem;
   const SequenceOf<Config> site(p, b, int(blockIdx.y));
-  if (site.h >= heads || from == nullptr) return;
+  if (site.h >= heads_of<Which, SequenceOf<Config>>(p) || from == nullptr) return;
+  if (site.packed && int(blockIdx.x) * aux_tile >= end_of<Which>(p, site)) return;  // the grid is for the longest entry
   if constexpr (reads_row<Spec, Which>) {
-    finish_rows<Spec, Config, Which, Width, Order>(p, site, from, src, dst, heads, len);
+    finish_rows<Spec, Config, Which, Width, Order>(p, site, from, src, dst);
   } else {
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-    finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len, first_store,
-                                                                       acc);
+    finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, first_store, acc);
     if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
       flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
   }
-}
-
-// Finishes a tensor with a mod, of a packed entry.
-template <class Spec, class Config, int Which, int Width, class Order>
-LUATTN_FN void finish_packed_mod(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
-                                 const LuattnTensor &dst) {
-  using Elem = typename Config::Elem;
-  constexpr bool is_q = Which == WHICH_Q;
-  const SequenceOf<Config> entry(p, b, 0);
-  const int rows = is_q ? entry.first_q : entry.first_kv, len = is_q ? entry.q_len : entry.kv_len,
-            heads = is_q ? AroundParams::heads(p) : AroundParams::heads_kv(p);
-  if (int(blockIdx.x) * aux_tile >= len) return;  // the grid is for the longest entry
-  const u32 *first_store = nullptr;
-  if constexpr (is_q && Order::writes) first_store = dq_first_store_of<Spec, Config>(p, b, int(blockIdx.y));
-  finish_tensor<Spec, Config, Which, Width, Order>(p, b, from, entry_tensor<Elem>(src, rows),
-                                                   entry_tensor<Elem>(dst, rows), heads, len, first_store);
 }
 
 // Writes dq of one head of a packed entry, without a query_mod.
@@ -277,20 +262,21 @@ LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
   if (block.none) return;
   const int first = block.first;
   const SequenceOf<Config> site(p, block.entry, h);
-  if (first >= site.q_len) return;  // the grid is for the longest entry
+  if (first >= site.q_end(p)) return;  // the grid is for the longest entry
   if constexpr (Order::writes) {
     constexpr bool has_state = Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store;
     Order::template write_packed<Config>(p, site, first,
                                          has_state ? dq_state_of<Config>(p, site.b, h, first) : nullptr);
   } else {
     const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, site.b, h);
-    for_each_element<width, n>(site.q_len, [&](int i, int d) {
+    const auto to = site.template q_rows<Elem>(p, p.tensors.dq);
+    for_each_element<width, n>(to, site.q_end(p), [&](int i, int d) {
       Pack<Real, n> g;
       Pack<Elem, n> y;
-      Order::template load<width>(g, head, site.q_len, i, d);
+      Order::template load<width>(g, head, site.q_end(p), i, d);
 #pragma unroll
       for (int j = 0; j < n; ++j) y[j] = from_real<Elem>(g[j] * Real(p.scale));
-      y.store(site.template q_row<Elem>(p, p.tensors.dq, i) + d);
+      y.store(to.row(i) + d);
     });
   }
 }
@@ -303,44 +289,32 @@ template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = P
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
-  const bool q_alone = int(gridDim.z) == AroundParams::batch(p);
+  using Sequence = SequenceOf<Config>;
+  const bool q_alone = int(gridDim.z) == Sequence::batch(p);
   // The last heads come first, because what was just added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
-            b = AroundParams::batch(p) - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
-  if constexpr (SequenceOf<Config>::packed) {  // dk and dv without a mod are complete
-    const LuattnTensors &t = p.tensors;
-    if constexpr (Need::finish_q && !Spec::has_query_mod)
-      if (which == WHICH_Q) finish_packed<Spec, Config, DqOrder>(p, b, AroundParams::heads(p) - 1 - int(blockIdx.y));
-    if constexpr (Need::finish_q && Spec::has_query_mod)
-      if (which == WHICH_Q)
-        finish_packed_mod<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, t.src_q, t.dq);
-    if constexpr (Need::finish_k)
-      if (which == WHICH_K)
-        finish_packed_mod<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.scratch.dk_acc, t.src_k, t.dk);
-    if constexpr (Need::finish_v)
-      if (which == WHICH_V)
-        finish_packed_mod<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.scratch.dv_acc, t.src_v, t.dv);
-    return;
-  }
+            b = Sequence::batch(p) - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
+  const LuattnTensors &t = p.tensors;
   const u32 *first_store = nullptr;
-  if constexpr (DqOrder::writes) {
+  if constexpr (DqOrder::writes && !(Sequence::packed && !Spec::has_query_mod))
     if (Need::dq && which == WHICH_Q) first_store = dq_first_store_of<Spec, Config>(p, b, int(blockIdx.y));
+  if constexpr (Sequence::packed) {  // dk and dv without a mod are complete
+    if constexpr (Need::finish_q && !Spec::has_query_mod)
+      if (which == WHICH_Q) return finish_packed<Spec, Config, DqOrder>(p, b, Site::heads(p) - 1 - int(blockIdx.y));
+  } else if constexpr (DqOrder::writes) {
     const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
                          : which == WHICH_K ? Spec::has_key_mod
                                             : Spec::has_value_mod;
     if (!has_mod) return DqOrder::template write<Config>(p, which, b, first_store);
   }
-  if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
+  if constexpr (Need::finish_q && !((Sequence::packed || DqOrder::writes) && !Spec::has_query_mod))
     if (which == WHICH_Q)
-      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, p.tensors.src_q,
-                                                                      p.tensors.dq, AroundParams::heads(p),
-                                                                      AroundParams::q_len(p), first_store);
+      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, t.src_q, t.dq,
+                                                                      first_store);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
-      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(
-          p, b, p.scratch.dk_acc, p.tensors.src_k, p.tensors.dk, AroundParams::heads_kv(p), AroundParams::kv_len(p));
+      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.scratch.dk_acc, t.src_k, t.dk);
   if constexpr (Need::finish_v)
     if (which == WHICH_V)
-      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(
-          p, b, p.scratch.dv_acc, p.tensors.src_v, p.tensors.dv, AroundParams::heads_kv(p), AroundParams::kv_len(p));
+      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.scratch.dv_acc, t.src_v, t.dv);
 }

@@ -16,10 +16,11 @@ struct WrittenGroups : ResultGroups {
     const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;
     const LuattnTensor to = is_q ? p.tensors.dq : is_v ? p.tensors.dv : p.tensors.dk;
     const float *acc = static_cast<const float *>(is_q ? p.scratch.dq_acc : is_v ? p.scratch.dv_acc : p.scratch.dk_acc);
-    const int heads = is_q ? AroundParams::heads(p) : AroundParams::heads_kv(p),
-              len = is_q ? AroundParams::q_len(p) : AroundParams::kv_len(p), h = int(blockIdx.y),
-              splits = is_q ? 1 : AroundParams::num_splits(p),
-              row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
+    using Sequence = SequenceOf<Config>;
+    static_assert(Sequence::is_line, "rows of q, k and v are addressed alike");
+    const int heads = is_q ? Sequence::heads(p) : Sequence::heads_kv(p),
+              len = is_q ? Sequence::q_end(p) : Sequence::kv_end(p), h = int(blockIdx.y),
+              splits = is_q ? 1 : QShare::count(p), row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
     const float scale = is_v ? 1.f : float(p.scale);
     if (acc == nullptr || to.data == nullptr || h >= heads || row0 >= len) return;
     if constexpr (Config::head_dim == Config::head_dim_v)
@@ -36,7 +37,7 @@ struct WrittenGroups : ResultGroups {
                               const u32 *first_store) {
     constexpr int D = Config::head_dim;
     const int row0 = first + int(threadIdx.x) / 32 * 16;
-    if (row0 >= site.q_len) return;
+    if (!site.has_query(p, row0)) return;
     LuattnTensor to = p.tensors.dq;  // from the entry's first row of this head on
     to.data = site.template q_row<typename Config::Elem>(p, to, 0);
     const float *acc = site.template q_acc_head<ResultGroups, D, const float>(p, p.scratch.dq_acc, site.b, site.h);
@@ -54,7 +55,7 @@ struct WrittenGroups : ResultGroups {
     using Elem = typename Config::Elem;
     constexpr int groups = D / 8, padded = groups < 16 ? (groups + 3) / 4 * 4 : 16;
     const int lane = int(threadIdx.x) % 32, rows = head_rows(len);
-    const i64 plane = i64(AroundParams::batch(p)) * heads * rows * (D / 4);
+    const i64 plane = i64(SequenceOf<Config>::batch(p)) * heads * rows * (D / 4);
     const float4 *head = reinterpret_cast<const float4 *>(acc + ((i64(b) * heads + h) * rows + row0) * D);
 #pragma unroll 1
     for (int first = 0; first < groups; first += padded) {

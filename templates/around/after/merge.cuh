@@ -110,7 +110,7 @@ template <class Spec, class Config>
 LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int at = int(blockIdx.x);
-  if (at >= site.q_end(p)) return;  // of a packed sequence that is shorter than the longest one
+  if (!site.reread().has_query(p, at)) return;  // of a packed sequence that is shorter than the longest one
   if constexpr (Config::packed || Config::paged) {
     const SplitList list(p);
     if (list.known()) {

@@ -20,14 +20,15 @@ constexpr int lanes_for_width = lanes_for(Width / N);
 // Computes delta[r] = sum over d of dO * O of the block's row r, N elements at a time; O is `of`. A thread issues its
 // loads for several rows before it waits for the first; rows past the end load the last row. With Once, loads
 // bypass the L1 cache, which pays if nothing is stored meanwhile (bench/journal.md).
-template <class Elem, int Width, int N, bool Once, class Real>
-LUATTN_FN void row_dots(const LuattnParams &p, const LuattnTensor &of, int b, int h, int first, int len, Real *delta) {
+template <class Elem, int Width, int N, bool Once, class Sequence, class Real>
+LUATTN_FN void row_dots(const LuattnParams &p, const LuattnTensor &of, const Sequence &site, int first, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
                 rows = steps % 4 == 0 ? 4 : 1;
   static_assert(Width % N == 0);
-  if (first >= len) return;  // no queries
+  if (first >= site.q_end(p)) return;  // no queries
   const int lane = int(threadIdx.x) % lanes;
-  const Elem *dout = row_of<const Elem>(p.tensors.dout, b, h, first), *o = row_of<const Elem>(of, b, h, first);
+  const auto dout = site.template q_rows<const Elem>(p, p.tensors.dout).from(first),
+             o = site.template q_rows<const Elem>(p, of).from(first);
 #pragma unroll 1
   for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups * rows) {
     Real sum[rows] = {};
@@ -38,18 +39,18 @@ LUATTN_FN void row_dots(const LuattnParams &p, const LuattnTensor &of, int b, in
       Pack<Elem, N> x[rows], y[rows];
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
-        const int row = min_of(r + i * groups, len - 1 - first);
+        const int row = dout.clamped(r + i * groups);
         if constexpr (Once) {
-          x[i].load_once(dout + row * p.tensors.dout.seq + d);
-          y[i].load_once(o + row * of.seq + d);
+          x[i].load_once(dout.element(row, d, p.tensors.dout.seq));
+          y[i].load_once(o.element(row, d, of.seq));
         } else {
-          x[i].load(dout + row * p.tensors.dout.seq + d);
-          y[i].load(o + row * of.seq + d);
+          x[i].load(dout.element(row, d, p.tensors.dout.seq));
+          y[i].load(o.element(row, d, of.seq));
         }
       }
       // ptxas would otherwise wait for the first rows before it issues the last loads. Code before a branch
       // stays before it, even if the branch is hardly ever taken.
-      if (rows > 1 && AroundParams::q_len(p) < 0) __nanosleep(0);
+      if (rows > 1 && Sequence::longest_q(p) < 0) __nanosleep(0);
 #pragma unroll
       for (int i = 0; i < rows; ++i)
 #pragma unroll
@@ -75,19 +76,16 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   using Need = Needs<Spec, Config>;
   static_assert(!Need::dq_first_store || Config::tile_m == aux_tile);
   bool stores = Need::dq_in_order;
-  if constexpr (Need::dq_first_store) stores = first < site.q_len && pays_to_store_first<Spec, Config>(p, site, first);
+  if constexpr (Need::dq_first_store)
+    stores = first < site.kept_q_end(p) && pays_to_store_first<Spec, Config>(p, site, first);
   if constexpr (Need::dq_in_order || Need::dq_first_store) {
-    if (threadIdx.x < dq_orders_of_tile<Config> && first < site.q_len)
+    if (threadIdx.x < dq_orders_of_tile<Config> && first < site.kept_q_end(p))
       dq_state_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
   }
   if (Need::dq && !stores) {
-    const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;
-    float *acc;
-    if constexpr (SequenceOf<Config>::packed)
-      acc = site.template q_acc_row<RowOrder, width, float>(p, p.scratch.dq_acc, site.b, site.h, first);
-    else
-      acc = acc_row<width, float>(p.scratch.dq_acc, AroundParams::heads(p), rows, site.b, site.h, first);
-    float4 *to = reinterpret_cast<float4 *>(acc);
+    const int rows = RowOrder::head_rows(site.kept_q_end(p)), count = min_of(aux_tile, rows - first) * width / 4;
+    float4 *to = reinterpret_cast<float4 *>(
+        site.template q_acc_row<RowOrder, width, float>(p, p.scratch.dq_acc, site.b, site.h, first));
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
@@ -114,8 +112,7 @@ struct PassedRows {
     using Elem = typename Config::Elem;
 #pragma unroll 1
     for (int i = 0; i < Spec::num_passes; ++i)
-      row_dots<Elem, Config::head_dim_v, per_access<Elem>, false>(p, of(p).o[i], site.b, site.h, site.first_q + first,
-                                                                  site.first_q + site.q_len, delta[i]);
+      row_dots<Elem, Config::head_dim_v, per_access<Elem>, false>(p, of(p).o[i], site, first, delta[i]);
   }
   template <class Real>
   LUATTN_FN void numbers(const LuattnParams &p, const Real (*delta)[aux_tile], i64 plane, i64 at, Real *out) {
@@ -134,7 +131,7 @@ using PrepareParamsOf = ConditionalOf<HasRowPasses<Spec>, LuattnRowPassParams, P
 // instead, which make all its weights 0 whatever its scores are, and no dlse. Its part of parameter gradients
 // is 0. Without an lse, such a row cannot be recognised, but it has O = 0, and a delta of 0 leaves parameter
 // gradients unchanged, since they are linear in delta. RowOrder says how many rows of a head have numbers;
-// rows past q_len get zeros. If RowOrder `zeroes` (sm90 family), the kernel also computes block minima and
+// rows without a query get zeros. If RowOrder `zeroes` (sm90 family), the kernel also computes block minima and
 // maxima, unless luattn_reach or luattn_tile_bits has already read them.
 template <class Spec, class Config, class RowOrder = PlainRows>
 LUATTN_FN void aux_prepare(const LuattnParams &p) {
@@ -152,10 +149,9 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
     return;
   }
   if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
-  if (site.packed && first >= RowOrder::head_rows(site.q_len)) return;  // the grid is for the longest entry
+  if (site.packed && first >= RowOrder::head_rows(site.kept_q_end(p))) return;  // the grid is for the longest entry
   __shared__ Real delta[aux_tile];
-  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(
-      p, p.tensors.o, site.b, site.h, site.first_q + first, site.first_q + site.q_len, delta);
+  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(p, p.tensors.o, site, first, delta);
   constexpr int passed = row_pass_numbers<Spec>;
   __shared__ Real passed_delta[LUATTN_MAX_PASSES][passed > 0 ? aux_tile : 1];
   if constexpr (HasRowPasses<Spec>) PassedRows<Spec, Config>::dots(p, site, first, passed_delta);
@@ -163,22 +159,17 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const typename Spec::Head head = Spec::head(p, site);
-  const int q = first + int(threadIdx.x), rows = RowOrder::head_rows(site.q_len);
-  i64 row_plane, row_at;
-  if constexpr (SequenceOf<Config>::packed) {
-    row_plane = site.template q_acc_rows<RowOrder>(p), row_at = site.template q_acc_index<RowOrder>(p, q);
-  } else {
-    row_plane = i64(AroundParams::batch(p)) * AroundParams::heads(p) * rows;
-    row_at = (i64(site.b) * AroundParams::heads(p) + site.h) * rows + q;
-  }
+  const int q = first + int(threadIdx.x), rows = RowOrder::head_rows(site.kept_q_end(p));
+  const i64 row_plane = site.template q_acc_rows<RowOrder>(p, rows),
+            row_at = site.template q_acc_index<RowOrder>(p, rows, q);
   typename Spec::BwdRow out = {};
-  if (threadIdx.x < aux_tile && q < site.q_len) {
+  if (threadIdx.x < aux_tile && q < site.queries(p)) {
     const i64 plane = site.q_count(p), at = site.q_index(p, q);
     Real lse = 0, dlse = 0, saved[Spec::num_saved + passed > 0 ? Spec::num_saved + passed : 1];
     bool any = true;
     if constexpr (Spec::has_lse) {
-      lse = *row_of<const Real>(p.tensors.lse, site.b, site.h, site.first_q + q);
-      if (p.tensors.dlse.data != nullptr) dlse = *row_of<const Real>(p.tensors.dlse, site.b, site.h, site.first_q + q);
+      lse = *site.template q_row<const Real>(p, p.tensors.lse, q);
+      if (p.tensors.dlse.data != nullptr) dlse = *site.template q_row<const Real>(p, p.tensors.dlse, q);
       any = lse != -infinity<Real>();
       if (!any) lse = infinity<Real>(), dlse = 0;
     }

@@ -64,11 +64,11 @@ struct SplitListWriter {
   const int batch, thread;
 
   __device__ __forceinline__ SplitListWriter(const LuattnParams &p, Shared &shared)
-      : p(p), list(SplitList(p).list), shared(shared), batch(AroundParams::batch(p)), thread(int(threadIdx.x)) {}
+      : p(p), list(SplitList(p).list), shared(shared), batch(SequenceOf<Config>::batch(p)), thread(int(threadIdx.x)) {}
 
   __device__ __forceinline__ EntryTiles read(int entry) const {
     const SequenceOf<Config> site(p, entry, 0);
-    return {site.kv_len, ceil_div(site.q_len * AroundParams::group(p), list.tile_m)};
+    return {site.kv_len, ceil_div(site.q_len * SequenceOf<Config>::group(p), list.tile_m)};
   }
   __device__ __forceinline__ EntryTiles of(int entry) const {
     return entry < split_list_kept ? shared.kept[entry] : read(entry);

@@ -176,24 +176,16 @@ LUATTN_FN void evaluate_cells(const LuattnParams &p, const Site &site, int first
   }
 }
 
-// The entry and head of a set.
-template <class Config>
-LUATTN_FN Site site_of_set(const LuattnParams &p, int b, int h) {
-  if constexpr (Config::packed || Config::paged)
-    return SequenceOf<Config>(p, b, h);
-  else
-    return Site{b, h, AroundParams::q_len(p), AroundParams::kv_len(p)};
-}
-
 template <class Spec, class Config>
 LUATTN_FN void find_tile_bits(const LuattnTileBitsParams &p) {
   __shared__ CellsOfBlock cells;
   const LuattnTileBits &out = p.bits;
-  const int q_len = AroundParams::q_len(p), kv_len = AroundParams::kv_len(p), q_cells = workspace_cells(q_len),
+  static_assert(SequenceOf<Config>::is_line, "cells are of positions along lines");
+  const int q_len = Site::longest_q(p), kv_len = Site::longest_kv(p), q_cells = workspace_cells(q_len),
             kv_cells = workspace_cells(kv_len), words = workspace_bit_words(kv_cells), lane = int(threadIdx.x) % 32,
             warp = int(threadIdx.x) / 32, first_row = int(blockIdx.y) * tile_bits_rows, cell = int(blockIdx.x) * 32;
   const int set = int(blockIdx.z), b = set / int(out.heads), h = set - b * int(out.heads);
-  const Site site = site_of_set<Config>(p, b, h);
+  const SequenceOf<Config> site(p, b, h);
   const int own_cells = Config::packed ? workspace_cells(site.q_len) : q_cells;  // rows that the entry has
   if (threadIdx.x == 0) cells.num_open = 0;
   if (threadIdx.x < tile_bits_rows) cells.row[threadIdx.x] = {0, 0};  // rows past the end keep nothing

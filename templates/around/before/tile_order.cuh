@@ -17,8 +17,8 @@ static constexpr int tile_order_threads = 512, tile_order_lanes = 8, tile_order_
 LUATTN_FN u32 cells_of_tile(const LuattnTileBitsParams &p, const LuattnTileOrder &o, bool of_kv, int b, int h,
                             int tile) {
   const LuattnTileBits &bits = p.bits;
-  const int len = of_kv ? AroundParams::kv_len(p) : AroundParams::q_len(p),
-            other = of_kv ? AroundParams::q_len(p) : AroundParams::kv_len(p), lines = workspace_cells(len),
+  const int len = of_kv ? Site::longest_kv(p) : Site::longest_q(p),
+            other = of_kv ? Site::longest_q(p) : Site::longest_kv(p), lines = workspace_cells(len),
             words = workspace_bit_words(workspace_cells(other)), first = tile * int(o.size),
             last = min_of(first + int(o.size), len) - 1, group = int(bits.heads / o.heads);
   u32 count = 0;
@@ -80,8 +80,8 @@ LUATTN_FN void count_before(u32 (&next)[tile_order_levels]) {
 
 // Order number blockIdx.y of a batch.
 LUATTN_FN LuattnTileOrder order_of_batch(const LuattnTileBitsParams &p) {
-  const int order = int(blockIdx.y), q_len = AroundParams::q_len(p), kv_len = AroundParams::kv_len(p);
-  const u32 batch = p.bits.batch, of_q = p.bits.heads, of_kv = of_q > 1 ? u32(AroundParams::heads_kv(p)) : 1;
+  const int order = int(blockIdx.y), q_len = Site::longest_q(p), kv_len = Site::longest_kv(p);
+  const u32 batch = p.bits.batch, of_q = p.bits.heads, of_kv = of_q > 1 ? u32(Site::heads_kv(p)) : 1;
   LuattnTileOrder o = p.tile_order;
   o.tiles += workspace_order_words(order, q_len, kv_len, batch * of_q, batch * of_kv);
   o.count = u32(workspace_order_tiles(order, q_len, kv_len));
@@ -91,7 +91,9 @@ LUATTN_FN LuattnTileOrder order_of_batch(const LuattnTileBitsParams &p) {
 }
 
 // of_kv: in a launch's own order.
+template <class Config>
 LUATTN_FN void find_tile_order(const LuattnTileBitsParams &p, bool of_kv) {
+  static_assert(SequenceOf<Config>::is_line, "cells have as many positions as the lengths say");
   constexpr int warps = tile_order_threads / 32, levels = tile_order_levels;
   __shared__ u64 sums[tile_order_threads];
   __shared__ u32 next[levels];            // the rank of the next tile of each key

@@ -65,9 +65,10 @@ LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int
 }
 
 // Returns the least lse of rows that keep something. A NaN gives -inf, so that nothing is skipped for it.
+template <class Sequence>
 LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
   float x = infinity<float>();
-  if (row < AroundParams::q_len(p))
+  if (row < Sequence::q_end(p))
     x = *(static_cast<const float *>(p.tensors.lse.data) + b * p.tensors.lse.batch + h * p.tensors.lse.head +
           row * p.tensors.lse.seq);
   if (x == -infinity<float>()) x = infinity<float>();
@@ -77,17 +78,19 @@ LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
 template <class Config, bool Backward>
 LUATTN_FN void find_norms(const LuattnParams &p) {
   using Elem = typename Config::Elem;
+  using Sequence = SequenceOf<Config>;
+  static_assert(Sequence::is_line && !Sequence::packed && !Sequence::paged);
   const bool of_q = Backward && blockIdx.z % 2 == 0;
   const int b = int(Backward ? blockIdx.z / 2 : blockIdx.z), h = int(blockIdx.y),
-            len = of_q ? AroundParams::q_len(p) : AroundParams::kv_len(p),
-            heads = of_q ? AroundParams::heads(p) : AroundParams::heads_kv(p);
+            len = of_q ? Sequence::q_end(p) : Sequence::kv_end(p),
+            heads = of_q ? Sequence::heads(p) : Sequence::heads_kv(p);
   const int group = int(blockIdx.x * (norm_threads / 32) + threadIdx.x / 32), first = group * norm_rows;
   if (h >= heads || first >= len) return;
   const float norm = largest_norm<Elem, Config::head_dim>(of_q ? p.tensors.q : p.tensors.k, b, h, first, len);
   const i64 at = (i64(b) * heads + h) * workspace_norms(len) + group;
   if (threadIdx.x % 32 == 0) (of_q ? p.scratch.norm_q : p.scratch.norm_k)[at] = norm;
   if (of_q) {
-    const float least = least_of_lse(p, b, h, first + int(threadIdx.x % 32));
+    const float least = least_of_lse<Sequence>(p, b, h, first + int(threadIdx.x % 32));
     if (threadIdx.x % 32 == 0) p.scratch.least_lse[at] = least;
   }
 }
@@ -111,24 +114,23 @@ LUATTN_FN constexpr bool walks_norms() {
 }
 
 // For one query head.
-template <class Spec, int TileN>
+template <class Spec, class Sequence, int TileN>
 struct TileSkipping {
-  static_assert(walks_norms<Spec, TileN>());
+  static_assert(walks_norms<Spec, TileN>() && Sequence::is_line);
   const LuattnParams &p;
-  const Site site;
+  const Sequence site;
   const float *norm_k;
 
   __device__ __forceinline__ TileSkipping(const LuattnParams &params, int b, int h)
       : p(params),
-        site(AroundParams::site(params, b, h)),
-        norm_k(params.scratch.norm_k + (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) *
-                                           workspace_norms(AroundParams::kv_len(params))) {}
+        site(params, b, h),
+        norm_k(params.scratch.norm_k + (i64(b) * Sequence::heads_kv(params) + h / Sequence::group(params)) *
+                                           workspace_norms(Sequence::kv_end(params))) {}
   // Whether the scores of these rows in the kv tile that begins at kv0 may come near `best`. All that is left
   // out of a row (in backward, of a column) adds up to less than 2^-24 of exp(best).
   __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
-    const int kv1 = min_of(kv0 + TileN, AroundParams::kv_len(p)) - 1, last = kv1 / norm_rows;
-    const double margin =
-        (24 + 32 - __clz(max_of(AroundParams::q_len(p), AroundParams::kv_len(p)))) * 0.69314718055994531;
+    const int kv1 = min_of(kv0 + TileN, Sequence::kv_end(p)) - 1, last = kv1 / norm_rows;
+    const double margin = (24 + 32 - __clz(max_of(Sequence::q_end(p), Sequence::kv_end(p)))) * 0.69314718055994531;
     float k = 0;
 #pragma unroll
     for (int i = 0; i <= ceil_div(TileN, norm_rows); ++i) k = max_of(k, norm_k[min_of(kv0 / norm_rows + i, last)]);
@@ -178,8 +180,8 @@ LUATTN_FN int best_key(const LuattnParams &p, const Site &s, int q0, int q1) {
 struct RowDots {
   float norm, dot[2];
 };
-template <class Elem, int Dim>
-LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int last, const int (&key)[2]) {
+template <class Elem, int Dim, class Sequence>
+LUATTN_FN RowDots two_dots_of_rows(const LuattnParams &p, const Sequence &s, int first, int last, const int (&key)[2]) {
   constexpr int lanes = lanes_of_row(Dim);
   const int lane = int(threadIdx.x % lanes), group = int(threadIdx.x % 32) - lane, channel = lane * 8;
   const bool inside = channel < Dim;
@@ -187,7 +189,7 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     Pack<Elem, 8> x;
-    if (inside) x.load(row_of<Elem>(p.tensors.k, s.b, s.h / AroundParams::group(p), key[i]) + channel);
+    if (inside) x.load(row_of<Elem>(p.tensors.k, s.b, s.kv_head(p), key[i]) + channel);
 #pragma unroll
     for (int j = 0; j < 8; ++j) k[i][j] = inside ? to_real(x[j]) : 0.0f;
   }
@@ -215,13 +217,14 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
 
 // Returns a lower bound of each row's best score: the better one of two keys.
 template <class Spec, class Config, int TileN>
-LUATTN_FN double score_of_rows(const TileSkipping<Spec, TileN> &skipping, int q0, int q1, float &norm) {
+LUATTN_FN double score_of_rows(const TileSkipping<Spec, SequenceOf<Config>, TileN> &skipping, int q0, int q1,
+                               float &norm) {
   const LuattnParams &p = skipping.p;
-  const Site &s = skipping.site;
+  const SequenceOf<Config> &s = skipping.site;
   const int found = best_key<Spec>(p, s, q0, q1);
   int key[2] = {max_of(found, 0), max_of(found - 1, 0)};
   if (class_of<Spec>(p, s, q0, q1, key[1], key[1]) != TILE_FULL) key[1] = key[0];
-  const RowDots x = row_dots<typename Config::Elem, Config::head_dim>(p, s, q0, q1, key);
+  const RowDots x = two_dots_of_rows<typename Config::Elem, Config::head_dim>(p, s, q0, q1, key);
   norm = lanes_max<32>(x.norm);
   if (found < 0) return -IV_INF;
   const bool second = x.dot[1] > x.dot[0];
@@ -237,19 +240,20 @@ template <class Spec, class Config>
 LUATTN_FN void find_tile_bitmap_fwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, warps = tile_m / norm_rows;
   __shared__ u32 part[warps];
-  const TileSkipping<Spec, tile_n> skipping(p, int(blockIdx.z), int(blockIdx.y));
+  using Sequence = SequenceOf<Config>;
+  const TileSkipping<Spec, Sequence, tile_n> skipping(p, int(blockIdx.z), int(blockIdx.y));
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1;
+  const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, Sequence::q_end(p)) - 1;
   double best = 0;
   float norm = 0;
   Range keys = {0, 0};
-  if (q0 < AroundParams::q_len(p)) {
+  if (q0 < Sequence::q_end(p)) {
     best = score_of_rows<Spec, Config>(skipping, q0, q1, norm);
     keys = kept_keys<Spec>(p, skipping.site, q0, q1);
   }
-  const int words = workspace_words(ceil_div(AroundParams::kv_len(p), tile_n));
+  const int words = workspace_words(ceil_div(Sequence::kv_end(p), tile_n));
   u32 *out = p.scratch.tile_bitmap +
-             ((i64(skipping.site.b) * AroundParams::heads(p) + skipping.site.h) * gridDim.x + blockIdx.x) * words;
+             ((i64(skipping.site.b) * Sequence::heads(p) + skipping.site.h) * gridDim.x + blockIdx.x) * words;
 #pragma unroll 1
   for (int w = 0; w < words; ++w) {
     const int kv0 = (w * 32 + int(lane)) * tile_n;
@@ -272,19 +276,20 @@ LUATTN_FN void find_tile_bitmap_fwd(const LuattnParams &p) {
 template <class Spec, class Config, int TileN>
 LUATTN_FN void find_tile_bitmap_bwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m;
-  const TileSkipping<Spec, TileN> skipping(p, int(blockIdx.z), int(blockIdx.y));
-  const u32 words = u32(workspace_words(ceil_div(AroundParams::q_len(p), tile_m))),
-            kv_tiles = u32(ceil_div(AroundParams::kv_len(p), TileN)),
+  using Sequence = SequenceOf<Config>;
+  const TileSkipping<Spec, Sequence, TileN> skipping(p, int(blockIdx.z), int(blockIdx.y));
+  const u32 words = u32(workspace_words(ceil_div(Sequence::q_end(p), tile_m))),
+            kv_tiles = u32(ceil_div(Sequence::kv_end(p), TileN)),
             index = blockIdx.x * (tile_bitmap_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
   if (kv_tile >= kv_tiles) return;
-  const i64 head = i64(skipping.site.b) * AroundParams::heads(p) + skipping.site.h,
-            groups = head * workspace_norms(AroundParams::q_len(p));
+  const i64 head = i64(skipping.site.b) * Sequence::heads(p) + skipping.site.h,
+            groups = head * workspace_norms(Sequence::q_end(p));
   const int first = int((index - kv_tile * words) * 32 + threadIdx.x % 32) * tile_m;
   bool computed = false;
 #pragma unroll 1
-  for (int q0 = first; q0 < min_of(first + tile_m, AroundParams::q_len(p)) && !computed; q0 += norm_rows) {
+  for (int q0 = first; q0 < min_of(first + tile_m, Sequence::q_end(p)) && !computed; q0 += norm_rows) {
     const i64 group = groups + q0 / norm_rows;
-    computed = skipping.matters(q0, min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1, p.scratch.norm_q[group],
+    computed = skipping.matters(q0, min_of(q0 + norm_rows, Sequence::q_end(p)) - 1, p.scratch.norm_q[group],
                                 int(kv_tile) * TileN, double(p.scratch.least_lse[group]));
   }
   const u32 bits = __ballot_sync(0xffffffffu, computed);

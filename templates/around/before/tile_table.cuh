@@ -45,7 +45,7 @@ LUATTN_FN void add_up(u32 (&x)[N]) {
 
 template <class Config>
 LUATTN_FN void write_tile_table(const LuattnParams &p) {
-  const int batch = AroundParams::batch(p), sequence = int(blockIdx.x), thread = int(threadIdx.x);
+  const int batch = SequenceOf<Config>::batch(p), sequence = int(blockIdx.x), thread = int(threadIdx.x);
   const auto lengths_of = [&](int i) -> SequenceLengths {
     if (i >= batch) return {-1, -1};  // all come before it
     const SequenceOf<Config> site(p, i, 0);
