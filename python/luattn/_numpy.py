@@ -147,6 +147,11 @@ def _number(name: str, scale: Any) -> float | None:
     return float(scale.item())
 
 
+def scaled(spec: Spec, _: Any, inputs: Sequence[Any], scalars: Sequence[Any], scale: Any) -> tuple[Spec, Sequence[Any], Sequence[Any], float]:
+    """with_scale of _torch.py."""
+    return with_scale(spec, inputs, scalars, _number(spec.name, scale))
+
+
 def _check_bytes(spec: Spec, arrays: Mapping[str, Any], inputs: Sequence[Any], given: Mapping[str, Any]) -> None:
     """Names the array whose numbers are of no type that kernels take, after fill has refused one."""
     named = {**arrays, **{f"input '{info.name}'": x for info, x in zip(spec.inputs, inputs)}, **given}

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._arguments import AllArguments, Arguments, is_compiling, is_dense, take, what
-from ._call import DECODE, IN_NO_BATCH, LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, take_frame
+from ._arguments import AllArguments, Arguments, is_dense, take, what
+from ._call import DECODE, IN_NO_BATCH, LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, padding_line, pads, refuse_later, take_frame
 from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
+from ._options import seed_of, whole_of
 from ._spec import InputInfo, Spec, load, spec_of
 from .batch import Batch
 from .engine import engine_of, wants_deterministic
 from .errors import InvalidError, Unsupported
-from .mask import Mask, mask_of
+from .mask import Entry, Mask, mask_of
 from .merge import merge, merge_states
 from ._scale import is_plain
 from .progress import progress_bar
@@ -39,7 +40,13 @@ _OF_TUNE = AllArguments(**{name: "torch" for name in "qkv"}, backward="flag", la
 _OF_PREPARE = Arguments(
     dtype="dtype", head_dim="integer", head_dim_v="integer", device="integer", scalars="flag", decode="flag", threads="integer"
 )
-_OF_MASK = Arguments(q_len="integer", kv_len="integer", batch="integer", head="integer", tile="integer")
+_OF_MASK = Arguments(
+    q_len="integer?", kv_len="integer?", batch="integer", head="integer", tile="integer", whole_q_len="integer?", whole_kv_len="integer?",
+    **{name: kind for name, kind in _OFFSETS.items() if name not in ("q_len", "kv_len")}, **_ARRAYS,
+)  # fmt: skip
+# Arguments of calls that a plan reads or that say nothing of it, and those that say nothing of a mask.
+_NOT_OF_PLANS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", "keys_modified": "flag", "seed": "seed?", "out": "any"}
+_NOT_OF_MASKS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", "layout": "layout", "keys_modified": "flag", "decode": "any", "out": "any"}
 
 
 def attention(spec: str | os.PathLike[str]) -> "Attention":
@@ -227,7 +234,7 @@ class Attention:
         if decode != "auto":
             options = {**options, "decode": self._number_of(decode)}
         if seed is not None or spec.draws:
-            options = {**options, "seed": _seed_of(self.name, seed, q)}
+            options = {**options, "seed": seed_of(self.name, seed, q)}
         if return_state:
             if layout == "bshd":
                 q, k, v = map(_swap, (q, k, v))
@@ -240,7 +247,7 @@ class Attention:
         """What WHOLE and _PACKED are to the ops."""
         _, *found = _OF_PART.take(self.name, q, *given)
         whole, packed = found[: len(WHOLE)], zip(_PACKED, found[len(WHOLE) :])
-        return {**_whole(q, found[len(WHOLE)], *whole), **{name: x for name, x in packed if x is not None}}
+        return {**whole_of(q, found[len(WHOLE)], *whole), **{name: x for name, x in packed if x is not None}}
 
     def _number_of(self, decode: Any) -> int:
         if decode not in DECODE:
@@ -317,7 +324,7 @@ class Attention:
         inputs, scalars, later = self._sort(given, new_k, some=True)
         if later:
             raise InvalidError(f"{self.name}: append: {', '.join(later)}: is of calls alone; leave it out")
-        options = {} if kv_offset is None else _whole(new_k, cu_seqlens_q, None, kv_offset)
+        options = {} if kv_offset is None else whole_of(new_k, cu_seqlens_q, None, kv_offset)
         arrays = {"seqused_k": seqused_k, "block_table": block_table, "cu_seqlens_q": cu_seqlens_q, "max_seqlen_k": max_seqlen_k}
         options |= {name: x for name, x in arrays.items() if x is not None}
         if keys_modified:
@@ -401,7 +408,7 @@ class Attention:
         inputs, scalars, later = self._sort(given, q)
         options = {**part, **later}
         if seed is not None or self._spec.draws:
-            options["seed"] = _seed_of(self.name, seed, q)
+            options["seed"] = seed_of(self.name, seed, q)
         numbers = [float(x) for x in scalars]
         dq, dk, dv, named = gradients_of(self._spec, dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale, options)
         if layout == "bshd":
@@ -440,25 +447,33 @@ class Attention:
     ) -> str:
         """How a call with these arguments is computed, one fact a line: which of forward's kernels it takes, why, and what a Batch would
         change; then the kernel's tiles, and why. Compiles the kernel if it is new. given: inputs, and what else the call has of offsets, packed
-        sequences and caches."""
+        sequences, caches and a scale."""
         q, k, v, backward, layout = _OF_PLAN.take(f"{self.name}: plan", q, k, v, backward, layout)
         options = self._part_of(q, *(given.pop(name, None) for name in (*WHOLE, *_PACKED)))
         if batch is not None:
             options["batch"] = batch.token
-        inputs = self._sort(given, q, reads=False)[0]
+        rest = {name: take(f"{self.name}: plan", name, kind, given.pop(name, None)) for name, kind in _NOT_OF_PLANS.items() if name in given}
+        if rest.get("keys_modified"):
+            options["keys_modified"] = True
+        spec = self._spec.parts() if rest.get("return_state") else self._spec
+        inputs, scalars, later = self._sort(given, q, some=True, reads=False)
+        refuse_later(f"{self.name}: plan", later)
+        spec, inputs, scalars, scale = _scaled_of(is_numpy(q))(spec, q, inputs, scalars, rest.get("scale"))
         q, k, v = self._heads_first(layout, q, k, v, options)
         line = ""
-        if q.dtype.itemsize == 2 and pads(self._spec, q.shape[-1], v.shape[-1]):
+        if q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]):
             line = padding_line(q.shape[-1], v.shape[-1])
-            q, k, v = _padded_of(is_numpy(q))(self._spec, q, k, v)
+            q, k, v = _padded_of(is_numpy(q))(spec, q, k, v)
         fill = fill_of(q)
-        grads = [x if backward and info.grad else None for x, info in zip(inputs, self._spec.inputs)]
+        grads = [x if backward and info.grad else None for x, info in zip(inputs, spec.inputs)]
         is_cuda = not is_numpy(q) and q.is_cuda
         engine = engine_of(q.device.index, wants_deterministic()) if is_cuda else engine_of(capi.CPU)
-        frame = take_frame(self._spec, backward)
+        frame = take_frame(spec, backward)
         try:
             frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))
             frame.set_inputs(fill, inputs, grads)
+            frame.set_numbers(scale, [float(x) for x in scalars])
+            frame.set_choices(options)
             frame.set_scalar_grads(fill, None)
             frame.set_options(decode=self._number_of(decode))
             if not IN_NO_BATCH.issuperset(options):
@@ -511,12 +526,24 @@ class Attention:
         return tune(self._spec, q, k, v, inputs, numbers, 0.0 if scale is None else scale, backward, time_limit)
 
     def mask(
-        self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any
-    ) -> Mask:
+        self, q_len: int | None = None, kv_len: int | None = None, *, batch: int = 0, head: int = 0, tile: int = 64, whole_q_len: int | None = None,
+        whole_kv_len: int | None = None, seed: Any = None, **given: Any,
+    ) -> Mask:  # fmt: skip
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A
-        notebook shows it as a picture. Inputs that the mask reads are arrays or tensors on the CPU."""
-        q_len, kv_len, batch, head, tile = _OF_MASK.take(f"{self.name}: mask", q_len, kv_len, batch, head, tile)
-        return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs, None, reads=False)[0])
+        notebook shows it as a picture. given: inputs that the mask reads, as arrays or tensors on the CPU, scalars, and what the call has: cu_seqlens, seqused and
+        block_table, which say the lengths of entry `batch`, so that q_len and kv_len may be left out, and offsets. whole_q_len and whole_kv_len are what q_len
+        and kv_len are to a call: the lengths of the whole of which this is a part."""
+        place = f"{self.name}: mask"
+        for name, kind in _NOT_OF_MASKS.items():
+            if name in given:
+                take(place, name, kind, given.pop(name))
+        own = [name for name in _OF_MASK.names[7:]]
+        q_len, kv_len, batch, head, tile, whole_q_len, whole_kv_len, *rest = _OF_MASK.take(
+            place, q_len, kv_len, batch, head, tile, whole_q_len, whole_kv_len, *(given.pop(name, None) for name in own)
+        )
+        part = {name: x for name, x in zip(("q_len", "kv_len", *own), (whole_q_len, whole_kv_len, *rest)) if x is not None}
+        inputs, scalars, _ = self._sort(given, None, some=True, reads=False)
+        return mask_of(self._spec, Entry(self.name, batch, q_len, kv_len, part), head, tile, inputs, [float(x) for x in scalars], take(place, "seed", "seed?", seed))
 
 
 def _padded_of(numpy: bool) -> Any:
@@ -529,43 +556,18 @@ def _padded_of(numpy: bool) -> Any:
     return _fit.padded
 
 
-def _seed_of(place: str, seed: Any, q: Any) -> Any:
-    seed = seed if is_compiling() else take(place, "seed", "seed?", seed)
-    if is_numpy(q):
-        return None if seed is None else numbers_of(seed)
-    from ._torch import seed_of
+def _scaled_of(numpy: bool) -> Any:
+    if numpy:
+        from . import _numpy
 
-    return seed_of(seed, q)
+        return _numpy.scaled
+    from . import _torch
+
+    return _torch.with_scale
 
 
 def _swap(t: Any) -> Any:
     return t.swapaxes(1, 2)
-
-
-def _whole(q: Any, cu_seqlens_q: Any, q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:
-    """Arguments of the ops: the numbers of luattn_batch, unless the tensors are the whole, and offsets that are tensors."""
-    if q_offset is kv_offset is None and not any(rest):
-        return {}
-    options: dict[str, Any] = {}
-    numbers = []
-    for name, x in (("q_offset", q_offset), ("kv_offset", kv_offset)):
-        is_number = x is None or isinstance(x, int)
-        numbers.append((x or 0) if is_number else 0)
-        if not is_number:
-            options[name] = _of_each_entry(x, q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1)
-    numbers += [x or 0 for x in rest]
-    if any(numbers):
-        options["whole"] = numbers
-    return options
-
-
-def _of_each_entry(offset: Any, batch: int) -> Any:
-    """A number on a GPU, which is not read back, as one for each batch entry."""
-    if len(offset.shape):
-        return offset
-    import torch
-
-    return offset.clamp(-(2**31), 2**31 - 1).to(torch.int32).expand(batch).contiguous()
 
 
 _found: dict[bool, Any] = {}

@@ -2,13 +2,13 @@
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import KEPT, fill_of, give_back, take_frame
+from ._call import KEPT, WHOLE, fill_of, give_back, numbers_of, take_frame
 from ._library import call, lib
-from ._spec import Spec
+from ._spec import InputInfo, Spec
 from .errors import InvalidError, Unsupported
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -20,7 +20,7 @@ class Mask:
     def __init__(self, name: str, q_len: int, kv_len: int, tile: int, classes: bytes) -> None:
         self.name, self.q_len, self.kv_len, self.tile = name, q_len, kv_len, tile
         columns = -(-kv_len // tile)
-        self.rows = [list(classes[i : i + columns]) for i in range(0, len(classes), columns)]
+        self.rows = [list(classes[i * columns : (i + 1) * columns]) for i in range(-(-q_len // tile))]
 
     def count(self, which: int) -> int:
         return sum(row.count(which) for row in self.rows)
@@ -90,29 +90,107 @@ def shape_only(sizes: tuple[int, ...], at: int) -> Any:
     KEPT[at] = kept
 
 
-def _sizes(spec: Spec, batch: int, head: int, inputs: Sequence[Any]) -> tuple[int, int, int]:
+class Entry:
+    """One batch entry of a call, as the problem of equal lengths that its mask sees: from which rows on, how many, and where they are in a whole.
+    given: the arguments of the call that say so. q_len, kv_len: of q and k where no array says it, or None."""
+
+    def __init__(self, name: str, batch: int, q_len: int | None, kv_len: int | None, given: Mapping[str, Any]) -> None:
+        self.name, self.batch, self.given = name, batch, given
+        arrays = {x: t for x, t in given.items() if len(getattr(t, "shape", ()))}
+        self.arrays = {x: t.tolist() for x, t in arrays.items() if x != "block_table"}
+        counts = {x: t.shape[0] - x.startswith("cu_") for x, t in arrays.items()}
+        self.entries = max(counts.values(), default=batch + 1)
+        for x, count in counts.items():
+            if not (0 <= batch < count == self.entries):
+                raise InvalidError(f"{name}: mask: batch: is {batch}, and {x} has {count} {'entry' if count == 1 else 'entries'}")
+        self.is_packed, self.is_paged = "cu_seqlens_q" in given, "seqused_k" in given and "cu_seqlens_k" not in given
+        if "block_table" in given and not self.is_paged:
+            raise InvalidError(f"{name}: mask: seqused_k: is missing, and block_table is given: give each entry's length, and no cu_seqlens_k")
+        if self.is_packed != ("cu_seqlens_k" in given) and not (self.is_packed and self.is_paged):
+            raise InvalidError(f"{name}: mask: cu_seqlens_q, cu_seqlens_k: one is missing: packed sequences need both")
+        (self.first_q, self.q_len), (self.first_kv, self.kv_len) = self._rows("q", q_len), self._rows("k", kv_len)
+
+    def _at(self, array: str, default: int = 0) -> int:
+        return int(self.arrays[array][self.batch]) if array in self.arrays else default
+
+    def _rows(self, x: str, length: int | None) -> tuple[int, int]:
+        """The first row of q or k, and how many there are."""
+        word, first, most = "q_len" if x == "q" else "kv_len", 0, length
+        if f"cu_seqlens_{x}" in self.arrays:
+            first, end = self.arrays[f"cu_seqlens_{x}"][self.batch : self.batch + 2]
+            most = end - first
+            if length not in (None, most):
+                raise InvalidError(f"{self.name}: mask: {word}: is {length}, and cu_seqlens_{x} says {most} for entry {self.batch}: leave it out")
+        rows = self._at(f"seqused_{x}", -1 if most is None else most)
+        if rows < 0:
+            raise InvalidError(f"{self.name}: mask: {word}: is missing: give the length, or cu_seqlens_{x}{' or seqused_k' if x == 'k' else ''}")
+        bound = self.given.get(f"max_seqlen_{x}")
+        for said, limit in ((word if length is not None else f"cu_seqlens_{x}", most), (f"max_seqlen_{x}", bound)):
+            if limit is not None and rows > limit:
+                raise InvalidError(f"{self.name}: mask: {said}: is {limit} for entry {self.batch}, which has {rows} rows: give as many")
+        return first, rows
+
+    def whole(self) -> list[int]:
+        """WHOLE's numbers."""
+        numbers = {x: int(self.given.get(x) or 0) for x in WHOLE if x not in self.arrays}
+        for x, rows in (("q", self.q_len), ("kv", self.kv_len)):
+            if f"{x}_offset" in self.arrays:  # which are clamped, as kernels do
+                most = max(numbers[f"{x}_len"] - rows, 0) if numbers[f"{x}_len"] else 2**31 - 1
+                numbers[f"{x}_offset"] = min(max(self._at(f"{x}_offset"), 0), most)
+        return [numbers[x] for x in WHOLE]
+
+    def cut(self, info: InputInfo, x: Any) -> Any:
+        """An input, of the rows of this entry: along its first axis q, or else kv, it has those of all sequences, one after another
+        (common/call/packed_axis.h); along others places for the longest one."""
+        along = next((axis for axis in ("q", "kv") if axis in info.axes), None)
+        if x is None or along is None or not (self.is_packed or self.is_paged) or len(x.shape) != len(info.axes):
+            return x
+        packed = info.axes.index(along) if self.is_packed and not (along == "kv" and self.is_paged) else -1
+        ranges = {"q": (self.first_q, self.q_len), "kv": (self.first_kv, self.kv_len)}
+        place = []
+        for i, axis in enumerate(info.axes):
+            first, rows = ranges.get(axis, (0, x.shape[i]))
+            first = first if i == packed else 0
+            if axis in ranges and x.shape[i] < first + rows:
+                raise InvalidError(f"{self.name}: mask: input '{info.name}': has {x.shape[i]} places on axis {axis}, and entry {self.batch} ends at {first + rows}")
+            place.append(slice(first, first + rows) if axis in ranges else slice(None))
+        return x[tuple(place)]
+
+
+def _sizes(spec: Spec, entry: Entry, head: int, inputs: Sequence[Any]) -> tuple[int, int, int]:
     """batch, heads and heads_kv that the inputs have, else as many as are asked for."""
-    found = {"b": batch + 1, "h": head + 1, "hkv": 0}
+    found = {"b": entry.entries, "h": head + 1, "hkv": 0}
     for info, tensor in zip(spec.inputs, inputs):
-        for axis, size in zip(info.axes, tensor.shape):
+        for axis, size in zip(info.axes, () if tensor is None else tensor.shape):
             if axis in found:
                 found[axis] = max(found[axis], size)
     return found["b"], found["h"], found["hkv"] or found["h"]
 
 
-def mask_of(
-    spec: Spec, q_len: int, kv_len: int, batch: int, head: int, tile: int, inputs: Sequence[Any]
-) -> Mask:
+def mask_of(spec: Spec, entry: Entry, head: int, tile: int, inputs: Sequence[Any], scalars: Sequence[float], seed: Any = None) -> Mask:
+    """Errors: InvalidError, also of an input that is None and that the mask reads."""
     if tile < 1:
         raise InvalidError(f"{spec.name}: tile: is {tile}, expected 1 or more")
-    b, h, hkv = _sizes(spec, batch, head, inputs)
+    q_len, kv_len = entry.q_len, entry.kv_len
+    inputs = [entry.cut(info, x) for info, x in zip(spec.inputs, inputs)]
+    b, h, hkv = _sizes(spec, entry, head, inputs)
     classes = ctypes.create_string_buffer(-(-q_len // tile) * -(-kv_len // tile))
     frame = take_frame(spec)
     try:
         k = (b, hkv, kv_len, 8)
         frame.set(shape_only, ((b, h, q_len, 8), k, k, None, None, None))
         frame.set_inputs(lambda tensor, at: fill_of(tensor)(tensor, at), inputs)
-        call("luattn_mask_tiles", spec.pointer, frame.args, batch, head, tile, tile, classes)
+        frame.set_numbers(0.0, scalars)
+        if seed is not None:
+            frame.set_seed(*numbers_of(seed))
+        if any(entry.whole()):
+            frame.set_batch(shape_only, {"whole": entry.whole()})
+        call("luattn_mask_tiles", spec.pointer, frame.args, entry.batch, head, tile, tile, classes)
+    except InvalidError as e:
+        for info, x in zip(spec.inputs, inputs):
+            if x is None and f"input '{info.name}': is missing" in str(e):
+                raise InvalidError(f"{spec.name}: mask: input '{info.name}' is missing, and the mask reads it: pass {info.name}=") from None
+        raise
     finally:
         give_back(frame)
     return Mask(spec.name, q_len, kv_len, tile, classes.raw)
