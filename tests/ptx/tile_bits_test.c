@@ -1,8 +1,8 @@
 /* tile_bits_test.c: the bits that luattn_tile_bits writes for masks from data, against the mask itself, evaluated here
  * for every score: a cell is kept where some score of it is, and whole where all are; in rows and in columns of cells,
  * each of which is written once for all batch entries and heads that share it. Data of several kinds: nothing, all,
- * few, most, one number unlike all others. The bits are the last thing in a workspace, or in a batch, which forward
- * made and both passes use; results are the same.
+ * few, most, one number unlike all others. In a workspace the bits follow all that a launch without them needs, and an
+ * order of tiles follows them. Or they are in a batch, which forward made and both passes use; results are the same.
  *
  * tile_bits_test FAMILY DTYPE [MASK]
  */
@@ -410,7 +410,7 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args, const l
   need(luattn_engine_workspace_size(x->engine, x->spec, pass, args, &without, &err) == LUATTN_OK, "workspace");
   args->skip = LUATTN_SKIP_ALWAYS;
   need(size >= without + of_rows + of_columns && size - without - of_rows - of_columns <= most_of_order(x),
-       "the workspace has room for the bits, at its end, and for an order of tiles");
+       "the workspace has room for the bits, and behind them for an order of tiles");
   make(&workspace, I32, 1, (int64_t[]){(int64_t)(size / 4)});
   memset(workspace.host, 0xff, size);
   send(&workspace);
@@ -419,9 +419,9 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args, const l
        name);
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&workspace);
-  const char *end = (const char *)workspace.host + size;
-  const int wrong = compare(x, (const uint32_t *)(end - of_columns - of_rows), false, name) +
-                    compare(x, (const uint32_t *)(end - of_columns), true, name);
+  const char *rows_of_bits = (const char *)workspace.host + without;
+  const int wrong = compare(x, (const uint32_t *)rows_of_bits, false, name) +
+                    compare(x, (const uint32_t *)(rows_of_bits + of_rows), true, name);
   drop(&workspace);
   if (batch == NULL) return wrong;
   return wrong + compare_results(x, pass, args, batch, without, out, num_out);
