@@ -94,16 +94,18 @@ def _remember(key: Any, layout: Any) -> None:
     _LAYOUTS[key] = layout
 
 
-def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """o, lse and saved; None for what the spec does not have, or nobody wants."""
+def results(
+    spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True, out: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """o, lse and saved; None for what the spec does not have, or nobody wants. out: memory for o."""
     key = spec.saves, q.shape, q.stride(), q.dtype, v.size(-1), want_lse
     known = _LAYOUTS.get(key)
     if known is None:
         made = fake_results(spec, q, v, want_lse)
         _remember(key, tuple(map(layout_of, made)))
-        return made
+        return made if out is None else (out, *made[1:])
     new, (o, lse, saved) = new_where(q), known
-    return new(*o), None if lse is None else new(*lse), None if saved is None else new(*saved)
+    return new(*o) if out is None else out, None if lse is None else new(*lse), None if saved is None else new(*saved)
 
 
 def _like(t: Tensor, new: New) -> Tensor:

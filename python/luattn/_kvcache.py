@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import _tensors as tensors
-from . import _signature, _torch
+from . import _out, _signature, _torch
 from ._call import Frame
 from ._scale import check_scale, is_plain
 from .errors import InvalidError, Unsupported
@@ -250,9 +250,9 @@ class CacheCall:
             named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}
         self.inputs: list[Any] = [named[one.name] for one in self.spec.inputs]
 
-    def attend(self, q: Tensor, new: tuple[Tensor | None, Tensor | None], known: "KnownCall | None") -> tuple[Tensor, Any]:
+    def attend(self, q: Tensor, new: tuple[Tensor | None, Tensor | None], known: "KnownCall | None", out: Tensor | None) -> tuple[Tensor, Any]:
         """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]. new: rows that were
-        written. known: where others of this signature find how it was computed."""
+        written. known: where others of this signature find how it was computed. out: where o goes."""
         dim, dim_v, given = q.shape[-1], self.caches[1].shape[3], self._given()
         if self.num_splits:
             given["num_splits"] = self.num_splits
@@ -264,9 +264,13 @@ class CacheCall:
         if q.element_size() == 2:  # as flash-attn does: kernels read 16 bytes at once
             q, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (q, k, v))
         scale = dim**-0.5 if self.scale is None else self.scale
-        o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given)
+        direct = out if out is None or q.shape[-1] == dim and v.shape[-1] == dim_v else None
+        to = direct if direct is None or self.packed is not None else direct.transpose(1, 2)
+        o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given, out=to)
         results = (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse
-        if known is not None and known.key is not None and (self.scale is None or is_plain(self.scale)):
+        if out is not None:
+            results = out if direct is not None else out.copy_(results[0]), lse
+        if known is not None and known.key is not None and (out is None or direct is not None) and (self.scale is None or is_plain(self.scale)):
 
             def fill(frame: Frame) -> None:
                 tensors.fill_forward(frame, (q, k, v), (o, lse, None), self.inputs, (), float(scale), given)
@@ -274,7 +278,7 @@ class CacheCall:
                     rows = {name: t if t is None else t.transpose(1, 2) for name, t in zip(("new_k", "new_v"), new)}
                     frame.set_rows(tensors.fill, {**rows, "seqused_k before": self.before, "block_table before": self.table})
 
-            known.remember(self.spec, fill, (*results, None), given, self.lengths)
+            known.remember(self.spec, fill, (results[0] if out is None else None, lse, None), given, self.lengths)
         return results
 
 
@@ -295,7 +299,7 @@ class KnownCall:
         if k is not None:
             self.named["seqused_k after"] = self.named["seqused_k"] + k.shape[1]
         made = self.known.run(self.known.spec, self.named)
-        return made and made[:2]
+        return made and (self.named.get("o", made[0]), made[1])
 
     def remember(self, spec: Any, fill: Any, made: Any, given: Any, lengths: Tensor | None) -> None:
         sources = {}
@@ -325,7 +329,7 @@ def known_call(given: Any) -> KnownCall | None:
     named = {
         "q": given.q, "k": given.k_cache, "v": given.v_cache, "new_k": given.k, "new_v": given.v, "seqused_k": given.cache_seqlens,
         "block_table": given.block_table, "cu_seqlens_q": given.cu_seqlens_q, "input rotary_cos": given.rotary_cos, "input rotary_sin": given.rotary_sin,
-        "input leftpad": given.cache_leftpad, "input alibi_slopes": given.alibi_slopes,
+        "input leftpad": given.cache_leftpad, "input alibi_slopes": given.alibi_slopes, "o": given.out,
     }  # fmt: skip
     return KnownCall({name: t for name, t in named.items() if t is not None}, (*numbers, given.window_size, *map(type, numbers)))
 
@@ -347,5 +351,9 @@ def run(given: Any, known: KnownCall | None) -> tuple[Tensor, Any]:
         spread = given.causal or window != (-1, -1) or given.attention_chunk > 0
         call.set_turns(given.rotary_cos, given.rotary_sin, given.rotary_interleaved, spread, given.k is not None or given.v is not None)
         call.set_scores(given.softmax_scale, window, _cap(_NAME, given.softcap), given.alibi_slopes, given.attention_chunk)
+        if given.out is not None:  # before anything is written
+            _out.check(_NAME, given.out, given.q, given.v_cache)
+            if not torch.compiler.is_compiling():
+                _out.check_apart(_NAME, given.out, {x: getattr(given, x) for x in ("q", "k_cache", "v_cache", "k", "v")})
         call.append(given.q, given.k, given.v)
-        return call.attend(given.q, (given.k, given.v), known)
+        return call.attend(given.q, (given.k, given.v), known, given.out)

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _capi as capi
 from ._call import FIXED_AXES, IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, pads, refuse_later, take_frame
+from ._out import check, check_apart, renamed
 from ._scale import with_scale
 from ._spec import Spec
 from .engine import engine_of
@@ -59,12 +60,19 @@ def attend(
     given: Mapping[str, Any],
     return_lse: bool,
     swapped: bool,
+    out: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch. swapped: lengths are before heads."""
+    """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch. swapped: lengths are before heads. out: where the result goes."""
+    if out is not None:
+        check(spec.name, out, q, v)
+    to = out.swapaxes(1, 2) if swapped and out is not None else out
     if swapped:
         q, k, v = (t.swapaxes(1, 2) for t in (q, k, v))
-    o, lse, _ = _attend(spec, q, k, v, inputs, scalars, scale, given, return_lse)
-    return o.swapaxes(1, 2) if swapped else o, lse
+    try:
+        o, lse, _ = _attend(spec, q, k, v, inputs, scalars, scale, given, return_lse, to)
+    except InvalidError as e:
+        raise e if out is None else InvalidError(renamed(str(e))) from None
+    return out if out is not None else o.swapaxes(1, 2) if swapped else o, lse
 
 
 def attend_state(
@@ -93,11 +101,17 @@ def _attend(
     scale: float | None,
     given: Mapping[str, Any],
     return_lse: bool,
+    out: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """o, lse and saved."""
     spec, inputs, scalars, scale = with_scale(spec, inputs, scalars, _number(spec.name, scale))
     refuse_later(spec.name, given)
     check_seed(spec, given)
+    if out is not None and (given.get("seqused_q") is not None or (q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]))):
+        check_apart(spec.name, out, {"q": q, "k": k, "v": v, **{f"input '{info.name}'": x for info, x in zip(spec.inputs, inputs)}})
+        o, lse, saved = _attend(spec, q, k, v, inputs, scalars, scale, given, return_lse)
+        out[...] = o
+        return out, lse, saved
     if q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]):
         wide = padded(spec, q, k, v)
         o, *rest = _attend(spec, wide[0], wide[1], wide[2], inputs, scalars, scale or q.shape[-1] ** -0.5, given, return_lse)
@@ -113,6 +127,7 @@ def _attend(
     row = np.float64 if q.dtype == np.float64 else np.float32
     rows = (q.shape[1], q.shape[0]) if packed else q.shape[:3]
     o = np.empty((*q.shape[:2], v.shape[-1]), q.dtype) if packed else like_rows(q, v.shape[-1])
+    o = o if out is None else out
     lse = np.empty(rows, row) if spec.has_lse and return_lse else None
     saved = np.empty((spec.num_saved, *rows), row) if spec.num_saved else None
     if given.get("seqused_q") is not None:  # rows that are not used stay as they are

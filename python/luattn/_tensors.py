@@ -376,11 +376,12 @@ def forward(
     given: Mapping[str, Any],
     want_lse: bool = True,
     made: tuple[Tensor, Tensor | None, Tensor | None] | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """o, lse and saved, as results() has them. given: keyword arguments of the op. made: the results, if they are there."""
+    """o, lse and saved, as results() has them. given: keyword arguments of the op. made: the results, if they are there. out: memory for o."""
     _check(spec, q, inputs, scalars, given)
     if made is None:
-        made = results(spec, q, v, want_lse)
+        made = results(spec, q, v, want_lse, out)
         if given and given.get("seqused_q") is not None:
             _clear(made[0], made[2])
             if made[1] is not None:

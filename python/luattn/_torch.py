@@ -18,7 +18,8 @@ from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
-from . import _allocate, _fit, _scale, _signature
+from . import _allocate, _fit, _out, _scale, _signature
+from ._arguments import take
 from ._call import ARRAYS, Frame, numbers_of
 from ._import_hook import when_imported
 from ._signature import is_plain as is_plain
@@ -219,9 +220,11 @@ class _Attention(torch.autograd.Function):
         return (*first, *(d.to(t.dtype) if want else None for d, want, t in zip(dinputs, grads, inputs)))
 
 
-def _forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, needs_grad, want_lse=True):  # type: ignore[no-untyped-def]
-    """o, lse and saved of tensors that may be swapped, whose signature is not known."""
+def _forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, needs_grad, want_lse=True, out=None):  # type: ignore[no-untyped-def]
+    """o, lse and saved of tensors that may be swapped, whose signature is not known. out: memory for o, which is then no result of the signature."""
     views = _swap(swapped, q, k, v)
+    if out is not None:
+        run = functools.partial(run, out=_swap(swapped, out)[0])
     made = run(spec, *views, inputs, values, scale, given, *(() if want_lse else (False,)))
     results = (*_swap(swapped, made[0]), *made[1:])
     if key is not None:
@@ -229,7 +232,7 @@ def _forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key
         def fill(frame: Frame) -> None:
             tensors.fill_forward(frame, views, made, inputs, values, scale, given)
 
-        _signature.remember(spec.signatures, key, spec, False, named, fill, results, given, needs_grad)
+        _signature.remember(spec.signatures, key, spec, False, named, fill, results if out is None else (None, *results[1:]), given, needs_grad)
     return results
 
 
@@ -405,14 +408,17 @@ def attend(
     given: dict[str, Any] = _NOTHING,
     return_lse: bool = True,
     swapped: bool = False,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The result and lse (None unless return_lse) of torch tensors, with gradients. scale: None: head_dim ** -0.5. given: keyword
-    arguments of the op. swapped: q, k, v and the result have lengths before heads."""
+    arguments of the op. swapped: q, k, v and the result have lengths before heads. out: where the result goes, without gradients."""
     key: Any = None
     named: Any = None
     known: Any = None
     if not torch.compiler.is_compiling() and (scale is None or _scale.is_plain(scale)) and _FLOATS.issuperset(map(type, scalars)):
         named, numbers = named_of(spec, q, k, v, inputs, given)
+        if out is not None:
+            named["o"] = out
         key, known = _signature.find(spec.signatures, named, (*numbers, scale, return_lse, swapped))
     if known is not None:
         if known.needs_grad:
@@ -420,8 +426,50 @@ def attend(
             return made if return_lse else (made, None)
         made = known.run(spec, named, scalars, given)
         if made is not None:
-            return made[0], made[1]
+            return made[0] if out is None else out, made[1]
+    if out is not None:
+        return _attend_into(out, spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named)
     return _attend_anew(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named)
+
+
+def _attend_into(
+    out: Tensor,
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float | Tensor],
+    scale: float | Tensor | None,
+    given: dict[str, Any],
+    return_lse: bool,
+    swapped: bool,
+    key: Any,
+    named: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """attend, into a tensor that is there: by the kernel itself, or by a copy where that makes o otherwise, or something stands between the call
+    and the kernel."""
+    take(spec.name, "out", "torch", out)
+    if torch.is_grad_enabled():
+        learned = [x for x in (*scalars, scale) if isinstance(x, Tensor)]
+        if out.requires_grad or any(t.requires_grad for t in (q, k, v, *inputs, *learned)):
+            raise InvalidError(f"{spec.name}: out: is given, and a gradient is asked for, which goes on to no tensor that is there: leave it out, or call under torch.no_grad()")
+    compiling = torch.compiler.is_compiling()
+    if not compiling:
+        with_scale(spec, q, inputs, scalars, scale)  # refuses what is no scale before anything is written
+    copies = compiling or _fit.needs_padding(spec, q, v) or given.get("seqused_q") is not None
+    if copies or not is_plain((out, q, k, v, *inputs, *_tensors_in(given))):
+        if not compiling:
+            _out.check_apart(spec.name, out, {"q": q, "k": k, "v": v, **{f"input '{info.name}'": t for info, t in zip(spec.inputs, inputs)}})
+        o, lse = attend(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped)
+        _out.check(spec.name, out, o, o)
+        return out.copy_(o), lse
+    _out.check(spec.name, out, q, v)
+    try:
+        _, lse = _attend_anew(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named, out)
+    except InvalidError as e:
+        raise InvalidError(_out.renamed(str(e))) from None
+    return out, lse
 
 
 def _attend_anew(
@@ -437,8 +485,9 @@ def _attend_anew(
     swapped: bool,
     key: Any,
     named: Any,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """attend, of a call whose signature is not known."""
+    """attend, of a call whose signature is not known. out: of a plain call without gradients."""
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
     if _fit.needs_padding(spec, q, v):
         wide = _fit.padded(spec, q, k, v)
@@ -459,7 +508,7 @@ def _attend_anew(
         made = _apply_plain((tensors.forward, 1 + return_lse, spec, scalars, scale, given, swapped, key, named, None), q, k, v, learned, *inputs)
         return made if return_lse else (made, None)
     values = _numbers(scalars, learned)
-    made = _forward_anew(tensors.forward, spec, q, k, v, inputs, values, scale, given, swapped, key, named, False, return_lse)
+    made = _forward_anew(tensors.forward, spec, q, k, v, inputs, values, scale, given, swapped, key, named, False, return_lse, out)
     return made[0], made[1]
 
 

@@ -21,7 +21,7 @@ from ._scale import is_plain
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", "decode", *LATER)
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", "decode", "out", *LATER)
 _NOTHING: dict[str, Any] = {}
 _TENSORS = {"q": "tensor", "k": "tensor", "v": "tensor"}
 _ARRAYS = {name: "integer?" if name.startswith("max_") else "tensor?" for name in _PACKED}
@@ -160,6 +160,7 @@ class Attention:
         seed: Any = None,
         keys_modified: bool = False,
         decode: str = "auto",
+        out: Any = None,
         **given: Any,
     ) -> Any:
         """Computes o, with return_lse (o, lse), and with return_state (o, lse, state), as merge takes them where these are some of the keys. Torch
@@ -190,6 +191,9 @@ class Attention:
         gradients.
 
         batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
+
+        out: a tensor that the result is written to and which is returned: of o's shape and type, and memory of its own; without gradients, so under
+        torch.no_grad() where an argument requires one.
 
         decode: which of forward's kernels on a GPU in half precision: "auto", the one that a model predicts to be faster, which plan() tells;
         "always", that for few queries and many keys; "never", that for all lengths.
@@ -236,11 +240,13 @@ class Attention:
         if seed is not None or spec.draws:
             options = {**options, "seed": seed_of(self.name, seed, q)}
         if return_state:
+            if out is not None:
+                raise Unsupported(f"{self.name}: out: goes with no return_state yet; leave it out")
             if layout == "bshd":
                 q, k, v = map(_swap, (q, k, v))
             o, lse, state = _state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options)
             return (_swap(o) if layout == "bshd" else o), lse, state
-        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options, return_lse, layout == "bshd")
+        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options, return_lse, layout == "bshd", out)
         return (o, lse) if return_lse else o
 
     def _part_of(self, q: Any, *given: Any) -> dict[str, Any]:

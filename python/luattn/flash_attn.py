@@ -26,6 +26,7 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
     "varlen_attn",
+    "varlen_attn_out",
 ]
 
 _OPTIONS = {
@@ -47,7 +48,7 @@ _OF_CACHE = Arguments(
     **{name: "torch?" for name in ("k", "v", "rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad", "block_table", "page_table", "alibi_slopes")},
     **{name: "torch?" for name in ("cu_seqlens_q", "cu_seqlens_k_new")},
     cache_seqlens="length?", softmax_scale="scale?", causal="flag", window_size="any", softcap="cap", rotary_interleaved="flag", num_splits="integer",
-    return_softmax_lse="flag", max_seqlen_q="integer?", attention_chunk="integer",
+    return_softmax_lse="flag", max_seqlen_q="integer?", attention_chunk="integer", out="torch?",
 )  # fmt: skip
 _named: Any = collections.namedtuple
 _Cache = _named("_Cache", _OF_CACHE.names)  # the arguments of flash_attn_with_kvcache
@@ -157,6 +158,7 @@ def _attend(
     return_attn_probs: bool,
     *,
     swapped: bool = False,
+    out: Any = None,
 ) -> Any:
     """The functions of flash-attn, of tensors as luattn takes them. swapped: lengths are before heads."""
     if not 0 <= dropout_p < 1:
@@ -167,7 +169,7 @@ def _attend(
     spec = _spec(*_window(name, window_size, causal, longest), _cap(name, softcap), slopes, float(dropout_p))
     inputs = () if alibi_slopes is None else (alibi_slopes,)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    said = "scale" if name == "varlen_attn" else "softmax_scale"
+    said = "scale" if name.startswith("varlen_attn") else "softmax_scale"
     if not isinstance(scale, Tensor):
         scale = check_scale(name, scale, said)
     elif scale.numel() != 1:
@@ -176,7 +178,7 @@ def _attend(
         given = {**given, "deterministic": True}
     if spec.draws:
         given = {**given, "seed": _torch.seed_of(None, q)}
-    o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs, swapped)
+    o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs, swapped, out)
     if not return_attn_probs:
         return o
     if not spec.draws:
@@ -208,6 +210,8 @@ def flash_attn_func(
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    out: Tensor | None = None,
 ) -> Any:
     """As flash_attn's: q is [batch, length, heads, headdim], and so is the result; masks are aligned at the last query and key.
 
@@ -216,16 +220,16 @@ def flash_attn_func(
     """
     return _dense(
         "flash_attn_func", q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-        return_attn_probs,
+        return_attn_probs, out=out,
     )  # fmt: skip
 
 
-def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
+def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any, out: Any = None) -> Any:
     q, k, v, *options = _OF_DENSE.take(name, q, k, v, *options)  # type: ignore[assignment]
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 4:
             raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected (batch_size, seqlen, nheads, headdim)")
-    return _attend(name, q, k, v, k.shape[1], {}, *options, swapped=True)
+    return _attend(name, q, k, v, k.shape[1], {}, *options, swapped=True, out=out)
 
 
 def flash_attn_qkvpacked_func(
@@ -238,13 +242,15 @@ def flash_attn_qkvpacked_func(
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    out: Tensor | None = None,
 ) -> Any:
     """flash_attn_func of one tensor [batch, length, 3, heads, headdim], which is read as it lies."""
     name = "flash_attn_qkvpacked_func"
     q, k, v = _unbind(name, "qkv", qkv, 3)
     return _dense(
         name, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs,
+        deterministic, return_attn_probs, out=out,
     )  # fmt: skip
 
 
@@ -259,13 +265,15 @@ def flash_attn_kvpacked_func(
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    out: Tensor | None = None,
 ) -> Any:
     """flash_attn_func of keys and values in one tensor [batch, length, 2, heads, headdim]."""
     name = "flash_attn_kvpacked_func"
     k, v = _unbind(name, "kv", kv, 2)
     return _dense(
         name, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs,
+        deterministic, return_attn_probs, out=out,
     )  # fmt: skip
 
 
@@ -286,6 +294,8 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Any:
     """As flash_attn's: sequences follow one another in q, [total, heads, headdim]; cu_seqlens are int32 [batch + 1].
 
@@ -299,13 +309,13 @@ def flash_attn_varlen_func(
         deterministic, return_attn_probs, block_table,
     )  # fmt: skip
     if block_table is not None:
-        return _paged(name, q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, *options)
-    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options)
+        return _paged(name, q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, *options, out=out)
+    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options, out=out)
 
 
 def _packed(
     name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, *options: Any, used: Any = None,
-    splits: int = 0,
+    splits: int = 0, out: Any = None,
 ) -> Any:
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 3:
@@ -313,11 +323,11 @@ def _packed(
     given: dict[str, Any] = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max_q, "max_seqlen_k": max_k}
     if used is not None:
         given["seqused_k"] = used
-    return _attend(name, q, k, v, max_k, given | ({"num_splits": splits} if splits else {}), *options)
+    return _attend(name, q, k, v, max_k, given | ({"num_splits": splits} if splits else {}), *options, out=out)
 
 
 def _paged(
-    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, used: Any, table: Any, max_q: int, max_k: int, *options: Any, splits: int = 0
+    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, used: Any, table: Any, max_q: int, max_k: int, *options: Any, splits: int = 0, out: Any = None,
 ) -> Any:
     for what, t, axes in (("q", q, "total, nheads, headdim"), ("k", k, "blocks, size, nheads, headdim"), ("v", v, "the same")):
         if t.dim() != axes.count(",") + 1 and axes != "the same":
@@ -326,7 +336,7 @@ def _paged(
         raise Unsupported(f"{name}: return_attn_probs: there are no weights of a dropout beside block_table; leave out one of them")
     given = {"cu_seqlens_q": cu_q, "max_seqlen_q": max_q, "max_seqlen_k": max_k, "seqused_k": used, "block_table": table.contiguous()}
     given |= {"num_splits": splits} if splits else {}
-    return _attend(name, q, k.transpose(1, 2), v.transpose(1, 2), max_k, given, *options)
+    return _attend(name, q, k.transpose(1, 2), v.transpose(1, 2), max_k, given, *options, out=out)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -341,6 +351,8 @@ def flash_attn_varlen_qkvpacked_func(
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    out: Tensor | None = None,
 ) -> Any:
     """flash_attn_varlen_func of one tensor [total, 3, heads, headdim]."""
     name = "flash_attn_varlen_qkvpacked_func"
@@ -348,7 +360,7 @@ def flash_attn_varlen_qkvpacked_func(
         name, qkv, cu_seqlens, max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
     q, k, v = _unbind(name, "qkv", qkv, 3)
-    return _packed(name, q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options)
+    return _packed(name, q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options, out=out)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -366,6 +378,8 @@ def flash_attn_varlen_kvpacked_func(
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    out: Tensor | None = None,
 ) -> Any:
     """flash_attn_varlen_func of keys and values in one tensor [total, 2, heads, headdim]."""
     name = "flash_attn_varlen_kvpacked_func"
@@ -374,7 +388,7 @@ def flash_attn_varlen_kvpacked_func(
         deterministic, return_attn_probs,
     )  # fmt: skip
     k, v = _unbind(name, "kv", kv, 2)
-    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options)
+    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options, out=out)
 
 
 def flash_attn_with_kvcache(
@@ -403,6 +417,7 @@ def flash_attn_with_kvcache(
     max_seqlen_q: int | None = None,
     cu_seqlens_k_new: Tensor | None = None,
     attention_chunk: int = 0,
+    out: Tensor | None = None,
     **of_flash_attn_3: Any,
 ) -> Any:
     """As flash_attn's, without gradients as theirs: q is [batch, length, heads, headdim], and attends over the first cache_seqlens rows
@@ -424,7 +439,7 @@ def flash_attn_with_kvcache(
     given = _Cache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes, cu_seqlens_q,
         cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse, max_seqlen_q,
-        attention_chunk,
+        attention_chunk, out,
     )  # fmt: skip
     known = _kvcache.known_call(given)
     found: Any = known and known.run(k)
@@ -452,21 +467,51 @@ def varlen_attn(
 ) -> Any:
     """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k; not beside block_table. window_size (-1, 0) is causal, aligned
     at the last query and key. num_splits is that of kernels for few queries and many keys; others do not split."""
-    name = "varlen_attn"
+    return _varlen(
+        "varlen_attn", None, query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux
+    )
+
+
+def varlen_attn_out(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: _Window = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Any:
+    """varlen_attn into `out`, which is returned; without gradients."""
+    return _varlen(
+        "varlen_attn_out", take("varlen_attn_out", "out", "torch", out), query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa,
+        seqused_k, block_table, num_splits, return_aux,
+    )  # fmt: skip
+
+
+def _varlen(name: str, out: Tensor | None, *given: Any) -> Any:
     query, key, value, cu_seq_q, cu_seq_k, *lengths, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux = _OF_VARLEN_ATTN.take(
-        name, query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux
+        name, *given
     )
     if cu_seq_k is None and (block_table is None or seqused_k is None):
-        raise InvalidError("varlen_attn: cu_seq_k: is None, which goes with block_table and seqused_k alone")
+        raise InvalidError(f"{name}: cu_seq_k: is None, which goes with block_table and seqused_k alone")
     if query.dim() == 3 and key.dim() in (3, 4) and query.shape[1] != key.shape[-2] and not enable_gqa:
-        raise InvalidError(f"varlen_attn: query has {query.shape[1]} heads and key {key.shape[-2]}: set enable_gqa=True")
+        raise InvalidError(f"{name}: query has {query.shape[1]} heads and key {key.shape[-2]}: set enable_gqa=True")
     want_lse = return_aux is not None and return_aux.lse
     if return_aux is not None and getattr(return_aux, "max_scores", False):
-        raise Unsupported("varlen_attn: return_aux: max_scores do not exist yet")
+        raise Unsupported(f"{name}: return_aux: max_scores do not exist yet")
     options = *lengths, 0.0, scale, False, window_size, 0.0, None, False, want_lse
     if block_table is not None:
         used = seqused_k if seqused_k is not None or cu_seq_k is None else cu_seq_k.diff()
-        found = _paged(name, query, key, value, cu_seq_q, used, block_table, *options, splits=num_splits or 0)
+        found = _paged(name, query, key, value, cu_seq_q, used, block_table, *options, splits=num_splits or 0, out=out)
     else:
-        found = _packed(name, query, key, value, cu_seq_q, cu_seq_k, *options, used=seqused_k, splits=num_splits or 0)
+        found = _packed(name, query, key, value, cu_seq_q, cu_seq_k, *options, used=seqused_k, splits=num_splits or 0, out=out)
     return found[:2] if want_lse else found
