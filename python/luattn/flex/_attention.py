@@ -14,7 +14,7 @@ from .._spec import Spec, spec_of
 from .._torch import attend as compute
 from .._torch import seed_of
 from ..batch import Batch
-from ..errors import InvalidError, Unsupported
+from ..errors import Error, InvalidError, Unsupported
 from . import _graph, _programs
 from ._bits import bits_of
 from ._block_mask import BlockMask, create_block_mask, table_of
@@ -190,9 +190,17 @@ def attend_eagerly(
     sizes = (query.shape[0], query.shape[1], query.shape[2] + starts[0], key.shape[2] + starts[1])
     spec, inputs, scalars = _programs.find(score_mod, mask_mod, extras, query.dtype, query.device, sizes)
     batch = None
-    if mask is not None and not (isinstance(q_offset, Tensor) or q_offset or kv_offset):  # parts of a whole have no bits
-        batch = bits_of(mask, spec, query, key, value, inputs, scalars)
-    return call_from(spec, query, key, value, inputs, scalars, scale, q_offset, kv_offset, batch)
+    try:
+        if mask is not None and not (isinstance(q_offset, Tensor) or q_offset or kv_offset):  # parts of a whole have no bits
+            batch = bits_of(mask, spec, query, key, value, inputs, scalars)
+        return call_from(spec, query, key, value, inputs, scalars, scale, q_offset, kv_offset, batch)
+    except Error as e:
+
+        def again(spec: Spec, inputs: list[Tensor], scalars: list[float]) -> Any:
+            return call_from(spec, query, key, value, inputs, scalars, scale, q_offset, kv_offset)
+
+        mods = (score_mod, mask_mod, extras, query.dtype, query.device)
+        raise _programs.blamed(e, *mods, again=again) from e.__cause__
 
 
 def call_from(

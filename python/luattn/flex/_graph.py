@@ -11,6 +11,9 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .._spec import Spec, spec_of
+from ..errors import Error
+from . import _blame
+from ._casts import CASTS, check_cast
 from ._hook import Captured
 from ._programs import _lock
 from ._trace import Lines, Mod, stop_gradient
@@ -55,8 +58,22 @@ class _Flex(HigherOrderOperator):
             result: tuple[Tensor, Tensor] = run(query, key, value, *mods, extras, scale, q_offset, kv_offset)
             return result
         captured = (tuple(of_score), tuple(of_mask))
-        spec, inputs = _spec_of_graphs((score_mod, mask_mod), wanted, captured, extras, query)
-        return call_from(spec, query, key, value, inputs, [], scale, q_offset, kv_offset)
+        graphs = (score_mod, mask_mod)
+
+        def call(spec: Spec, inputs: list[Tensor]) -> tuple[Tensor, Tensor]:
+            return call_from(spec, query, key, value, inputs, [], scale, q_offset, kv_offset)
+
+        spec, inputs = _spec_of_graphs(graphs, wanted, captured, extras, query)
+        try:
+            return call(spec, inputs)
+        except Error as e:
+            if not _blame.names_a_part(e, _TITLE):
+                raise
+            held = Captured(marks=True)
+            tensors = [x for want, xs in zip(wanted, captured) if want for x in xs if isinstance(x, Tensor)]
+            with _lock, tracing(None), _disable_current_modes(), torch.no_grad():
+                spec, used = _translated(graphs, wanted, captured, extras, query.dtype, query.device, held)
+            raise _blame.blamed_again(e, _TITLE, held, lambda: call(spec, _placed(extras, used, tensors, query.device))) from e.__cause__
 
 
 flex_attention = _Flex()
@@ -87,7 +104,11 @@ def _spec_of_graphs(
             known[1][key] = _translated(graphs, wanted, captured, extras, query.dtype, query.device)
     spec, used = known[1][key]
     tensors = [x for want, xs in zip(wanted, captured) if want for x in xs if isinstance(x, Tensor)]
-    return spec, extras.placed([tensors[i] if isinstance(i, int) else i for i in used], query.device)
+    return spec, _placed(extras, used, tensors, query.device)
+
+
+def _placed(extras: Extras, used: list[int | str], tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    return extras.placed([tensors[i] if isinstance(i, int) else i for i in used], device)
 
 
 def _translated(
@@ -97,8 +118,11 @@ def _translated(
     extras: Extras,
     dtype: torch.dtype,
     device: torch.device,
+    held: Captured | None = None,
 ) -> tuple[Spec, list[int | str]]:
-    held = Captured()
+    """held: an empty one."""
+    given = (graphs, wanted, captured, extras, dtype, device)
+    held = held or Captured()
 
     def stand_in(x: Any) -> Any:
         if not isinstance(x, Tensor):
@@ -107,15 +131,24 @@ def _translated(
         return held.tensors[-1]
 
     score_mod, mask_mod = (
-        _replay(graph, tuple(map(stand_in, xs))) if want else None
+        _replay(graph, tuple(map(stand_in, xs)), dtype, device) if want else None
         for graph, xs, want in zip(graphs, captured, wanted)
     )
     try:
         text = translate(score_mod, mask_mod, extras, dtype, device, held)
     finally:
         Lines.given = None
-    spec = spec_of(text, "flex_attention")
+    try:
+        spec = spec_of(text, _TITLE)
+    except Error as e:
+        if held.marks:
+            raise
+        marked = Captured(marks=True)
+        raise _blame.blamed_again(e, _TITLE, marked, lambda: _translated(*given, marked)) from e.__cause__
     return spec, held.order(spec)[0]
+
+
+_TITLE = "flex_attention"  # stands for the file of a spec in messages
 
 
 def _plain(x: Any) -> Any:
@@ -123,14 +156,16 @@ def _plain(x: Any) -> Any:
     return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
 
 
-def _replay(graph: fx.GraphModule, captured: tuple[Any, ...]) -> Mod:
-    """A graph as a function of scores and indices."""
+def _replay(graph: fx.GraphModule, captured: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Mod:
+    """A graph as a function of scores and indices. dtype, device: of the tensors of the call."""
 
     class Replay(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             place = re.findall(r'File "(.+)", line (\d+)', n.stack_trace or "")
             Lines.given = ":".join(place[-1]) if place else None
             found = super().run_node(n)
+            if n.op == "call_method" and n.target in CASTS:
+                check_cast(str(n.target), self.env[n.args[0]], found, dtype, device)  # type: ignore[index]
             stops = n.target == "detach" or not torch.is_grad_enabled() or "_get_data_attr" in str(n.target)
             return stop_gradient(found) if stops and isinstance(found, Tensor) and found.is_floating_point() else found
 

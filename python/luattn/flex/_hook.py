@@ -33,6 +33,9 @@ class Captured:
     used_numbers: dict[int, str] = field(default_factory=dict)
     limits: list[Limits] = field(default_factory=list)  # of integers that may leave 32 bits
     factors: dict[int, str] = field(default_factory=dict)  # tensors of fewer than 64 bits whose integers are multiplied, and where
+    marks: bool = False  # whether the text says where in Python its steps were made
+    text: str = ""  # of the spec, once it is written
+    places: dict[str, str] = field(default_factory=dict)  # where inputs are read first, by their names
 
     def hold(self, t: Tensor) -> None:
         one = torch.zeros((), dtype=t.dtype, device=t.device)  # of no size, whatever its shape
@@ -53,7 +56,8 @@ class Writer(Arrays):
     def __init__(self, mod: Mod, dtype: torch.dtype | None, captured: Captured, device: torch.device) -> None:
         super().__init__()
         self.graph, self.place = trace(mod, dtype, device), place_of(mod)
-        self.captured, self.of_score = captured, dtype is not None
+        self.captured, self.of_score, self.marks = captured, dtype is not None, captured.marks
+        self.device = device
         self.parameters = iter(INDICES if dtype is None else ("score", *INDICES))
 
     def run(self, as_mask: bool) -> list[str]:
@@ -77,15 +81,27 @@ class Writer(Arrays):
                 if result in self.arrays:
                     size = "x".join(map(str, self.arrays[result].shape))
                     raise NotTranslatable(
-                        f"{self.place}: returns a tensor of {size} elements, expected one of no dimensions"
+                        f"{self.place_of_axes(result)}: returns a tensor of {size} elements, expected one of no dimensions"
                     )
-                self.lines.append(f"return {bare(self.test(result) if as_mask else self.number(result))}")
+                text = bare(self.test(result) if as_mask else self.number(result))
+                self.lines.append(f"return {self.marked(result, text)}")
         for node in self.factors:
             self.note_factor(node)
         limits = limits_of(self.graph, self.captured.tensors, self.of_score)
         if limits is not None:
             self.captured.limits.append(limits)
         return _needed(self.lines)
+
+    def place_of_axes(self, node: fx.Node) -> str:
+        """Where the axes of a tensor come from: the first step that has some."""
+        place = self.place
+        while node.op == "call_function":
+            place = node.stack_trace or place
+            with_axes = [x for x in node.all_input_nodes if x in self.arrays]
+            if not with_axes:
+                break
+            node = with_axes[0]
+        return place
 
     def learns(self, node: fx.Node) -> bool:
         tensor = getattr(self.graph, str(node.target))
@@ -154,7 +170,7 @@ class Writer(Arrays):
             return self.elements[node, where]
         before, self.where = self.where, where
         try:
-            text = self.expression(node)
+            text = self.marked(node, self.expression(node))
         finally:
             self.where = before
         if len(node.users) > 1 and not text.isidentifier():
@@ -184,6 +200,8 @@ class Writer(Arrays):
                 f"a captured tensor has {tensor.dim()} axes, and an input 4 at most: merge some of them"
             )
         name = self.captured.used.setdefault(i, f"x{i}")
+        readers = (x.stack_trace for x in node.users)
+        self.captured.places.setdefault(name, next((x for x in readers if x), self.place))
         if tensor.dim() == 0:
             self.text[node] = name
             return

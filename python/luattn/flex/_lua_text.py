@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ._blame import length, marked
+
 
 def kind(x: Any) -> str:
     """bool, int or real, as Lua tells them apart."""
@@ -42,6 +44,10 @@ class LuaText:
         self.constants: dict[fx.Node, bool] = {}  # whether a spec folds it to a number
         self.loaded: set[Any] = set()  # integers of captured tensors
         self.factors: list[Any] = []  # those of fewer than 64 bits that are multiplied
+        self.marks = False  # whether each step is on lines of its own, which say where in Python it was made
+
+    def marked(self, node: fx.Node, text: str) -> str:
+        return marked(text, node.stack_trace) if self.marks and node.stack_trace else text
 
     def value(self, x: Any) -> str:
         if isinstance(x, fx.Node):
@@ -87,10 +93,10 @@ class LuaText:
 
     def write(self, node: fx.Node, text: str) -> None:
         """A line of its own, unless it is short and used once: a Lua function has 200 local variables at most."""
-        self.text[node] = text
+        self.text[node] = text = self.marked(node, text)
         if len(node.users) > 1 and self.of_score and kind(node) == "bool" and not text.isidentifier():
             self.text[node] = self.as_number(text)
-        elif len(node.users) > 1 or len(text) > 60:
+        elif len(node.users) > 1 or length(text) > 60:
             self.named(node)
 
     def as_number(self, condition: str) -> str:

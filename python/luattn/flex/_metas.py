@@ -1,6 +1,5 @@
 """Does entries of a recording again: on fake tensors for their types and shapes, and in traces."""
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ._casts import CASTS, check_cast
 from ._signs import Entry, Kept, Sign
-from ._trace import place_of
-from ._trace import DETACHING, Lines, clamp_between, indexed, stop_gradient
+from ._trace import DETACHING, Lines, clamp_between, indexed, place_of, quietly, stop_gradient
 
 if TYPE_CHECKING:
     from ._recording import Recording
@@ -35,7 +34,6 @@ class Several:
     parts: tuple[Any, ...]
 
 
-_log = logging.getLogger("torch._subclasses.fake_tensor")
 _lock = threading.RLock()  # PyTorch's fake tensors are not for several threads
 _found: dict[Any, Any] = {}  # by an entry with metas in the place of signs
 _MOST = 4096
@@ -77,11 +75,8 @@ def _find(recording: "Recording", entry: Entry) -> Any:
 
 def _ask(key: Any) -> Any:
     func, args, named, device = key
-    _log.disabled = True  # it prints a traceback of what is refused in one line
-    try:
+    with quietly():
         return _computed(func, args, named, device)
-    finally:
-        _log.disabled = False
 
 
 def _computed(func: Any, args: Any, named: Any, device: torch.device) -> Any:
@@ -155,7 +150,11 @@ def call(func: Any, args: list[Any], named: dict[str, Any], by_numbers: bool = F
         named = {k: _as_tensor(args[0], x) for k, x in named.items()}
         if by_numbers:
             return _clamped_by_numbers(func.__name__, args, named)
-    return func(*args, **named)
+    found = func(*args, **named)
+    if found is NotImplemented:
+        kinds = " and ".join(type(x).__name__ for x in args if not isinstance(x, Tensor))
+        raise TypeError(f"{getattr(func, '__name__', func)} of a value of the mod and an object of type {kinds}")
+    return found
 
 
 _CLAMPS = {x + end for x in ("clamp", "clip", "clamp_min", "clamp_max") for end in ("", "_")}
@@ -180,8 +179,9 @@ def _as_tensor(like: Tensor, x: Any) -> Any:
 class Replay:
     """A recording as a function of scores and indices again."""
 
-    def __init__(self, recording: "Recording", tensors: list[Tensor], numbers: list[Any]) -> None:
-        self.recording, self.tensors, self.numbers = recording, tensors, numbers
+    def __init__(self, recording: "Recording", tensors: list[Tensor], numbers: list[Any], dtype: torch.dtype) -> None:
+        """dtype: of the tensors of the call."""
+        self.recording, self.tensors, self.numbers, self.dtype = recording, tensors, numbers, dtype
         self.replayed = recording.mod
 
     def __call__(self, *given: Tensor) -> Any:
@@ -195,6 +195,10 @@ class Replay:
         lines = recording.lines or [place_of(recording.mod)] * len(recording.entries)
         for (func, args, named), line in zip(recording.entries[len(given) :], lines[len(given) :]):
             Lines.given = line
-            results.append(call(func, *_decoded(args, named, stand_in), _is_by_numbers(args, named)))
+            given_args, given_named = _decoded(args, named, stand_in)
+            results.append(call(func, given_args, given_named, _is_by_numbers(args, named)))
+            name = getattr(func, "__name__", "")
+            if name in CASTS:
+                check_cast(name, given_args[0], results[-1], self.dtype, recording.device)
         found = decode(recording.result, stand_in)
         return found if isinstance(found, Tensor) else torch.full((), found, device=given[0].device)

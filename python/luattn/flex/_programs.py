@@ -7,6 +7,7 @@ then have exactly and may index with, an input of one element. Where a spec cann
 import contextlib
 import itertools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +21,13 @@ from .._spec import Spec, spec_of
 from .._tensors import fill
 from ..engine import engine_of
 from ..errors import Error
+from . import _blame
 from ._elements import MOST_FACTOR
 from ._hook import Captured
 from ._metas import Replay
 from ._ranges import Limits
 from ._recording import Held, Recording
-from ._trace import Lines, Mod, NotTranslatable
+from ._trace import Lines, Mod, NotTranslatable, code_of, place_of
 from ._translate import Extras, translate
 
 _MOST = 256  # specs that are kept
@@ -86,7 +88,7 @@ class _Program:
 
 def _title(mod: Mod | None) -> str:
     """Stands for the file of a spec in messages: the mod, and where it is."""
-    code = getattr(mod, "__code__", None)
+    code = code_of(mod)
     name = getattr(mod, "__qualname__", "flex_attention" if mod is None else type(mod).__name__)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
@@ -121,29 +123,58 @@ def find(
     score_mod: Mod | None, mask_mod: Mod | None, extras: Extras, dtype: torch.dtype, device: torch.device, sizes: tuple[int, ...] | None = None
 ) -> tuple[Spec, list[Tensor], list[float]]:
     """The spec of mods, its inputs and its scalars. sizes: the numbers that b, h, q_idx and kv_idx stay below; None: of no call."""
-    mods = (score_mod, mask_mod)
-    call = _Call(mods, extras, dtype, device, False)
-    program = _programs.get(call.key)
-    variant = None if program is None else program.find(call.numbers)
-    if variant is None:
-        title = _title(score_mod or mask_mod)
-        with _lock:
-            try:
-                variant = _learn(call, title)
-            except Error:  # once more, so that it says where in Python
-                with _no_hooks():
-                    call = _Call(mods, extras, dtype, device, True)
-                variant = _learn(call, title)
-    if variant.limits and sizes is not None:
-        _check_limits(variant, call, sizes, variant.used == 0)
+    call = _Call((score_mod, mask_mod), extras, dtype, device, False)
+    is_new = False
+    try:
+        program = _programs.get(call.key)
+        variant = None if program is None else program.find(call.numbers)
+        if variant is None:
+            with _lock:
+                variant = _learn(call, _title(score_mod or mask_mod))
+        is_new = variant.used == 0
+        _check(variant, call, sizes, is_new)
+    except Error as e:
+        raise blamed(e, score_mod, mask_mod, extras, dtype, device, sizes, is_new) from e.__cause__
     variant.used = next(_clock)
-    numbers, tensors = call.numbers, call.held.tensors
+    return _given(variant, call)
+
+
+def _check(variant: _Variant, call: "_Call", sizes: tuple[int, ...] | None, waits: bool) -> None:
+    if variant.limits and sizes is not None:
+        _check_limits(variant, call, sizes, waits)
     for i, place in variant.factors.items():
-        _check_factor(tensors[i], place, False)
+        _check_factor(call.held.tensors[i], place, False)
+
+
+def _given(variant: _Variant, call: "_Call") -> tuple[Spec, list[Tensor], list[float]]:
+    numbers, tensors, device = call.numbers, call.held.tensors, call.device
     found: list[Tensor | str] = [
         x if isinstance(x, str) else tensors[x] if x >= 0 else _integer(numbers[-1 - x], device) for x in variant.inputs
     ]
-    return variant.spec, extras.placed(found, device), [numbers[i] for i in variant.scalars]
+    return variant.spec, call.extras.placed(found, device), [numbers[i] for i in variant.scalars]
+
+
+def blamed(
+    error: Error, score_mod: Mod | None, mask_mod: Mod | None, extras: Extras, dtype: torch.dtype, device: torch.device,
+    sizes: tuple[int, ...] | None = None, waits: bool = False, again: Callable[[Spec, list[Tensor], list[float]], Any] | None = None,
+) -> Error:  # fmt: skip
+    """The error with the line of Python that is to blame. The mods run once more for it, which notes where each step is made, and so does what
+    failed: again, a call of their spec, or else what find() does."""
+    title = _title(score_mod or mask_mod)
+    if score_mod is mask_mod or again is not None and not _blame.names_a_part(error, title):
+        return error
+    held = Captured(marks=True)
+
+    def run() -> None:
+        with _lock, _no_hooks():
+            call = _Call((score_mod, mask_mod), extras, dtype, device, True)
+            variant = _translated(call, [], title, held)
+        if again is not None:
+            again(*_given(variant, call))
+        else:
+            _check(variant, call, sizes, waits)
+
+    return _blame.blamed_again(error, title, held, run, place_of(score_mod or mask_mod))
 
 
 def _no_hooks() -> Any:
@@ -198,10 +229,10 @@ def _make_room() -> None:
             del _programs[k]
 
 
-def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
-    """A spec with some of the numbers as arguments. It leaves no trace in autograd, whose hooks may count what is saved."""
+def _translated(call: _Call, varying: list[int], title: str, captured: Captured | None = None) -> _Variant:
+    """A spec with some of the numbers as arguments. It leaves no trace in autograd, whose hooks may count what is saved. captured: an empty one."""
     numbers: list[Any] = list(call.numbers)
-    captured = Captured()
+    captured = captured or Captured()
     of_tensors, of_numbers = list(range(len(call.held.tensors))), list[int]()  # -1 - i: the number i
     with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         for t in call.held.tensors:
@@ -226,7 +257,7 @@ def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
         replays: list[Replay | None] = []
         for recording in (call.score, call.mask):
             count = 0 if recording is None else len(recording.numbers)
-            replays.append(None if recording is None else Replay(recording, tensors, numbers[:count]))
+            replays.append(None if recording is None else Replay(recording, tensors, numbers[:count], call.dtype))
             numbers = numbers[count:]
         try:
             text = translate(replays[0], replays[1], call.extras, call.dtype, call.device, captured)

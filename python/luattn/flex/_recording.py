@@ -5,6 +5,7 @@ nothing is guessed from its code. What it does with scores and indices becomes a
 alone happens at once, with gradients, and the result is an input. Equal recordings have one spec.
 """
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import Error
 from ._metas import Meta, Several, meta_of
 from ._signs import FLOATS, INTS, TENSORS, VALUES, Entry, Kept, Sign, lifts, plain
-from ._trace import DETACHING, Mod, NotTranslatable, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
+from ._trace import DETACHING, Mod, NotTranslatable, ReturnLine, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
 from ._values import Lazy, Value, check_index, has_value, is_late, real, role_of, title, writes
 
 _make: Any = Tensor._make_subclass
@@ -82,8 +83,10 @@ class Recording:
             with _Recorder(self):
                 found = plain(self.mod(*given))
                 if not isinstance(found, (Tensor, bool, int, float)):
+                    with contextlib.suppress(Exception), ReturnLine() as line:
+                        self.mod(*given)
                     what = f"returns a {type(found).__name__}, expected a tensor of no dimensions"
-                    raise NotTranslatable(f"{place_of(self.mod)}: {what}")
+                    raise NotTranslatable(f"{line.place or place_of(self.mod)}: {what}")
                 return self.sign(found, True)
         except Error:
             raise

@@ -1,11 +1,13 @@
 """Traces FlexAttention's mods by torch.fx, each node with the line of the user's Python that made it."""
 
+import contextlib
 import functools
+import logging
 import math
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -108,9 +110,59 @@ DETACHING = (Tensor.detach, torch.detach, torch.ops.aten.detach.default, Tensor.
 
 
 def place_of(mod: Any) -> str:
-    mod = getattr(mod, "replayed", mod)
-    code = getattr(mod, "__code__", None)
+    code = code_of(mod)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else getattr(mod, "__name__", "mod")
+
+
+def code_of(mod: Any, depth: int = 4) -> Any:
+    """Of a function, or of what a partial, an object with __call__, a module or a function of PyTorch's (and_masks) calls: the user's if there is one."""
+    mod = getattr(mod, "replayed", mod)
+    if isinstance(mod, functools.partial):
+        return code_of(mod.func, depth)
+    code = getattr(mod, "__code__", None)
+    if code is None:
+        method = "forward" if isinstance(mod, torch.nn.Module) else "__call__"
+        return getattr(getattr(type(mod), method, None), "__code__", None)
+    if _is_users(code.co_filename) or depth == 0:
+        return code
+    held = [cell.cell_contents for cell in getattr(mod, "__closure__", None) or () if cell != _EMPTY]
+    inner = [y for x in held for y in (x if isinstance(x, (tuple, list)) else (x,)) if callable(y) and not isinstance(y, type)]
+    codes = [found for x in inner if (found := code_of(x, depth - 1)) is not None and _is_users(found.co_filename)]
+    return codes[0] if codes else code
+
+
+_EMPTY = types.CellType()  # of a variable that has no value yet
+
+
+_log = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without the tracebacks that PyTorch prints of what is refused in one line here."""
+    before, _log.disabled = _log.disabled, True
+    try:
+        yield
+    finally:
+        _log.disabled = before
+
+
+class ReturnLine:
+    """Notes the line from which a function of the user's returned last."""
+
+    place: str | None = None
+
+    def __enter__(self) -> "ReturnLine":
+        self._before = sys.getprofile()
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        sys.setprofile(self._before)
+
+    def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
+        if event == "return" and _is_users(frame.f_code.co_filename):
+            self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def place_of_error(mod: Mod, error: BaseException) -> str:
@@ -219,8 +271,10 @@ def trace(mod: Mod, dtype: torch.dtype | None, device: torch.device, writes: boo
         args.insert(0, torch.zeros((), dtype=dtype, device=device))
     run: Any = torch.func.functionalize(with_lines, remove="mutations") if writes else with_lines
     try:
-        with _Indices():
+        with _Indices(), quietly():
             graph = make_fx(run, _decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
+    except NotTranslatable:
+        raise
     except GuardOnDataDependentSymNode as e:
         raise NotTranslatable(
             f"{place_of_error(mod, e)}: a decision of Python on a value of the mod (if, and, or, not, int()): "

@@ -85,7 +85,8 @@ def translate(
         online_func = f"dropout({extras.dropout!r}{', ' if online_func else ''}{online_func})"
     if online_func:
         lines.append(f"  online_func = {online_func},")
-    return "\n".join([*lines, "}", ""])
+    captured.text = "\n".join([*lines, "}", ""])
+    return captured.text
 
 
 def _declared(name: str, tensor: Tensor, grad: bool) -> str:
