@@ -217,7 +217,7 @@ def call_from(
 ) -> tuple[Tensor, Tensor]:
     """With queries and keys that do not start at 0, or with the tile bits of the mask."""
     if not all(t.numel() for t in inputs):
-        inputs = [_with_elements(t, spec, query.numel() and key.numel()) for t in inputs]
+        inputs = [_with_elements(t, spec, info.name, query.numel() and key.numel()) for t, info in zip(inputs, spec.inputs)]
     given: dict[str, Any] = {}
     if batch is not None:
         given["batch"] = batch.token
@@ -232,12 +232,12 @@ def call_from(
     return o, lse
 
 
-def _with_elements(t: Tensor, spec: Spec, is_read: Any) -> Tensor:
+def _with_elements(t: Tensor, spec: Spec, name: str, is_read: Any) -> Tensor:
     """A captured tensor of no elements, which a call of no queries or keys does not read."""
     if t.numel():
         return t
     if is_read:
         raise InvalidError(
-            f"{spec.place}: reads an element of a captured tensor of shape {(*t.shape,)}, which has none: leave the read out where it is empty"
+            f"{spec.place}: input '{name}': reads an element of a captured tensor of shape {(*t.shape,)}, which has none: leave the read out where it is empty"
         )
     return t.new_zeros([max(1, n) for n in t.shape])

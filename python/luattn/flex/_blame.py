@@ -13,6 +13,7 @@ from ._trace import NotTranslatable
 _MARK = re.compile(r" --\[\[(?:>(.*?)|<)\n\]\]")
 _PLAIN = re.compile(r"[\w.]*")
 _INPUT = re.compile(r"input '(x\d+)'")
+_MOST_INPUTS = re.compile(r"inputs: more than (\d+) entries")
 
 
 def marked(text: str, place: str) -> str:
@@ -61,10 +62,15 @@ def at(place: str | None, error: Error) -> Error:
 
 def place_of_part(error: Error, title: str, text: str, inputs: dict[str, str]) -> str | None:
     """inputs: where in Python each is read first."""
+    found = _MOST_INPUTS.search(str(error))
+    if found is not None:
+        return [*inputs.values()][int(found[1])]
     line = line_of(error, title)
     if line is not None:
         return place_in(text, line)
     found = _INPUT.search(str(error))
+    if found is None and "parameters with a gradient" in str(error):
+        found = max(re.finditer(r"\b(x\d+) = {.*grad = true", text), key=lambda x: len(re.findall(rf"\b{x[1]}\b", text)), default=None)
     return inputs.get(found[1]) if found else None
 
 

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import Error
 from ._metas import Meta, Several, meta_of
 from ._signs import FLOATS, INTS, TENSORS, VALUES, Entry, Kept, Sign, lifts, plain
-from ._trace import DETACHING, Mod, NotTranslatable, ReturnLine, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
+from ._trace import CALLERS, DETACHING, Mod, NotTranslatable, ReturnLine, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
 from ._values import Lazy, Value, check_index, has_value, is_late, real, role_of, title, writes
 
 _make: Any = Tensor._make_subclass
@@ -254,3 +254,6 @@ def _target(args: Sequence[Any], named: dict[str, Any]) -> Any:
 def part(several: Any, index: int) -> Any:
     """An entry: one of several results."""
     return several[index]
+
+
+CALLERS.add(Recording.run.__code__)

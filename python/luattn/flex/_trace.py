@@ -32,11 +32,14 @@ def _is_users(file: str) -> bool:
     return not file.startswith((_TORCH, _HERE, "<frozen", "<eval_with_key>", "<__array_function__"))
 
 
+CALLERS = set[types.CodeType]()  # of mods: who called them is not to blame
+
+
 def user_line() -> str | None:
-    """file:line of the user's Python that runs."""
+    """file:line of the user's Python that runs inside of a mod."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and not _is_users(frame.f_code.co_filename):
-        frame = frame.f_back
+        frame = None if frame.f_code in CALLERS else frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else None
 
 
