@@ -234,7 +234,7 @@ class CacheCall:
             raise _fail("rotary_cos: goes with k and v alone, as in flash-attn; rotate q before the call")
         self.turns = cos, sin
 
-    def set_scores(self, scale: Any, window: tuple[int, int], softcap: float, slopes: Tensor | None, chunk: int = 0) -> None:
+    def set_scores(self, scale: Any, window: tuple[int, int], softcap: float, slopes: Tensor | None, chunk: int = 0, sinks: Tensor | None = None) -> None:
         """What q and new keys become, and what scores and masks are: of attend, and of the kernel that writes rows too."""
         from .flash_attn import _spec
 
@@ -244,8 +244,8 @@ class CacheCall:
             raise _fail(f"softmax_scale: has shape {tuple(scale.shape)}, expected one element, or a number")
         self.scale = scale if scale is None or isinstance(scale, Tensor) else check_scale(_NAME, scale, "softmax_scale")
         rotary = None if self.turns is None else (2 * self.turns[0].shape[1], self.interleaved, self.spread)
-        self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None, rotary, chunk)
-        named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
+        self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None, rotary, chunk, sinks is not None)
+        named = {"alibi_slopes": slopes, "leftpad": self.leftpad, "sinks": sinks}
         if self.turns is not None:
             named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}
         self.inputs: list[Any] = [named[one.name] for one in self.spec.inputs]
@@ -329,7 +329,7 @@ def known_call(given: Any) -> KnownCall | None:
     named = {
         "q": given.q, "k": given.k_cache, "v": given.v_cache, "new_k": given.k, "new_v": given.v, "seqused_k": given.cache_seqlens,
         "block_table": given.block_table, "cu_seqlens_q": given.cu_seqlens_q, "input rotary_cos": given.rotary_cos, "input rotary_sin": given.rotary_sin,
-        "input leftpad": given.cache_leftpad, "input alibi_slopes": given.alibi_slopes, "o": given.out,
+        "input leftpad": given.cache_leftpad, "input alibi_slopes": given.alibi_slopes, "input sinks": given.sinks, "o": given.out,
     }  # fmt: skip
     return KnownCall({name: t for name, t in named.items() if t is not None}, (*numbers, given.window_size, *map(type, numbers)))
 
@@ -350,7 +350,7 @@ def run(given: Any, known: KnownCall | None) -> tuple[Tensor, Any]:
         call.check_numbers(given.num_splits, given.attention_chunk, given.rotary_cos, given.rotary_sin)
         spread = given.causal or window != (-1, -1) or given.attention_chunk > 0
         call.set_turns(given.rotary_cos, given.rotary_sin, given.rotary_interleaved, spread, given.k is not None or given.v is not None)
-        call.set_scores(given.softmax_scale, window, _cap(_NAME, given.softcap), given.alibi_slopes, given.attention_chunk)
+        call.set_scores(given.softmax_scale, window, _cap(_NAME, given.softcap), given.alibi_slopes, given.attention_chunk, given.sinks)
         if given.out is not None:  # before anything is written
             _out.check(_NAME, given.out, given.q, given.v_cache)
             if not torch.compiler.is_compiling():

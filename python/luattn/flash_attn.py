@@ -48,7 +48,7 @@ _OF_CACHE = Arguments(
     **{name: "torch?" for name in ("k", "v", "rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad", "block_table", "page_table", "alibi_slopes")},
     **{name: "torch?" for name in ("cu_seqlens_q", "cu_seqlens_k_new")},
     cache_seqlens="length?", softmax_scale="scale?", causal="flag", window_size="any", softcap="cap", rotary_interleaved="flag", num_splits="integer",
-    return_softmax_lse="flag", max_seqlen_q="integer?", attention_chunk="integer", out="torch?",
+    return_softmax_lse="flag", max_seqlen_q="integer?", attention_chunk="integer", out="torch?", sinks="torch?",
 )  # fmt: skip
 _named: Any = collections.namedtuple
 _Cache = _named("_Cache", _OF_CACHE.names)  # the arguments of flash_attn_with_kvcache
@@ -57,15 +57,17 @@ _Rotary = tuple[int, bool, bool] | None
 
 
 def _text(
-    left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
-) -> str:
+    left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0,
+    sinks: bool = False,
+) -> str:  # fmt: skip
     """The spec of a window (negative: without an end), a cap (0: none), the number of axes of alibi_slopes, a dropout, whether
     keys begin at an input `leftpad`, a rotary embedding: channels, whether pairs are neighbours, and whether each query has its own position;
-    and the length of the chunks in which queries see keys (0: all)."""
+    the length of the chunks in which queries see keys (0: all); and whether each head has a sink."""
     distance, lines = "q_idx + kv_len - q_len - kv_idx", ["return attention {", '  name = "flash_attn",']
     axes, index = ('"h"', "h") if slopes == 1 else ('"b", "h"', "{b, h}")
     inputs = [f'alibi_slopes = {{ axes = {{{axes}}}, dtype = "any", grad = true }}'] * (slopes > 0)
     inputs += ['leftpad = { axes = {"b"}, dtype = "i32" }'] * leftpad
+    inputs += ['sinks = { axes = {"h"}, dtype = "any", grad = true }'] * sinks
     if rotary is not None:
         inputs += [f'rotary_{x} = {{ axes = {{"position", "pair"}}, dtype = "any" }}' for x in ("cos", "sin")]
         inputs.append('first_new = { axes = {"b"}, dtype = "i32" }')
@@ -96,15 +98,19 @@ def _text(
             first_key = "leftpad[b]" if leftpad else "0"
             lines.append(f"    local first = (d + kv_idx - {first_key}) // {chunk} * {chunk} + {first_key}")
         lines += [f"    return {' and '.join(kept)}", "  end,"]
+    online = 'attention_sink("sinks")' if sinks else ""
     if dropout_p:
-        lines.append(f"  online_func = dropout({dropout_p!r}),")
+        online = f"dropout({dropout_p!r}, {online})" if sinks else f"dropout({dropout_p!r})"
+    if online:
+        lines.append(f"  online_func = {online},")
     return "\n".join([*lines, "}", ""])
 
 
 def _spec(
-    left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
-) -> Spec:
-    options = left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk
+    left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0,
+    sinks: bool = False,
+) -> Spec:  # fmt: skip
+    options = left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk, sinks
     if torch.compiler.is_dynamo_compiling():  # its numbers may be symbols, which a spec turns into constants that the graph is guarded by
         from torch.fx.experimental.symbolic_shapes import guard_scalar
 
@@ -159,15 +165,17 @@ def _attend(
     *,
     swapped: bool = False,
     out: Any = None,
+    sinks: Tensor | None = None,
 ) -> Any:
-    """The functions of flash-attn, of tensors as luattn takes them. swapped: lengths are before heads."""
+    """The functions of flash-attn, of tensors as luattn takes them. swapped: lengths are before heads. sinks: sinks_of()."""
     if not 0 <= dropout_p < 1:
         raise InvalidError(f"{name}: dropout_p: is {dropout_p}, expected a number of at least 0 and below 1")
     slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
     if alibi_slopes is not None and slopes not in (1, 2):
         raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
-    spec = _spec(*_window(name, window_size, causal, longest), _cap(name, softcap), slopes, float(dropout_p))
-    inputs = () if alibi_slopes is None else (alibi_slopes,)
+    spec = _spec(*_window(name, window_size, causal, longest), _cap(name, softcap), slopes, float(dropout_p), sinks=sinks is not None)
+    named = {"alibi_slopes": alibi_slopes, "sinks": sinks}
+    inputs: list[Any] = [named[one.name] for one in spec.inputs]
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     said = "scale" if name.startswith("varlen_attn") else "softmax_scale"
     if not isinstance(scale, Tensor):
@@ -186,6 +194,19 @@ def _attend(
     if swapped:
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     return o, lse, _torch.weights(spec, q, k, v, inputs, scale, given).to(o.dtype)
+
+
+def sinks_of(name: str, s_aux: Any, learnable_sink: Any) -> Tensor | None:
+    """A logit of each head, under either of the names that flash-attn 3 and 4 have for it."""
+    if s_aux is not None and learnable_sink is not None:
+        raise InvalidError(f"{name}: learnable_sink: is s_aux's other name, and both are given")
+    said, x = ("s_aux", s_aux) if learnable_sink is None else ("learnable_sink", learnable_sink)
+    if x is None:
+        return None
+    take(name, said, "torch", x)
+    if x.dim() != 1:
+        raise InvalidError(f"{name}: {said}: has {x.dim()} axes, expected (nheads)")
+    return x  # type: ignore[no-any-return]
 
 
 def _unbind(name: str, what: str, packed: Tensor, count: int) -> tuple[Tensor, ...]:
@@ -212,24 +233,29 @@ def flash_attn_func(
     return_attn_probs: bool = False,
     *,
     out: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
 ) -> Any:
     """As flash_attn's: q is [batch, length, heads, headdim], and so is the result; masks are aligned at the last query and key.
+
+    out: a tensor for the result, without gradients. s_aux, or learnable_sink: a logit of each head (nheads), which takes its share of each row
+    and has no value, as flash-attn 3 and 4 have it, with a gradient; softmax_lse has it too. The other functions take these as well.
 
     return_attn_probs: also softmax_lse [batch, heads, length], and S_dmask [batch, heads, queries, keys]: the weights without dropout,
     negative where they are dropped, for tests and pictures; None without dropout. dropout_p counts in steps of 1/256.
     """
     return _dense(
         "flash_attn_func", q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-        return_attn_probs, out=out,
+        return_attn_probs, out=out, sinks=sinks_of("flash_attn_func", s_aux, learnable_sink),
     )  # fmt: skip
 
 
-def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any, out: Any = None) -> Any:
+def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any, **extras: Any) -> Any:
     q, k, v, *options = _OF_DENSE.take(name, q, k, v, *options)  # type: ignore[assignment]
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 4:
             raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected (batch_size, seqlen, nheads, headdim)")
-    return _attend(name, q, k, v, k.shape[1], {}, *options, swapped=True, out=out)
+    return _attend(name, q, k, v, k.shape[1], {}, *options, swapped=True, **extras)
 
 
 def flash_attn_qkvpacked_func(
@@ -244,13 +270,15 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
     *,
     out: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
 ) -> Any:
     """flash_attn_func of one tensor [batch, length, 3, heads, headdim], which is read as it lies."""
     name = "flash_attn_qkvpacked_func"
     q, k, v = _unbind(name, "qkv", qkv, 3)
     return _dense(
         name, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs, out=out,
+        deterministic, return_attn_probs, out=out, sinks=sinks_of(name, s_aux, learnable_sink),
     )  # fmt: skip
 
 
@@ -267,13 +295,15 @@ def flash_attn_kvpacked_func(
     return_attn_probs: bool = False,
     *,
     out: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
 ) -> Any:
     """flash_attn_func of keys and values in one tensor [batch, length, 2, heads, headdim]."""
     name = "flash_attn_kvpacked_func"
     k, v = _unbind(name, "kv", kv, 2)
     return _dense(
         name, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs, out=out,
+        deterministic, return_attn_probs, out=out, sinks=sinks_of(name, s_aux, learnable_sink),
     )  # fmt: skip
 
 
@@ -296,6 +326,8 @@ def flash_attn_varlen_func(
     block_table: Tensor | None = None,
     *,
     out: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
 ) -> Any:
     """As flash_attn's: sequences follow one another in q, [total, heads, headdim]; cu_seqlens are int32 [batch + 1].
 
@@ -309,13 +341,13 @@ def flash_attn_varlen_func(
         deterministic, return_attn_probs, block_table,
     )  # fmt: skip
     if block_table is not None:
-        return _paged(name, q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, *options, out=out)
-    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options, out=out)
+        return _paged(name, q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, *options, out=out, sinks=sinks_of(name, s_aux, learnable_sink))
+    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options, out=out, sinks=sinks_of(name, s_aux, learnable_sink))
 
 
 def _packed(
     name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, *options: Any, used: Any = None,
-    splits: int = 0, out: Any = None,
+    splits: int = 0, **extras: Any,
 ) -> Any:
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 3:
@@ -323,11 +355,11 @@ def _packed(
     given: dict[str, Any] = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max_q, "max_seqlen_k": max_k}
     if used is not None:
         given["seqused_k"] = used
-    return _attend(name, q, k, v, max_k, given | ({"num_splits": splits} if splits else {}), *options, out=out)
+    return _attend(name, q, k, v, max_k, given | ({"num_splits": splits} if splits else {}), *options, **extras)
 
 
 def _paged(
-    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, used: Any, table: Any, max_q: int, max_k: int, *options: Any, splits: int = 0, out: Any = None,
+    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, used: Any, table: Any, max_q: int, max_k: int, *options: Any, splits: int = 0, **extras: Any
 ) -> Any:
     for what, t, axes in (("q", q, "total, nheads, headdim"), ("k", k, "blocks, size, nheads, headdim"), ("v", v, "the same")):
         if t.dim() != axes.count(",") + 1 and axes != "the same":
@@ -336,7 +368,7 @@ def _paged(
         raise Unsupported(f"{name}: return_attn_probs: there are no weights of a dropout beside block_table; leave out one of them")
     given = {"cu_seqlens_q": cu_q, "max_seqlen_q": max_q, "max_seqlen_k": max_k, "seqused_k": used, "block_table": table.contiguous()}
     given |= {"num_splits": splits} if splits else {}
-    return _attend(name, q, k.transpose(1, 2), v.transpose(1, 2), max_k, given, *options, out=out)
+    return _attend(name, q, k.transpose(1, 2), v.transpose(1, 2), max_k, given, *options, **extras)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -353,6 +385,8 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
     *,
     out: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
 ) -> Any:
     """flash_attn_varlen_func of one tensor [total, 3, heads, headdim]."""
     name = "flash_attn_varlen_qkvpacked_func"
@@ -360,7 +394,7 @@ def flash_attn_varlen_qkvpacked_func(
         name, qkv, cu_seqlens, max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
     q, k, v = _unbind(name, "qkv", qkv, 3)
-    return _packed(name, q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options, out=out)
+    return _packed(name, q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options, out=out, sinks=sinks_of(name, s_aux, learnable_sink))
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -380,6 +414,8 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
     *,
     out: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
 ) -> Any:
     """flash_attn_varlen_func of keys and values in one tensor [total, 2, heads, headdim]."""
     name = "flash_attn_varlen_kvpacked_func"
@@ -388,7 +424,7 @@ def flash_attn_varlen_kvpacked_func(
         deterministic, return_attn_probs,
     )  # fmt: skip
     k, v = _unbind(name, "kv", kv, 2)
-    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options, out=out)
+    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options, out=out, sinks=sinks_of(name, s_aux, learnable_sink))
 
 
 def flash_attn_with_kvcache(
@@ -418,6 +454,8 @@ def flash_attn_with_kvcache(
     cu_seqlens_k_new: Tensor | None = None,
     attention_chunk: int = 0,
     out: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     **of_flash_attn_3: Any,
 ) -> Any:
     """As flash_attn's, without gradients as theirs: q is [batch, length, heads, headdim], and attends over the first cache_seqlens rows
@@ -431,7 +469,7 @@ def flash_attn_with_kvcache(
 
     flash-attn 3's page_table is block_table, whose rows cache_batch_idx chooses too; with cu_seqlens_q and max_seqlen_q, q is packed
     [total, heads, headdim], and lse [heads, total]; with cu_seqlens_k_new, k and v are packed [total_new, heads_k, headdim]; with an
-    attention_chunk, a query sees the keys of its chunk of so many positions. Its pack_gqa, sm_margin, scheduler_metadata and a rotary_seqlens that is
+    attention_chunk, a query sees the keys of its chunk of so many positions; s_aux, or learnable_sink, has a sink's logit of each head. Its pack_gqa, sm_margin, scheduler_metadata and a rotary_seqlens that is
     cache_seqlens change nothing here; its other arguments are refused.
     """
     if of_flash_attn_3:
@@ -439,7 +477,7 @@ def flash_attn_with_kvcache(
     given = _Cache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes, cu_seqlens_q,
         cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse, max_seqlen_q,
-        attention_chunk, out,
+        attention_chunk, out, None if s_aux is learnable_sink is None else sinks_of("flash_attn_with_kvcache", s_aux, learnable_sink),
     )  # fmt: skip
     known = _kvcache.known_call(given)
     found: Any = known and known.run(k)

@@ -19,6 +19,7 @@ from luattn.flash_attn import (
     flash_attn_varlen_func,
     flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func,
+    flash_attn_with_kvcache,
     varlen_attn,
 )
 
@@ -237,6 +238,55 @@ class Functions(unittest.TestCase):
         ours = inspect.signature(varlen_attn).parameters
         for name, parameter in inspect.signature(varlen.varlen_attn).parameters.items():
             self.assertEqual((ours[name].kind, ours[name].default), (parameter.kind, parameter.default), name)
+
+    def test_sinks(self):
+        """s_aux and learnable_sink: a logit of each head, as one more key without a value, in every function, with its gradient."""
+
+        def with_sinks(q, k, v, sinks, **options):
+            o, lse = reference(q, k, v, **options)
+            of_row = torch.logaddexp(lse, sinks[:, None])
+            return o * (lse - of_row).exp().T[..., None], of_row
+
+        for options in ({}, {"causal": True, "softcap": 2.0}, {"window_size": (2, 1)}):
+            q, k, v, sinks = rand(2, 7, 4, 8), rand(2, 9, 2, 8), rand(2, 9, 2, 8), rand(4)
+            want = [with_sinks(q[b], k[b], v[b], sinks, **options) for b in range(2)]
+            want_o, want_lse = (torch.stack(x) for x in zip(*want))
+            want_grads = torch.autograd.grad((want_o.square().sum() + want_lse.sum()), (q, k, v, sinks))
+            cu_q, cu_k = (torch.tensor([0, n, 2 * n], dtype=torch.int32) for n in (7, 9))
+            rows = [t.flatten(0, 1) for t in (q, k, v)]
+            for name in ("s_aux", "learnable_sink"):
+                given = {name: sinks, "return_attn_probs": True, **options}
+                o, lse, _ = flash_attn_func(q, k, v, **given)
+                packed, packed_lse, _ = flash_attn_varlen_func(*rows, cu_q, cu_k, 7, 9, **given)
+                of_kv = flash_attn_varlen_kvpacked_func(rows[0], torch.stack(rows[1:], 1), cu_q, cu_k, 7, 9, **given)[0]
+                for got in (o, packed.unflatten(0, (2, 7)), flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **given)[0], of_kv.unflatten(0, (2, 7))):
+                    torch.testing.assert_close(got, want_o)
+                for got in (lse, packed_lse.unflatten(1, (2, 7)).transpose(0, 1)):
+                    torch.testing.assert_close(got, want_lse)
+                for got, expected in zip(torch.autograd.grad((o.square().sum() + lse.sum()), (q, k, v, sinks)), want_grads):
+                    torch.testing.assert_close(got, expected)
+            with torch.no_grad():
+                used = torch.full((2,), 9, dtype=torch.int32)
+                for _ in range(2):
+                    o, lse = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, s_aux=sinks, return_softmax_lse=True, **options)
+                    torch.testing.assert_close(o, want_o)
+                    torch.testing.assert_close(lse, want_lse)
+                other = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, **options)
+                torch.testing.assert_close(other, torch.stack([reference(q[b], k[b], v[b], **options)[0] for b in range(2)]))
+        q, k, v = (rand(1, 5, 2, 8).detach().bfloat16() for _ in "qkv")
+        o = flash_attn_func(q, k, v, s_aux=torch.tensor([0.5, -1], dtype=torch.bfloat16))  # of q's type, as theirs
+        want = with_sinks(*(t[0].double() for t in (q, k, v)), torch.tensor([0.5, -1]).double())[0]
+        torch.testing.assert_close(o[0].double(), want, atol=1e-2, rtol=1e-2)
+        dropped, _, weights = flash_attn_func(q, k, v, dropout_p=0.5, s_aux=torch.zeros(2), return_attn_probs=True)
+        self.assertTrue(torch.isfinite(dropped).all() and (weights < 0).any())
+        for given, message in (
+            ({"s_aux": torch.zeros(2), "learnable_sink": torch.zeros(2)}, "flash_attn_func: learnable_sink: is s_aux's other name, and both are given"),
+            ({"s_aux": torch.zeros(2, 1)}, r"flash_attn_func: s_aux: has 2 axes, expected \(nheads\)"),
+            ({"learnable_sink": 1.0}, "flash_attn_func: learnable_sink: is 1.0, expected a tensor of torch"),
+            ({"s_aux": torch.zeros(3)}, "input 'sinks': axis 0 .* has size 3, expected 2"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.InvalidError, message):
+                flash_attn_func(q, k, v, **given)
 
     def test_head_dims(self):
         """Half precision is padded to a multiple of 8, as theirs."""
