@@ -79,9 +79,9 @@ typedef struct bad_field {
 #define FIELD(member) offsetof(image_manifest, member), sizeof(((image_manifest *)0)->member)
 
 static const bad_field bad_fields[] = {
-    {FIELD(pass), 2, "pass"},
-    {FIELD(family), 3, "family"},
-    {FIELD(dtype), 4, "dtype"},
+    {FIELD(pass), KERNEL_PASSES, "pass"},
+    {FIELD(family), KERNEL_FAMILIES, "family"},
+    {FIELD(dtype), KERNEL_DTYPES, "dtype"},
     {FIELD(arch), 8, "arch"},
     {FIELD(arch_suffix), 'f', "arch_suffix"},
     {FIELD(arch_suffix), 0x61616161, "arch_suffix: its name does not end"},
