@@ -23,6 +23,21 @@ typedef struct option {
 #define ARRAYS (CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_MASK | CLI_TUNE)
 #define AT(field) offsetof(cli_options, field)
 
+/* "|simt|sm80|sm90", and likewise. */
+static const char families[] =
+#define KERNEL_FAMILY(id, text) "|" text
+#include "abi/kernel_facts.def"
+    ;
+static const char dtypes[] =
+#define KERNEL_DTYPE(id, text, input, code, bits, unit) "|" text
+#include "abi/kernel_facts.def"
+    ;
+static const char dtypes_of_grid[] =
+    "of q, k, v, o:"
+#define KERNEL_DTYPE(id, text, input, code, bits, unit) " " text
+#include "abi/kernel_facts.def"
+    " (default bf16)";
+
 static const option options[] = {
     {"--shape", TEXT, AT(shape), CLI_RUN | CLI_EMIT | CLI_MASK | CLI_BENCH, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "sizes of random q, k, v (default 1,2,2,256,256,64)"},
@@ -67,10 +82,10 @@ static const option options[] = {
     {"--out", TEXT, AT(out), CLI_PACK, "DIR", "with --list: write the specs and sources that it carries to DIR"},
     {"--arch", TEXT, AT(arch), GRID, "sm_80,sm_90a,..", "architectures, compute_80 for PTX (default: the GPUs here)"},
     {"--device", TEXT, AT(device), GRID, "cuda[:N]", "for this GPU of those here"},
-    {"--dtype", TEXT, AT(dtype), GRID, "bf16,f16,..", "of q, k, v, o: f64, f32, bf16, f16 (default bf16)"},
+    {"--dtype", TEXT, AT(dtype), GRID, "bf16,f16,..", dtypes_of_grid},
     {"--head-dim", TEXT, AT(head_dim), GRID, "64,192x128,..", "head dims, DxDv where v has another (default 128)"},
     {"--pass", TEXT, AT(pass), GRID, "forward|backward", "one of them alone (default: both)"},
-    {"--family", TEXT, AT(family), GRID, "simt|sm80|sm90", "kernel family (default: the plan's choice)"},
+    {"--family", TEXT, AT(family), GRID, families + 1, "kernel family (default: the plan's choice)"},
     {"--jobs", WHOLE, AT(jobs), GRID, "N", "threads that compile (default: as many as there are processors)"},
     {"--with-specs", SWITCH, AT(with_specs), CLI_PACK, NULL, "carry the specs along, for people to read"},
     {"--with-sources", SWITCH, AT(with_sources), CLI_PACK, NULL, "carry the generated CUDA along"},
@@ -78,14 +93,14 @@ static const option options[] = {
      "order of q, k, v, dout, out, dq, dk, dv in memory and in .npy files (lse is B,H,S in either)"},
     {"--layout", TEXT, AT(layout), CLI_CHECK, "bhsd|bshd", "order of q, k, v, dout in memory and in .npy files"},
     {"--layout", TEXT, AT(layout), CLI_BENCH | CLI_TUNE, "bhsd|bshd", "order of q, k, v, o in memory"},
-    {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "f64|f32|bf16|f16",
+    {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, dtypes + 1,
      "of q, k, v, o (default f32; bench and tune bf16)"},
-    {"--dtype", TEXT, AT(dtype), CLI_MASK, "f64|f32|bf16|f16",
+    {"--dtype", TEXT, AT(dtype), CLI_MASK, dtypes + 1,
      "of q, k, v, o: whose kernels are asked for --skip auto (default bf16)"},
-    {"--family", TEXT, AT(family), CLI_MASK, "simt|sm80|sm90", "their family (default: the plan's choice)"},
+    {"--family", TEXT, AT(family), CLI_MASK, families + 1, "their family (default: the plan's choice)"},
     {"--pass", TEXT, AT(pass), CLI_MASK, "forward|backward", "their pass (default forward)"},
     {"--arch", TEXT, AT(arch), CLI_MASK, "sm_90a", "their architecture, as for emit (default sm_90a)"},
-    {"--family", TEXT, AT(family), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "simt|sm80|sm90",
+    {"--family", TEXT, AT(family), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, families + 1,
      "kernel family (default: the plan's choice)"},
     {"--cu-seqlens", TEXT, AT(cu_seqlens), CLI_RUN | CLI_CHECK | CLI_BENCH, "0,100,356|cu.npy",
      "packed sequences: 0, and where each ends; q, k, v, dout, out, .. are rows x heads x head_dim, lse is heads x "
