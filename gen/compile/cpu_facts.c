@@ -25,8 +25,9 @@ static void describe_declared(const compilation *c, image_manifest *out) {
   out->head_dim = (uint32_t)t->head_dim;
   out->head_dim_v = (uint32_t)t->head_dim_v;
   out->wants = t->pass == LUATTN_BACKWARD ? t->wants : 0;
-  out->large_scores = t->large_scores != 0;
-  out->keys_modified = c->spec.traced.keys_modified;
+#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) out->name = t->name != 0;
+#include "abi/kernel_facts.def"
+  out->keys_modified = c->spec.traced.keys_modified; /* the same of a spec without mods of k and v */
   manifest_fill_append_mods(&c->spec.traced, out);
   out->max_len = INT64_C(1) << 30; /* the CPU path's limit */
   if (c->spec.traced.most_len > 0 && c->spec.traced.most_len < out->max_len) out->max_len = c->spec.traced.most_len;
@@ -72,5 +73,7 @@ static luattn_status within(void *arguments, luattn_error *err) {
 
 luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed, image_manifest *out,
                         char *why, size_t size, luattn_error *err) {
-  return host_run(within, &(facts_call){spec, target, relaxed, out, why, size}, err);
+  luattn_target on_its_arch = *target;
+  if (family_arch(target->family) != 0) on_its_arch.arch = family_arch(target->family);
+  return host_run(within, &(facts_call){spec, &on_its_arch, relaxed, out, why, size}, err);
 }
