@@ -29,7 +29,7 @@ static luattn_status append(void *user, const luattn_append_args *args, luattn_e
 luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, luattn_kernel **kernel,
                                 luattn_compile_report *report, luattn_error *err) {
   luattn_target target = {.struct_size = sizeof target,
-                          .arch = (how->family == 1 + (int)LUATTN_SM90 && !key->weights) || key->packed ? 90 : 80,
+                          .arch = key->packed ? 90 : 80,
                           .family = key->weights ? 0 : how->family,
                           .cache_dir = "",
                           .deterministic = how->deterministic};

@@ -12,14 +12,16 @@ static const manifest_entry *main_of(const image_manifest *m) {
   return NULL;
 }
 
-/* Takes from the plan what the caller leaves open. A mask that positions decide needs no plan for its means. */
+/* Takes from the plan what the caller leaves open. A mask that positions decide needs no plan for its means, but
+ * a family that was named is asked whether it runs such calls. */
 static luattn_status as_planned(const luattn_target *target, mask_survey_call *call, luattn_error *err) {
   image_manifest m;
   const DLTensor *q = call->args->q, *k = call->args->k;
   mask_survey_call asks = *call;
   asks.counts = NULL;
   TRY(host_run(mask_survey_run, &asks, err));
-  if ((!asks.may_evaluate || call->args->skip != LUATTN_SKIP_AUTO) && call->tile_m != 0) return LUATTN_OK;
+  if (target->family == 0 && (!asks.may_evaluate || call->args->skip != LUATTN_SKIP_AUTO) && call->tile_m != 0)
+    return LUATTN_OK;
   TRY(plan_manifest(call->spec, target, &m, err));
   const manifest_entry *main = main_of(&m);
   if (call->tile_m == 0 && main != NULL) call->tile_m = (int)main->tile_m, call->tile_n = (int)main->tile_n;

@@ -10,11 +10,17 @@ static const struct family *const families[] = {
 };
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
-/* The family that runs a type on every architecture: the last one of the table that does. */
-static luattn_status refuse_dtype(const struct family *f, const plan *p, luattn_error *err) {
-  const struct family *other = NULL;
+/* The family that runs a type on every architecture: the last one of the table that does; or NULL. */
+static const struct family *of_every_arch(luattn_dtype dtype) {
+  const struct family *found = NULL;
   for (int i = 0; i < NUM_FAMILIES; i++)
-    if ((1u << p->dtype & families[i]->dtypes) != 0 && families[i]->is_for == NULL) other = families[i];
+    if ((1u << dtype & families[i]->dtypes) != 0 && families[i]->is_for == NULL && families[i]->arch == 0)
+      found = families[i];
+  return found;
+}
+
+static luattn_status refuse_dtype(const struct family *f, const plan *p, luattn_error *err) {
+  const struct family *other = of_every_arch(p->dtype);
   if (other == NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: dtype: is %s, which no kernel family runs; convert q, k and v",
                        kernel_dtype_name(p->dtype));
@@ -27,7 +33,19 @@ luattn_status family_can_run(const struct family *f, const plan *p, luattn_error
   if (f->kernel[p->pass].file == NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: pass: is %s, and the %s family has no kernel of it",
                        kernel_pass_name(p->pass), kernel_family_name(f->id));
-  return f->can_run != NULL ? f->can_run(p, err) : LUATTN_OK;
+  if (f->can_run != NULL) TRY(f->can_run(p, err));
+  if (f->arch == 0 || f->arch == p->arch) return LUATTN_OK;
+  const struct family *other = of_every_arch(p->dtype);
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "target: family: %s has kernels for arch %d, not %d; %s%s%sleave family 0",
+                     kernel_family_name(f->id), f->arch, p->arch, other != NULL ? "use " : "",
+                     other != NULL ? kernel_family_name(other->id) : "", other != NULL ? ", or " : "");
+}
+
+int family_arch(int family) {
+  for (int i = 0; i < NUM_FAMILIES; i++)
+    if (families[i]->is_for == NULL && family == 1 + (int)families[i]->id) return families[i]->arch;
+  return 0;
 }
 
 const struct family *family_choose(const plan *p, const luattn_target *t) {

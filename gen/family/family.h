@@ -200,6 +200,7 @@ struct family {
   const char *says;                       /* its products */
   const char *before;                     /* a line of the plan before all others; NULL: none */
   unsigned dtypes;                        /* bits 1 << luattn_dtype */
+  int arch;                               /* the one that it has kernels for; 0: all */
   bool (*is_for)(const luattn_target *t); /* of a call of this kind alone; NULL: of any other */
   luattn_status (*check_target)(const luattn_target *t, luattn_error *err); /* what such a call lacks; NULL: nothing */
   luattn_status (*can_run)(const plan *p, luattn_error *err);               /* besides types; NULL: all */
@@ -236,6 +237,8 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *rows);
 
 /* Chooses the family for a call, of which p is the plan so far. t->family may be unable to run it. */
 const struct family *family_choose(const plan *p, const luattn_target *t);
+/* The one architecture that the family of this number, 1 + luattn_family, has kernels for; 0: all, or any family. */
+int family_arch(int family);
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err);
 /* Whether families can run the calls that a target asks for. */
 luattn_status family_check_target(const luattn_target *t, luattn_error *err);

@@ -197,9 +197,6 @@ luattn_status sm90_can_run(const plan *p, luattn_error *err) {
         err, LUATTN_UNSUPPORTED,
         "target: family: sm90 reads pages whose sizes are multiples of 8, and pages is 1, for any size; use sm80, "
         "or leave family 0");
-  if (p->arch != 90)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0", p->arch);
   return LUATTN_OK;
 }
 

@@ -415,6 +415,21 @@ static void test_memory_and_tiles(void **state) {
   assert_non_null(strstr(err.message, "more than a machine can address"));
 }
 
+/* A row of KERNEL_FAMILY without one in families.def would be another family, silently. */
+static void test_families_are_known(void **state) {
+  (void)state;
+  for (int id = 0; id < KERNEL_FAMILIES; id++) {
+    const plan p = {.pass = LUATTN_FORWARD};
+    luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, 64, 64, 90);
+    t.family = 1 + id;
+    const struct family *f = family_choose(&p, &t);
+    if ((int)f->id != id)
+      fail_msg("family %s of abi/kernel_facts.def has no row in gen/family/families.def: it would be %s",
+               kernel_family_name((uint32_t)id), kernel_family_name(f->id));
+    assert_int_equal(family_arch(t.family), f->arch);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_plan_fits),      cmocka_unit_test(test_impossible_targets),
@@ -423,7 +438,7 @@ int main(void) {
       cmocka_unit_test(test_backward_falls_back),  cmocka_unit_test(test_deterministic_families),
       cmocka_unit_test(test_wide_backward),        cmocka_unit_test(test_wide_backward_of_any_wants),
       cmocka_unit_test(test_packed_targets),       cmocka_unit_test(test_ranges),
-      cmocka_unit_test(test_tiles_of_cells),
+      cmocka_unit_test(test_tiles_of_cells),       cmocka_unit_test(test_families_are_known),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }
