@@ -12,6 +12,7 @@ from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
 from ._options import seed_of, whole_of
 from ._spec import InputInfo, Spec, load, spec_of
+from ._typed import for_types, undeclared
 from .batch import Batch
 from .engine import engine_of, wants_deterministic
 from .errors import InvalidError, Unsupported
@@ -121,6 +122,7 @@ class Attention:
                     f"{self.name}: '{name}' is an argument of every attention: rename what the spec declares"
                 )
         self._defaults = list(spec.scalars.values())
+        self._undeclared = undeclared(spec)
         self._merges = False  # not known yet
 
     def __repr__(self) -> str:
@@ -212,14 +214,16 @@ class Attention:
                 (k, v), layout = self._pool(k, v, cu_seqlens_k, seqused_k, block_table), "bhsd"
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-        if return_state:
-            spec, return_lse = spec.parts(), True
-        if return_lse and not spec.has_lse:
-            raise Unsupported(f"{self.name}: return_lse: its online function has no lse")
         inputs: Sequence[Any] = ()
         scalars, options = self._defaults, _NOTHING
         if given or self.inputs:
             inputs, scalars, options = self._sort(given, q)
+            if self._undeclared:
+                spec = for_types(spec, self._undeclared, inputs)
+        if return_state:
+            spec, return_lse = spec.parts(), True
+        if return_lse and not spec.has_lse:
+            raise Unsupported(f"{self.name}: return_lse: its online function has no lse")
         if not (
             q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
             and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is block_table is None
@@ -339,12 +343,12 @@ class Attention:
         if is_numpy(new_k):
             from ._numpy import append
 
-            append(self._spec, k, v, inputs, options, new_k, new_v, numbers)
+            append(self._for(inputs), k, v, inputs, options, new_k, new_v, numbers)
             return
         from ._tensors import NOT_ALIGNED
         from ._tensors import append as of_torch
 
-        if not of_torch(self._spec, new_k, k, v, inputs, options, new_k, new_v, numbers):
+        if not of_torch(self._for(inputs), new_k, k, v, inputs, options, new_k, new_v, numbers):
             raise InvalidError(f"{self.name}: append: {NOT_ALIGNED}")
 
     def merge(
@@ -416,10 +420,14 @@ class Attention:
         if seed is not None or self._spec.draws:
             options["seed"] = seed_of(self.name, seed, q)
         numbers = [float(x) for x in scalars]
-        dq, dk, dv, named = gradients_of(self._spec, dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale, options)
+        dq, dk, dv, named = gradients_of(self._for(inputs), dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale, options)
         if layout == "bshd":
             dq, dk, dv = map(_swap, (dq, dk, dv))
         return dq, dk, dv, named
+
+    def _for(self, inputs: Sequence[Any]) -> Spec:
+        """The spec, for inputs of these types."""
+        return for_types(self._spec, self._undeclared, inputs)
 
     def _sort(
         self, given: dict[str, Any], q: Any, some: bool = False, reads: bool = True
@@ -461,8 +469,8 @@ class Attention:
         rest = {name: take(f"{self.name}: plan", name, kind, given.pop(name, None)) for name, kind in _NOT_OF_PLANS.items() if name in given}
         if rest.get("keys_modified"):
             options["keys_modified"] = True
-        spec = self._spec.parts() if rest.get("return_state") else self._spec
         inputs, scalars, later = self._sort(given, q, some=True, reads=False)
+        spec = self._for(inputs).parts() if rest.get("return_state") else self._for(inputs)
         refuse_later(f"{self.name}: plan", later)
         spec, inputs, scalars, scale = _scaled_of(is_numpy(q))(spec, q, inputs, scalars, rest.get("scale"))
         q, k, v = self._heads_first(layout, q, k, v, options)
@@ -529,7 +537,7 @@ class Attention:
         if scale is not None and not is_plain(scale):
             raise InvalidError(f"{self.name}: tune: scale: is {scale:g}, expected a positive number: tiles do not depend on it")
         numbers = [float(x) for x in scalars]
-        return tune(self._spec, q, k, v, inputs, numbers, 0.0 if scale is None else scale, backward, time_limit)
+        return tune(self._for(inputs), q, k, v, inputs, numbers, 0.0 if scale is None else scale, backward, time_limit)
 
     def mask(
         self, q_len: int | None = None, kv_len: int | None = None, *, batch: int = 0, head: int = 0, tile: int = 64, whole_q_len: int | None = None,
@@ -549,7 +557,7 @@ class Attention:
         )
         part = {name: x for name, x in zip(("q_len", "kv_len", *own), (whole_q_len, whole_kv_len, *rest)) if x is not None}
         inputs, scalars, _ = self._sort(given, None, some=True, reads=False)
-        return mask_of(self._spec, Entry(self.name, batch, q_len, kv_len, part), head, tile, inputs, [float(x) for x in scalars], take(place, "seed", "seed?", seed))
+        return mask_of(self._for(inputs), Entry(self.name, batch, q_len, kv_len, part), head, tile, inputs, [float(x) for x in scalars], take(place, "seed", "seed?", seed))
 
 
 def _padded_of(numpy: bool) -> Any:

@@ -145,6 +145,7 @@ class Batch:
             f"{attention.name}: Batch.prepare", q, k, v, layout, seqused_k, block_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k, keys_modified
         )
         inputs, scalars, options = attention._sort(given, q, reads=False)
+        spec = attention._for(inputs)
         if options:
             raise InvalidError(f"{attention.name}: {next(iter(options))}: prepare takes inputs and scalars alone")
         numbers = [float(x) for x in scalars]
@@ -161,9 +162,9 @@ class Batch:
         if lengths:
             if keys_modified:
                 lengths["keys_modified"] = True
-            prepare_splits(self, attention._spec, q, k, v, inputs, numbers, lengths)
+            prepare_splits(self, spec, q, k, v, inputs, numbers, lengths)
         else:
-            prepare_mask(self, attention._spec, q, k, inputs, numbers, v)
+            prepare_mask(self, spec, q, k, inputs, numbers, v)
 
     def room(self, key: Any, before: Bits | Splits | None, size: int, device: Any) -> Any:
         """Memory of at least `size` bytes for what prepare finds for the calls of `key`, or None: what captured graphs of such calls use, or

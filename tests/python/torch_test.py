@@ -441,6 +441,43 @@ class Shapes(unittest.TestCase):
         f = torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
         torch.testing.assert_close(flags(q, k, v, f=f), flags(q, k[:, :, f], v[:, :, f], f=f[f]))
 
+    def test_inputs_without_a_dtype(self):
+        """They have the type of the tensor that comes, with its gradient, in every method; float32 stays what the spec says."""
+        spec = "return attention { name = 'x', inputs = { bias = { axes = {'h', 'q'}%s, grad = true }, n = { axes = {'b'}, dtype = 'i32' } }, score_mod = function(s, b, h, q)" \
+               " return s + bias[{h, q}] end, mask_mod = function(b, h, q, kv) return kv <= n[b] end }"  # fmt: skip
+        free, said, single = (luattn.attention(spec % dtype) for dtype in ("", ", dtype = 'any'", ", dtype = 'f32'"))
+        self.assertEqual((free.inputs["bias"].dtype, free.text), ("float32", spec % ""))
+        n, batch = torch.tensor([2, 3], dtype=torch.int32), luattn.Batch()
+        for of_q in (torch.float64, torch.float32, torch.bfloat16):
+            for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+                q, k, v = (rand(2, 2, 4, 8, dtype=of_q) for _ in "qkv")
+                bias = rand(2, 4, dtype=dtype)
+                batch.prepare(free, q, k, bias=bias, n=n)
+                calls = [lambda f: (f(q, k, v, bias=bias, n=n, batch=batch),)] * 2 + [lambda f: f(q, k, v, bias=bias, n=n, return_lse=True, scale=-0.5)]  # noqa: B023
+                calls += [lambda f: (torch.compile(lambda bias: f(q, k, v, bias=bias, n=n), fullgraph=True, backend="aot_eager")(bias),)]  # noqa: B023
+                for call in calls[: 4 if of_q == torch.float64 else 3]:
+                    got, want = call(free), call(said)
+                    for a, b in zip(got, want):
+                        self.assertTrue(torch.equal(a, b))
+                    for a, b in zip(grads(lambda: got, (q, bias)), grads(lambda: want, (q, bias))):  # noqa: B023
+                        self.assertEqual(a.dtype, b.dtype)
+                        self.assertTrue(torch.equal(a, b))
+                self.assertIn("in double precision", free.plan(q, k, v, bias=bias, n=n))
+                if dtype != torch.float32:
+                    with self.assertRaisesRegex(luattn.InvalidError, "input 'bias': has dtype .*, expected float32"):
+                        single(q, k, v, bias=bias, n=n)
+        q, k, v = (torch.randn(2, 2, 4, 8, dtype=torch.float64) for _ in "qkv")
+        bias = torch.randn(2, 4, dtype=torch.float64)
+        array = free(*(t.numpy() for t in (q, k, v)), bias=bias.numpy(), n=n.numpy())
+        self.assertTrue(torch.equal(torch.from_numpy(array), free(q, k, v, bias=bias, n=n)))
+        parts = [free(q, k, v, bias=bias, n=n, return_state=True)]
+        torch.testing.assert_close(free.merge(*zip(*parts))[0], parts[0][0])
+        torch.testing.assert_close(free.gradients(q, q, k, v, *parts[0][:2], bias=bias, n=n)[0], said.gradients(q, q, k, v, *parts[0][:2], bias=bias, n=n)[0])
+        with self.assertRaisesRegex(luattn.InvalidError, "input 'bias': has dtype int32, expected float32"):
+            free(q, k, v, bias=bias.int(), n=n)
+        with self.assertRaisesRegex(luattn.InvalidError, "input 'n': has dtype float64, expected int32"):
+            free(q, k, v, bias=bias, n=n.double())
+
     def test_autocast(self):
         gemma2 = example("gemma2")
         qkv, _ = problem(gemma2, d=8, dtype=torch.float32)

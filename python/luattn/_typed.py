@@ -1,0 +1,41 @@
+"""Inputs without a `dtype`: in Python they have the type of the tensor that comes. C, and packs, take them as float32, so a spec stays what it is until a call
+has another type of real numbers for one of them."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ._import_hook import when_imported
+from ._spec import Spec, spec_of
+
+# In one line, so that those of the spec stay what they are. What else is wrong with a table the library says.
+_WRAP = (
+    'local attention = (function(make) return function(t) if type(t) == "table" and type(t.inputs) == "table" then for _, x in pairs(t.inputs) do if '
+    'type(x) == "table" and x.dtype == nil then x.dtype = "any" end end end return make(t) end end)(attention); '
+)
+_OTHERS = set[Any]()  # types of real numbers besides float32
+
+when_imported("torch", lambda: _OTHERS.update(getattr(sys.modules["torch"], name) for name in ("float64", "float16", "bfloat16")))
+when_imported("numpy", lambda: _OTHERS.update(map(sys.modules["numpy"].dtype, ("float64", "float16"))))
+when_imported("ml_dtypes", lambda: _OTHERS.add(sys.modules["numpy"].dtype(sys.modules["ml_dtypes"].bfloat16)))
+
+
+def undeclared(spec: Spec) -> tuple[int, ...]:
+    """Numbers of the inputs that may lack a dtype."""
+    return tuple(i for i, info in enumerate(spec.inputs) if info.dtype == "float32")
+
+
+def typed(text: str, place: str) -> Spec:
+    """The spec of this text, with "any" as the type of inputs that lack one."""
+    return spec_of(_WRAP + text, place)
+
+
+typed._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does, after seconds of imports
+
+
+def for_types(spec: Spec, places: Sequence[int], inputs: Sequence[Any]) -> Spec:
+    """The spec that takes these inputs, of which those at `places` may lack a dtype."""
+    for i in places:
+        if inputs[i] is not None and inputs[i].dtype in _OTHERS:
+            return typed(spec.text, spec.place)
+    return spec
