@@ -47,7 +47,11 @@ SCORES = (
     ("x = (learned[q_idx] * score).sum()", "300 parameters with a gradient"), ("return score, y", "returns a tuple"), ("return None", "returns a NoneType"),
     ("x = score.half()", "half rounds to float16"), ("x = score.to(torch.bfloat16) * 3", "to rounds to bfloat16"), ("x = row[q_idx].type(torch.float16)", "type rounds to float16"),
     ("x = score + score.view(torch.int32)", "view reads the bits of float32 as int32"), ("x = q_idx.view(torch.float32)", "view reads the bits of int32 as float32"),
-    ("x = score.to('cuda')", "to moves a value of the mod to cuda"), ("x = score.to('meta')", "to moves a value of the mod to meta"),
+    ("x = torch.sum(score, dtype=torch.float16)", "sum rounds to float16"), ("x = torch.ops.aten._to_copy(score, dtype=torch.bfloat16)", "rounds to bfloat16"),
+    ("x = torch.tensor(score, dtype=torch.float16)", "tensor rounds to float16"), ("x = score.type_as(row.half())", "type_as rounds to float16"),
+    ("x = torch.zeros((), dtype=torch.float16).add_(score)", "add_ rounds to float16"), ("x = torch.full_like(score, 0.1, dtype=torch.float16) * score", "full_like rounds"),
+    ("x = torch.where(score)", "where of these arguments gives a tuple"), ("x = score.data_ptr()", "data_ptr asks where"), ("x = score.storage()", "storage asks where"),
+    ("x = q_idx ** -1", "an integer to a negative power"), ("x = score.to('cuda')", "to moves a value of the mod to cuda"), ("x = score.to('meta')", "to moves a value of the mod to meta"),
 )  # fmt: skip
 MASKS = (
     ("x = q_idx if q_idx > kv_idx else kv_idx", "a decision of Python"), ("x = q_idx * 2000000000", "mul of int32 may reach"), ("x = kv_idx % 0", "divided by zero"),

@@ -132,6 +132,8 @@ class Elements(Bends):
             return self.number(a[0])
         if name == "gelu" and options.get("approximate", "none") == "none":
             return f"gelu({self.number(a[0])})"
+        if name == "pow" and kind(node) == "int" and isinstance(a[1], (int, float)) and a[1] < 0:
+            raise ValueError("an integer to a negative power, which PyTorch does not compute: make it a float, as x.float()")
         if name == "pow" and a[1] == 2:
             name, a = "square", a[:1]
         if kind(a[0]) != "real" and (name.startswith("is") or name == "signbit"):

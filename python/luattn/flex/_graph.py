@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .._spec import Spec, spec_of
 from ..errors import Error
 from . import _blame
-from ._casts import CASTS, check_cast
+from ._casts import check_cast
 from ._hook import Captured
 from ._programs import _lock
 from ._trace import Lines, Mod, stop_gradient
@@ -164,8 +164,8 @@ def _replay(graph: fx.GraphModule, captured: tuple[Any, ...], dtype: torch.dtype
             place = re.findall(r'File "(.+)", line (\d+)', n.stack_trace or "")
             Lines.given = ":".join(place[-1]) if place else None
             found = super().run_node(n)
-            if n.op == "call_method" and n.target in CASTS:
-                check_cast(str(n.target), self.env[n.args[0]], found, dtype, device)  # type: ignore[index]
+            if n.op in ("call_method", "call_function"):
+                check_cast(n.target, *self.fetch_args_kwargs_from_env(n), found, dtype, device)
             stops = n.target == "detach" or not torch.is_grad_enabled() or "_get_data_attr" in str(n.target)
             return stop_gradient(found) if stops and isinstance(found, Tensor) and found.is_floating_point() else found
 

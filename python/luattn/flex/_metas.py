@@ -10,9 +10,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ._casts import CASTS, check_cast
+from ._casts import check_cast
 from ._signs import Entry, Kept, Sign
 from ._trace import DETACHING, Lines, clamp_between, indexed, place_of, quietly, stop_gradient
+from ._values import role_of, title
 
 if TYPE_CHECKING:
     from ._recording import Recording
@@ -197,8 +198,8 @@ class Replay:
             Lines.given = line
             given_args, given_named = _decoded(args, named, stand_in)
             results.append(call(func, given_args, given_named, _is_by_numbers(args, named)))
-            name = getattr(func, "__name__", "")
-            if name in CASTS:
-                check_cast(name, given_args[0], results[-1], self.dtype, recording.device)
+            if role_of(func).is_single and not isinstance(results[-1], Tensor):
+                raise TypeError(f"{title(func)} of these arguments gives a {type(results[-1]).__name__}, expected a tensor")
+            check_cast(func, given_args, given_named, results[-1], self.dtype, recording.device)
         found = decode(recording.result, stand_in)
         return found if isinstance(found, Tensor) else torch.full((), found, device=given[0].device)

@@ -18,7 +18,7 @@ from ..errors import Error
 from ._metas import Meta, Several, meta_of
 from ._signs import FLOATS, INTS, TENSORS, VALUES, Entry, Kept, Sign, lifts, plain
 from ._trace import CALLERS, DETACHING, Mod, NotTranslatable, ReturnLine, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
-from ._values import Lazy, Value, check_index, has_value, is_late, real, role_of, title, writes
+from ._values import MEMORY, Lazy, Value, check_index, has_value, is_late, real, role_of, title, writes
 
 _make: Any = Tensor._make_subclass
 _BASE = torch.empty(())
@@ -197,6 +197,8 @@ class Recording:
             if role.writes or named.get("out") is not None:
                 self.check_unread(func, real(_target(args, named)))
             return func(*[real(x) for x in args], **{k: real(x) for k, x in named.items()})
+        if func in MEMORY:
+            raise self.refusal(f"{title(func)} asks where a value of the mod lies, which has no memory: compute with the value itself")
         if role.decides:
             raise self.refusal(
                 "a decision of Python on a value of the mod (if, and, or, not, int()): write torch.where, &, | or ~"

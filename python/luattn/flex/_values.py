@@ -167,6 +167,8 @@ SINGLE = _named(
 DECISIONS = _named(
     "__bool__ __int__ __float__ __complex__ __index__ __contains__ __array__ item tolist numpy is_nonzero equal allclose nonzero"
 )
+# Which ask for its memory.
+MEMORY = _named("data_ptr storage untyped_storage _typed_storage")
 _FACTORIES = _named("arange tensor scalar_tensor zeros ones full")
 _IN_PLACE = _named(_WRITING)
 _MOST = 512  # elements of what a mod makes itself and kernels compute; more of them are a captured tensor
@@ -197,7 +199,7 @@ class Role(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def role_of(func: Any) -> Role:
     return Role(
-        func in DECISIONS, writes(func), func in LIFTING, func in DIVISIONS, func in SINGLE,
+        func in DECISIONS or func in MEMORY, writes(func), func in LIFTING, func in DIVISIONS, func in SINGLE,
         func is Tensor.__getitem__ or func in _FACTORIES,
     )  # fmt: skip
 
