@@ -79,8 +79,8 @@ class Batch:
     """Evaluates masks from data (flags, tables and lists of blocks, groups) once for all layers of a step.
 
     batch = luattn.Batch()
-    batch.prepare(attention, q, k, table=table)  # each step, or when table changes
-    o = attention(q, k, v, table=table, batch=batch)  # in every layer, and backward
+    batch.prepare(attention, q, k, kept=kept)  # each step, or when what the mask reads changes
+    o = attention(q, k, v, kept=kept, batch=batch)  # in every layer, and backward
 
     Or, for few queries over caches whose entries differ much in length, shares their keys evenly among blocks:
 

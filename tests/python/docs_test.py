@@ -3,7 +3,9 @@ installed."""
 
 import ast
 import json
+import os
 import re
+import textwrap
 import unittest
 
 from with_torch import ROOT, torch  # exits without torch, so first
@@ -39,11 +41,21 @@ class Documents(unittest.TestCase):
         lua = luattn.attention(re.search(r"```lua\n(.*?)```", readme, re.S)[1])
         torch.testing.assert_close(lua(q, k, v, bias=bias), o)
 
-    def test_tables_of_calls(self):
-        for name in ("from_sdpa", "from_flash_attn"):
-            names = {}
-            for block in re.findall(r"```python\n(.*?)```", read(f"docs/{name}.md"), re.S):
-                exec(block, names)
+    def test_python(self):
+        """All blocks of the documents of the package, one after another, but that of a model's weights. Each has what it reads."""
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(ROOT)  # from where documents name files
+        ran = 0
+        for name in sorted(os.listdir(f"{ROOT}/docs")):
+            names, text = {}, read(f"docs/{name}") if name.endswith(".md") else ""
+            for match in re.finditer(r"^( *)```python\n(.*?)^ *```", text, re.S | re.M):
+                block, line = textwrap.dedent(match[2]).replace('device="cuda"', 'device="cpu"'), text[: match.start()].count("\n") + 1
+                if "from_pretrained" in block:
+                    continue
+                with self.subTest(name, line=line):
+                    exec(compile("\n" * line + block, name, "exec"), names)
+                    ran += 1
+        self.assertGreater(ran, 12)
 
     def test_notebook(self):
         notebook = json.loads(read("examples/python/tour.ipynb"))
