@@ -20,7 +20,7 @@ from . import _capi as capi
 from . import _tensors as tensors
 from . import _allocate, _fit, _out, _scale, _signature
 from ._arguments import take
-from ._call import ARRAYS, Frame, numbers_of
+from ._call import ARRAYS, CHOICES, Frame, numbers_of
 from ._import_hook import when_imported
 from ._signature import is_plain as is_plain
 from ._signature import named_of
@@ -41,8 +41,9 @@ _SPEC = (
     "SymInt[] whole=[], Tensor? q_offset=None, Tensor? kv_offset=None, " + _BATCH + ", {}bool deterministic=False"
 )
 _lib = torch.library.Library("luattn", "DEF")
-# keys_modified: k and v have been through the spec's key_mod and value_mod; forward alone.
-_lib.define(f"forward({_SPEC.format('', '', 'bool exact_rows=False, int num_splits=0, bool keys_modified=False, int decode=0, ')}) -> (Tensor o, Tensor lse, Tensor saved)")
+# keys_modified, of CHOICES: k and v have been through the spec's key_mod and value_mod; forward alone.
+_OF_FORWARD = "bool exact_rows=False, int num_splits=0, " + "".join(f"bool {name}=False, " for name in CHOICES) + "int decode=0, "
+_lib.define(f"forward({_SPEC.format('', '', _OF_FORWARD)}) -> (Tensor o, Tensor lse, Tensor saved)")
 _lib.define(
     f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', '')}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"

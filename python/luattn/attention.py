@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _capi as capi
 from ._arguments import AllArguments, Arguments, is_dense, take, what
-from ._call import DECODE, IN_NO_BATCH, LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, padding_line, pads, refuse_later, take_frame
+from ._call import CHOICES, DECODE, IN_NO_BATCH, LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, padding_line, pads, refuse_later, take_frame
 from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
 from ._options import seed_of, whole_of
@@ -22,12 +22,13 @@ from ._scale import is_plain
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", "decode", "out", *LATER)
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", *CHOICES, "decode", "out", *LATER)
 _NOTHING: dict[str, Any] = {}
+_FLAGS = dict.fromkeys(CHOICES, "flag")
 _TENSORS = {"q": "tensor", "k": "tensor", "v": "tensor"}
 _ARRAYS = {name: "integer?" if name.startswith("max_") else "tensor?" for name in _PACKED}
 _OFFSETS = {name: "offset?" if name.endswith("offset") and name != "head_offset" else "integer?" for name in WHOLE}
-_OF_CALL = Arguments(**_TENSORS, scale="scale?", return_lse="flag", return_state="flag", layout="layout", keys_modified="flag")
+_OF_CALL = Arguments(**_TENSORS, scale="scale?", return_lse="flag", return_state="flag", layout="layout", **_FLAGS)
 _OF_PART = Arguments(q="tensor", **_OFFSETS, **_ARRAYS)
 _OF_APPEND = Arguments(
     k="data", v="data", new_k="data", new_v="data", seqused_k="data", block_table="data?", cu_seqlens_q="data?", max_seqlen_k="integer?",
@@ -46,8 +47,8 @@ _OF_MASK = Arguments(
     **{name: kind for name, kind in _OFFSETS.items() if name not in ("q_len", "kv_len")}, **_ARRAYS,
 )  # fmt: skip
 # Arguments of calls that a plan reads or that say nothing of it, and those that say nothing of a mask.
-_NOT_OF_PLANS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", "keys_modified": "flag", "seed": "seed?", "out": "any"}
-_NOT_OF_MASKS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", "layout": "layout", "keys_modified": "flag", "decode": "any", "out": "any"}
+_NOT_OF_PLANS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", **_FLAGS, "seed": "seed?", "out": "any"}
+_NOT_OF_MASKS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", "layout": "layout", **_FLAGS, "decode": "any", "out": "any"}
 
 
 def attention(spec: str | os.PathLike[str]) -> "Attention":
@@ -467,8 +468,7 @@ class Attention:
         if batch is not None:
             options["batch"] = batch.token
         rest = {name: take(f"{self.name}: plan", name, kind, given.pop(name, None)) for name, kind in _NOT_OF_PLANS.items() if name in given}
-        if rest.get("keys_modified"):
-            options["keys_modified"] = True
+        options |= {name: True for name in CHOICES if rest.get(name)}
         inputs, scalars, later = self._sort(given, q, some=True, reads=False)
         spec = self._for(inputs).parts() if rest.get("return_state") else self._for(inputs)
         refuse_later(f"{self.name}: plan", later)
