@@ -1,7 +1,7 @@
 # check_kernels.cmake: checks that code of a kernel family does not use block indices or the sizes of a call,
 # and does not construct a Site. Headers of work/ provide all three (templates/README.md). Nor does it compute which row and
-# column an accumulator register is: score/fragment.cuh says it. cmake -DROOT=<tree>
-# -P tests/check_kernels.cmake
+# column an accumulator register is: score/fragment.cuh says it. A file that names a length, or compares a position with
+# the end of positions, asserts that they lie along a line. cmake -DROOT=<tree> -P tests/check_kernels.cmake
 cmake_policy(VERSION 3.22)
 set(not_here "blockIdx|gridDim|[.](shape|schedule|order)[.]|[^A-Za-z_]Site( [a-z_]+)?[({]")
 # Of a lane: its row and column in a fragment.
@@ -26,6 +26,32 @@ foreach(folder IN LISTS folders)
         string(APPEND problems "${file}: ask a Fragment (score/fragment.cuh) for rows and columns instead: ${code}\n")
       endif()
     endforeach()
+  endforeach()
+endforeach()
+# In around/ q_end and kv_end are where rows of arrays end. Those of work/ that say where positions end, and bits of
+# tiles, whose maker (around/before/tile_bits.cuh) asserts, are left out.
+set(length "(^|[^A-Za-z_])(s|[a-z_]*site|of_tile)(\\.|->)(q_len|kv_len)")
+set(end "(q|kv)_end\\([a-z.]*\\)")
+set(compares "[<>]=? [A-Za-z_.:]*${end}|${end} [<>]=? |(min|max)_of\\([^;]*${end}")
+set(asserts "static_assert\\(.*is_line")
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/templates/*.cuh)
+list(FILTER files EXCLUDE REGEX "^templates/((arch|ops|contract|example)/|work/(positions|sequence|dense_arrays|tile_bits)[.]cuh)")
+foreach(file IN LISTS files)
+  file(STRINGS ${ROOT}/${file} asserted REGEX "${asserts}")
+  if(asserted)
+    continue()
+  endif()
+  set(forbidden "${length}|${compares}")
+  if(file MATCHES "^templates/around/")
+    set(forbidden "${length}")
+  endif()
+  file(STRINGS ${ROOT}/${file} lines REGEX "${forbidden}")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "//.*" "" code "${line}")
+    if(code MATCHES "${forbidden}")
+      string(STRIP "${code}" code)
+      string(APPEND problems "${file}: ask the Sequence which positions exist (has_query, has_key), or assert is_line: ${code}\n")
+    endif()
   endforeach()
 endforeach()
 if(problems)

@@ -23,6 +23,17 @@ file(WRITE ${bad_tree}/kernels/templates/sm80/bad.cuh "  const int len = p.shape
 file(WRITE ${bad_tree}/kernels/templates/simt/bad.cuh "  const Site site{b, int(blockIdx.y), 1, 1};\n")
 add_test(NAME check_kernels_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/kernels -P ${CMAKE_CURRENT_LIST_DIR}/check_kernels.cmake)
 set_tests_properties(check_kernels_refuses PROPERTIES PASS_REGULAR_EXPRESSION "simt/bad.cuh: ask work/.*sm80/bad.cuh: ask work/")
+# Positions compared with a length, or with their end, where nothing asserts that they lie along a line.
+set(lines_tree ${bad_tree}/lines/templates)
+set(compares "  if (site.kv_end(p) <= at) return;\n")
+file(WRITE ${lines_tree}/decode/bad.cuh "  if (kv < site.kv_len) put(kv);\n")
+file(WRITE ${lines_tree}/score/bad.cuh "  const int last = min_of(q0 + rows, site.q_end(p)) - 1;\n")
+file(WRITE ${lines_tree}/sink/bad.cuh "${compares}")
+file(WRITE ${lines_tree}/sink/good.cuh "  static_assert(Sequence::is_line, \"rows end where positions do\");\n${compares}")
+file(WRITE ${lines_tree}/work/bad.cuh "  const bool there = row < site.q_end(p);\n")
+add_test(NAME check_kernels_refuses_lines COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/lines -P ${CMAKE_CURRENT_LIST_DIR}/check_kernels.cmake)
+set_tests_properties(check_kernels_refuses_lines PROPERTIES FAIL_REGULAR_EXPRESSION "good.cuh"
+  PASS_REGULAR_EXPRESSION "decode/bad.cuh: ask the Sequence.*score/bad.cuh: ask the.*sink/bad.cuh: ask the.*work/bad.cuh: ask the")
 
 # Calls between all objects of the tree. A circle of three.
 set(objects "")

@@ -39,6 +39,7 @@ struct RowDraws<Config, Rows, false> {};
 
 template <class Spec, class Config>
 struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Config::tile_m) / 8> {
+  static_assert(SequenceOf<Config>::is_line, "keys exist up to kv_len");
   static_assert(ForwardSpec<Spec> && ValidMerge<Spec> && Spec::has_merge && !finds_places<Spec>());
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;

@@ -22,17 +22,19 @@ LUATTN_FN bool lies_in_quads(const GradRow<float> &line, int keys) {
 // Returns whether no other score adds to the gradients of a tile of `rows` queries from q0 on. They are then
 // stored instead of added, which is twice as fast. A tile that ends past the queries does not qualify,
 // because it also adds zeros to the last query's gradients.
-template <class Spec>
-LUATTN_FN bool may_store(const LuattnParams &p, const Site &site, int q0, int rows) {
+template <class Spec, class Sequence>
+LUATTN_FN bool may_store(const LuattnParams &p, const Sequence &site, int q0, int rows) {
+  static_assert(Sequence::is_line, "a tile's queries all exist if the last one does");
   return (p.inputs.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= site.q_len;
 }
 
 // Adds a warp's dS (16 keys from kv0 on by TileM queries).
-template <class Spec, class Config, class Fragment, int TileM>
+template <class Spec, class Config, class Sequence, class Fragment, int TileM>
 struct PairSums {
   static_assert(same_type<Fragment, MmaFragment>::value, "lanes exchange octets");
+  static_assert(Sequence::is_line, "queries and keys exist up to q_len and kv_len");
   const LuattnParams &p;
-  const Site &site;
+  const Sequence &site;
   const typename Spec::Head &head;
   const int q0, kv0, lane;
 

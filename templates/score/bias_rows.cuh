@@ -9,9 +9,10 @@
 
 // Prefetches to the L2 cache what BiasRowTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0
 // + Keys - 1, if rows are dense. Called by a warp of the producer, ahead of the consumers.
-template <class Spec, int Rows, int Keys>
-LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q0,
+template <class Spec, int Rows, int Keys, class Sequence>
+LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head, int q0,
                                   int kv0, int lane) {
+  static_assert(Sequence::is_line, "a query that does not exist is replaced by the last one");
   constexpr int size = int(sizeof(typename Spec::BiasElem));
   if constexpr (Spec::has_bias_row) {
 #pragma unroll 1
@@ -39,8 +40,10 @@ struct BiasRowTerms {
 
   // Loads the part that begins at the thread's column `first`, if one begins there: of queries from q0 on, and of its
   // two keys from kv0 on. A query that does not exist gives 0.
-  __device__ __forceinline__ void load(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q0,
-                                       int kv0, int lane, int first) {
+  template <class Sequence>
+  __device__ __forceinline__ void load(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head,
+                                       int q0, int kv0, int lane, int first) {
+    static_assert(Sequence::is_line, "the queries from q0 on exist up to q_len");
     if constexpr (any) load_there(p, site, head, q0, kv0, lane, first);
   }
   __device__ __forceinline__ void load_there(const LuattnParams &p, const Site &site, const typename Spec::Head &head,

@@ -23,8 +23,9 @@ LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
 }
 // For a thread's two keys, the first of which is kv, sets the bits of the thread's queries in the tile from q0 on that keep
 // them. For a key, these queries are one or two intervals, or a part of each period of those.
-template <class Spec, class Fragment, int TileM, int Cols>
-LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0, KeepBits<Cols> (&keep)[2]) {
+template <class Spec, class Fragment, int TileM, class Sequence, int Cols>
+LUATTN_FN void find_kept_queries(const LuattnParams &p, const Sequence &s, int kv, int q0, KeepBits<Cols> (&keep)[2]) {
+  static_assert(Sequence::is_line, "keys exist up to kv_len");
   static_assert(Cols <= 32);
   constexpr int period = Spec::column_period;
   const int first = q0 + Fragment::column(int(threadIdx.x));

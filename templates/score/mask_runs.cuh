@@ -65,6 +65,7 @@ __device__ __forceinline__ bool for_runs_of_queries(int lane, int end, const Row
 // column j in that half. False: there are too many. `of`: the thread's place, as for ask_queries, and keeps(row, half, ..).
 template <class Spec, class Fragment, int Size, class Bits, class Consumer>
 __device__ __forceinline__ bool ask_query_runs(const Consumer &of, int q0, Bits (&keep)[2]) {
+  static_assert(decltype(of.site)::is_line, "runs of queries end where positions do");
   const auto row = [&](int i) { return of.row_at(i); };
   return for_runs_of_queries<Spec, Fragment, Size>(of.lane, of.site.q_end(of.p) - q0, row, [&](int first, u32 bits) {
     const typename Spec::Row of_run = of.row_at(first);
@@ -95,6 +96,7 @@ __device__ __forceinline__ u32 columns_that(int lane, const Asks &asks) {
 // thread's place and its keys: p, site, head, lane, kv0, col, kv_of(half), row_at(i).
 template <class Spec, class Fragment, int Size, class Bits, class Consumer>
 __device__ __forceinline__ bool ask_queries(const Consumer &of, int q0, Bits (&keep)[2]) {
+  static_assert(decltype(of.site)::is_line, "queries and keys exist up to where positions end");
   const auto of_all = Spec::col(of.p, of.site, of.head, min_of(of.kv0, of.site.kv_end(of.p) - 1));
   const bool same = Spec::same_column(of_all, of.col[0]) && Spec::same_column(of_all, of.col[1]);
   if (!__all_sync(0xffffffffu, same)) return false;

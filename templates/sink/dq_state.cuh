@@ -25,6 +25,7 @@ enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
 // memory may leave few of many kv tiles, which its bits tell. Called by a whole warp.
 template <class Spec, class Config>
 LUATTN_FN bool pays_to_store_first(const LuattnParams &p, const Site &site, int q0) {
+  static_assert(SequenceOf<Config>::is_line, "a q tile ends where positions do");
   const int q1 = min_of(q0 + Config::tile_m, site.q_len) - 1;
   if constexpr (Spec::has_tile_bits) {
     const CellBits<false> bits(p, site);

@@ -14,6 +14,7 @@
 
 template <class Spec, class Config, class Shared>
 struct BackwardProducer {
+  static_assert(SequenceOf<Config>::is_line, "numbers of rows are copied up to where queries end");
   using Need = Needs<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
 

@@ -14,6 +14,7 @@
 
 template <class Spec, class Config, class Shared>
 struct ForwardProducer {
+  static_assert(SequenceOf<Config>::is_line, "q tiles end at q_len");
   static constexpr int tile_n = Config::tile_n;
   using Sequence = SequenceOf<Config>;
   using Loads = PageLoads<Spec, Config, Shared>;

@@ -11,6 +11,7 @@
 
 template <class Spec, class Config, class Shared>
 struct PageLoads {
+  static_assert(SequenceOf<Config>::is_line, "the last tile ends at kv_len");
   static constexpr int tile_n = Config::tile_n;
   using Sequence = SequenceOf<Config>;
   const LuattnParams &p;

@@ -38,8 +38,10 @@ struct WarpKvTiles {
   // come.
   u32 kept, whole, lanes;
 
-  __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile)
+  template <class Sequence>
+  __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Sequence &s, int q_tile)
       : bitmap(p, s, q_tile, ceil_div(s.q_len, TileM), ceil_div(s.kv_len, TileN)) {
+    static_assert(Sequence::is_line, "tiles are cut from positions 0 to q_len and kv_len");
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
     todo = bitmap_hull(bitmap, tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN));

@@ -34,8 +34,10 @@ struct WarpQTiles {
         by_range(0),
         todo{0, 0},
         halves(0) {}
-  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share)
+  template <class Sequence>
+  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Sequence &s, int kv_tile, QShare share)
       : bitmap(p, s, kv_tile, ceil_div(s.kv_len, TileN), ceil_div(s.q_len, TileM)) {
+    static_assert(Sequence::is_line, "tiles are cut from positions 0 to q_len and kv_len");
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;

@@ -16,6 +16,7 @@ struct RowPlace {
 // side by side in the grid, so that they run at the same time.
 template <class Sequence, int TileM>
 struct DecodeBlock {
+  static_assert(Sequence::is_line, "a tile's rows are the next queries of a line");
   enum : bool { may_be_listed = Sequence::packed || Sequence::paged };
   int first_row, split, splits, h_kv, b;
   u32 first_part;  // listed: the place of the tile's first split
@@ -66,6 +67,7 @@ struct KeyTile {
 // converged.
 template <class Spec, class Sequence, int TileM, int Keys, int Warps>
 struct DecodeWalk {
+  static_assert(Sequence::is_line, "tiles of keys are cut from positions 0 to kv_len");
   Sequence site;  // of the head for which the lane asks
   int second;     // the other head, of more than 32 rows
   int q0, q1, at, end;

@@ -113,8 +113,9 @@ LUATTN_FN u32 turn_in_order(const LuattnParams &p, const Site &s, int q_tile, in
 }
 
 // Returns the semaphore value that kv_tile waits for in q_tile. Called by a whole warp.
-template <class Spec, int TileM, int TileN>
-LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int kv_tile) {
+template <class Spec, int TileM, int TileN, class Sequence>
+LUATTN_FN u32 turn_before(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
+  static_assert(Sequence::is_line, "turns are found by the walks' tiles, which are of positions along lines");
   static_assert(walks_stats<Spec, TileM, TileN>);
   const int q0 = q_tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1, count = ceil_div(s.kv_len, TileN);
   if constexpr (Spec::has_tile_bits)

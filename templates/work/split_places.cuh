@@ -12,6 +12,7 @@
 
 template <class Sequence, int TileM>
 struct SplitPlaces {
+  static_assert(Sequence::is_line, "blocks share as many positions as the lengths say");
   static constexpr u32 all_lanes = 0xffffffffu;
   static constexpr int unit = 16;  // keys that are counted as one
 

@@ -90,7 +90,9 @@ struct KvTiles {
   Range todo;
 
   // Requires q_tile * TileM < q_len.
-  __device__ __forceinline__ KvTiles(const LuattnParams &p, const Site &s, int q_tile) {
+  template <class Sequence>
+  __device__ __forceinline__ KvTiles(const LuattnParams &p, const Sequence &s, int q_tile) {
+    static_assert(Sequence::is_line, "tiles are cut from positions 0 to q_len and kv_len");
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
     todo = tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN);
@@ -143,7 +145,9 @@ struct QTiles {
   Range todo;
 
   // Requires kv_tile * TileN < kv_len.
-  __device__ __forceinline__ QTiles(const LuattnParams &p, const Site &s, int kv_tile) {
+  template <class Sequence>
+  __device__ __forceinline__ QTiles(const LuattnParams &p, const Sequence &s, int kv_tile) {
+    static_assert(Sequence::is_line, "tiles are cut from positions 0 to q_len and kv_len");
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;

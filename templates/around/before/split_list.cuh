@@ -37,6 +37,7 @@ struct EntrySplits {
 
 template <class Config>
 struct SplitListWriter {
+  static_assert(SequenceOf<Config>::is_line, "splits share as many positions as the lengths say");
   enum : int {
     threads = split_list_threads,
     levels = split_list_levels,

@@ -45,6 +45,7 @@ LUATTN_FN void add_up(u32 (&x)[N]) {
 
 template <class Config>
 LUATTN_FN void write_tile_table(const LuattnParams &p) {
+  static_assert(SequenceOf<Config>::is_line, "an entry has as many tiles as its lengths say");
   const int batch = SequenceOf<Config>::batch(p), sequence = int(blockIdx.x), thread = int(threadIdx.x);
   const auto lengths_of = [&](int i) -> SequenceLengths {
     if (i >= batch) return {-1, -1};  // all come before it

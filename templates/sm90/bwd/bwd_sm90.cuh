@@ -48,6 +48,7 @@
 // products; the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
+  static_assert(SequenceOf<Config>::is_line, "tiles of queries and keys end where positions do");
   using Shared = SharedBwdSm90<Spec, Config>;
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;

@@ -132,6 +132,7 @@ struct KeptSequence<Sequence, true> {
 
 template <class Spec, class Config>
 struct DqStorerSm90 {
+  static_assert(SequenceOf<Config>::is_line, "groups of rows exist up to where queries end");
   using Shared = SharedBwdSm90<Spec, Config>;
   using Sequence = SequenceOf<Config>;
 

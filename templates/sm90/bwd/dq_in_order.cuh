@@ -15,6 +15,7 @@
 
 template <class Spec, class Config>
 struct DqWriterSm90 {
+  static_assert(SequenceOf<Config>::is_line, "groups of rows exist up to where queries end");
   using Shared = SharedBwdSm90<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
 

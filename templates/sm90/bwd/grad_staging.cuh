@@ -28,6 +28,7 @@ struct StoreMessage {
 
 template <class Spec, class Config>
 struct WarpPart {
+  static_assert(SequenceOf<Config>::is_line, "groups of rows exist up to where positions end");
   using Shared = SharedBwdSm90<Spec, Config>;
   using Elem = typename Config::Elem;
   using Sequence = SequenceOf<Config>;

@@ -21,6 +21,7 @@
 // grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
+  static_assert(SequenceOf<Config>::is_line, "columns are summed up to where keys end");
   using Need = Needs<Spec, Config>;
   using Fragment = MmaFragment;
   using Elem = typename Config::Elem;
@@ -90,7 +91,8 @@ struct ParameterSums {
   // Adds the gradients of a pair bias. If they are not adjacent in memory, adds each one by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     if constexpr (Spec::pair_grads_pitched) {
-      const PairSums<Spec, Config, Fragment, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
+      const PairSums<Spec, Config, SequenceOf<Config>, Fragment, tile_m> pairs{at.p, at.site, at.head,
+                                                                               q0,   at.kv0,  at.lane};
       if (pairs.add_quads(ds)) return;
       if constexpr (!Config::deterministic)
         if (pairs.add_singles(ds)) return;
@@ -245,6 +247,7 @@ struct ParameterSums {
 // together with dQ's product, and one tile late if dQ is.
 template <class Spec, class Config>
 struct RowSums {
+  static_assert(SequenceOf<Config>::is_line, "rows are summed up to where queries end");
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
   static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_ROW) != 0;

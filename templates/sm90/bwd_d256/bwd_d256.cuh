@@ -38,6 +38,7 @@
 // Accumulates dV (Value) or dK of the block's 64 positions.
 template <class Spec, class Config, bool Value>
 struct SumsD256 {
+  static_assert(SequenceOf<Config>::is_line, "rows of dk and dv exist up to where keys end");
   using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;

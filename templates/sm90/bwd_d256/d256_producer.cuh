@@ -15,6 +15,7 @@
 
 template <class Spec, class Config>
 struct ProducerD256 {
+  static_assert(SequenceOf<Config>::is_line, "numbers of rows are copied up to where queries end");
   using Shared = SharedD256<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
 

@@ -19,6 +19,7 @@ struct DqPlace {
 
 template <class Spec, class Config>
 struct ScoresD256 {
+  static_assert(SequenceOf<Config>::is_line, "tiles of queries and keys end where positions do");
   using Shared = SharedD256<Spec, Config>;
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;

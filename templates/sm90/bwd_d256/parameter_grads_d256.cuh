@@ -19,6 +19,7 @@
 
 template <class Spec, class Config>
 struct ParametersD256 {
+  static_assert(SequenceOf<Config>::is_line, "rows and columns are summed up to where positions end");
   using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;

@@ -47,6 +47,7 @@ struct ColumnLoader {
 //   BY_ELEMENTS  all other cases
 template <class Spec, class Config, int Groups>
 struct BiasRowLoader {
+  static_assert(SequenceOf<Config>::is_line, "copies of bias rows end at kv_len");
   using Head = typename Spec::Head;
   using Layout = BiasRowLayout<Spec, Config>;
   static constexpr int tile_n = Config::tile_n, size = Layout::size, pitch = Layout::pitch, bias_loaders = 3;

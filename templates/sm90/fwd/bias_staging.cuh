@@ -15,6 +15,7 @@
 #include "sm90/fwd/bias_copies.cuh"
 #include "sm90/pipeline.cuh"
 #include "tma/mbarrier.cuh"
+#include "work/sequence.cuh"
 
 template <class Col, class Fragment>
 struct StagedColumns {
@@ -48,6 +49,7 @@ __device__ __forceinline__ void copy_bias_row(const typename Layout::Row &x, u32
 // first word, and consumers shift it.
 template <class Spec, class Config>
 struct BiasRowLayout {
+  static_assert(SequenceOf<Config>::is_line, "a query that does not exist is replaced by the last one");
   using Stored = typename Spec::BiasElem;
   using Row = InputRow<Stored>;
   static constexpr int size = int(sizeof(Stored)), pitch = Config::tile_n * size + 16;

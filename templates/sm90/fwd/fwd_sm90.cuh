@@ -52,6 +52,7 @@
 // the loop over tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerSm90 {
+  static_assert(SequenceOf<Config>::is_line, "tiles of queries and keys end at q_len and kv_len");
   using Shared = SharedSm90<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
@@ -251,7 +252,8 @@ struct ConsumerSm90 {
 
   // ---- softmax step ----
 
-  using Mask = MaskSm90<Spec, Online, Fragment, tile_n, SequenceOf<Config>::paged && Shared::groups == 2>;
+  using Mask =
+      MaskSm90<Spec, SequenceOf<Config>, Online, Fragment, tile_n, SequenceOf<Config>::paged && Shared::groups == 2>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
   // Turns scores into P by a step of the online function, stores the factors for O in `scale`, and releases
   // K, V and Q. Returns whether P is good, that is, in range.

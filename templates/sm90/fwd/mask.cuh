@@ -19,8 +19,9 @@
 // OwnLength: an entry's length comes from memory. Without a mask it would be all that comparisons need, the same number
 // in the whole warp, and ptxas would keep it, the tile's message and parities in uniform registers, whose moves
 // lengthen the loop of two consumers. A row's number beside it prevents that.
-template <class Spec, class Online, class Fragment, int TileN, bool OwnLength>
+template <class Spec, class Sequence, class Online, class Fragment, int TileN, bool OwnLength>
 struct MaskSm90 {
+  static_assert(Sequence::is_line, "intervals of keys and the last tile end at kv_len");
   static constexpr int rows = Fragment::rows(16), cols = Fragment::columns(TileN), tile_n = TileN,
                        words = (cols + 31) / 32, of_word = columns_of_word<Fragment>;
   using Keep = KeepBits<cols>;

@@ -101,6 +101,7 @@ static long long max(long long a, long long b) { return a > b ? a : b; }
 #include "score/merge_rows.cuh"
 #include "score/online_rows.cuh"
 #include "spec.cuh"
+#include "work/positions.cuh"
 #include "work/tile_walk.cuh"
 
 static_assert(ValidSpec<Spec>);
@@ -141,7 +142,7 @@ struct Hosted {
   const LuattnParams &p;
 
   double mod(int which, int b, int h, int i, int d) const {
-    const Site s{b, h, p.shape.q_len, p.shape.kv_len};
+    const LineSite s{b, h, p.shape.q_len, p.shape.kv_len};
     const double *row = at(which == WHICH_Q ? p.tensors.q : which == WHICH_K ? p.tensors.k : p.tensors.v, b, h, i);
     const double x = row[d];
     if constexpr (Spec::has_query_mod)
@@ -172,18 +173,18 @@ struct Hosted {
     for (int d = 0; d < D; ++d) sum += mod(WHICH_Q, b, h, q, d) * mod(WHICH_K, b, h / p.shape.group, kv, d);
     return sum;
   }
-  bool kept(const Site &s, const Head &head, int q, int kv) const {
+  bool kept(const LineSite &s, const Head &head, int q, int kv) const {
     if constexpr (Spec::has_mask)
       return Spec::keep(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), q, kv);
     return true;
   }
-  double term(const Site &s, const Head &head, int q, int kv) const {
+  double term(const LineSite &s, const Head &head, int q, int kv) const {
     if constexpr (Spec::has_distance_term) return Spec::distance_term(p, s, head, in_parts(q), in_parts(kv));
     return 0;
   }
 
   // Returns whether row and column intervals, if the spec has them, agree with the mask.
-  bool row_keeps(const Site &s, int q, int kv, bool kept) const {
+  bool row_keeps(const LineSite &s, int q, int kv, bool kept) const {
     bool holds = kept;
     if constexpr (Spec::has_mask && Spec::row_intervals > 0) {
       if (Spec::row_from_start && Spec::row_interval(p, s, q).lo != 0) return !kept;
@@ -193,7 +194,7 @@ struct Hosted {
     }
     return holds;
   }
-  bool column_keeps(const Site &s, int q, int kv, bool kept) const {
+  bool column_keeps(const LineSite &s, int q, int kv, bool kept) const {
     bool holds = kept;
     if constexpr (Spec::column_intervals > 0) {
       holds = in(Spec::column_interval(p, s, kv), q);
@@ -203,13 +204,13 @@ struct Hosted {
     return holds;
   }
   // Returns whether the data part of the mask keeps the whole tile.
-  bool has_full_data(const Site &s, int q0, int q1, int kv0, int kv1) const {
+  bool has_full_data(const LineSite &s, int q0, int q1, int kv0, int kv1) const {
     if constexpr (Spec::has_data_part) return Spec::data_class(p, s, q0, q1, kv0, kv1) == TILE_FULL;
     return true;
   }
 
   // Counts errors of the tile walk: skipped tiles that keep a pair, and full tiles that drop one.
-  int wrong_tiles(const Site &s, const Head &head) const {
+  int wrong_tiles(const LineSite &s, const Head &head) const {
     int wrong = 0;
     for (int i = 0; i * M < p.shape.q_len; ++i) {
       std::vector<int> seen((p.shape.kv_len + N - 1) / N, TILE_EMPTY);
@@ -233,7 +234,7 @@ struct Hosted {
     int wrong = 0;
     for (int b = 0; b < p.shape.batch; ++b)
       for (int h = 0; h < p.shape.heads; ++h) {
-        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
+        const LineSite s{b, h, p.shape.q_len, p.shape.kv_len};
         wrong += wrong_tiles(s, Spec::head(p, s));
       }
     return wrong;
@@ -280,7 +281,7 @@ struct Forward : Hosted<Spec> {
   using Row = typename Spec::Row;
 
   // Computes the row from the tiles t with t % parts == part. O of a part that keeps nothing is poison.
-  RowPart<Spec> run_part(const Site &s, const Head &head, const Row (&row)[1], int q, int part, int parts,
+  RowPart<Spec> run_part(const LineSite &s, const Head &head, const Row (&row)[1], int q, int part, int parts,
                          std::vector<double> &o) const {
     OnlineRows<Spec, 1, N, 1, 1> online;
     online.init(p, s, head, row);
@@ -316,7 +317,8 @@ struct Forward : Hosted<Spec> {
     return {online.state[0], online.kept[0]};
   }
   // Queries in turn: in one part, in two, and in three.
-  RowPart<Spec> run_parts(const Site &s, const Head &head, const Row (&row)[1], int q, std::vector<double> &o) const {
+  RowPart<Spec> run_parts(const LineSite &s, const Head &head, const Row (&row)[1], int q,
+                          std::vector<double> &o) const {
     if constexpr (!Spec::has_merge) return run_part(s, head, row, q, 0, 1, o);
     const int parts = 1 + q % 3;
     RowPart<Spec> whole = run_part(s, head, row, q, 0, parts, o);
@@ -329,7 +331,7 @@ struct Forward : Hosted<Spec> {
       }
     return whole;
   }
-  void run_row(const Site &s, const Head &head, int q) const {
+  void run_row(const LineSite &s, const Head &head, int q) const {
     const Row row[1] = {Spec::row(p, s, head, q)};
     std::vector<double> o(DV, 0.0);
     const RowPart<Spec> whole = run_parts(s, head, row, q, o);
@@ -350,7 +352,7 @@ struct Forward : Hosted<Spec> {
   void run() const {
     for (int b = 0; b < p.shape.batch; ++b)
       for (int h = 0; h < p.shape.heads; ++h) {
-        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
+        const LineSite s{b, h, p.shape.q_len, p.shape.kv_len};
         for (int q = 0; q < p.shape.q_len; ++q) run_row(s, Spec::head(p, s), q);
       }
   }
@@ -370,7 +372,7 @@ struct Backward : Hosted<Spec> {
     memset(&acc, 0, sizeof acc);
     return acc;
   }
-  void flush(const Site &s, const Head &head, const Acc &acc) const {
+  void flush(const LineSite &s, const Head &head, const Acc &acc) const {
     if constexpr (Spec::num_acc > 0) Spec::flush(p, s, head, acc);
   }
   double dout_dot(int b, int h, int q, int kv) const {
@@ -379,7 +381,7 @@ struct Backward : Hosted<Spec> {
       sum += at(p.tensors.dout, b, h, q)[d] * this->mod(WHICH_V, b, h / p.shape.group, kv, d);
     return sum;
   }
-  void prepare(const Site &s, const Head &head, std::vector<BwdRow> &rows) const {
+  void prepare(const LineSite &s, const Head &head, std::vector<BwdRow> &rows) const {
     Acc acc = zero();
     const long long plane = 1ll * p.shape.batch * p.shape.heads * p.shape.q_len;
     for (int q = 0; q < p.shape.q_len; ++q) {
@@ -399,7 +401,7 @@ struct Backward : Hosted<Spec> {
   }
 
   // Treats a single element as a sum. For a distance sum, any pair at that distance represents it.
-  void add_sums(const Site &s, const Head &head, int q, int kv, double ds, Acc &acc) const {
+  void add_sums(const LineSite &s, const Head &head, int q, int kv, double ds, Acc &acc) const {
     static_assert((Spec::parameter_sums & (SUM_ELEMENT | SUM_LINEAR)) == 0, "grad adds these");
     if constexpr ((Spec::parameter_sums & SUM_DISTANCE) != 0) Spec::add_distance(p, s, head, q - kv, 0, ds, acc);
     if constexpr ((Spec::parameter_sums & SUM_ROW) != 0) Spec::add_row(p, s, head, q, ds, acc);
@@ -407,7 +409,7 @@ struct Backward : Hosted<Spec> {
   }
 
   // Gradients with respect to q', k', v' go to the accumulators; finish passes them through the mods.
-  void run_tile(const Site &s, const Head &head, const std::vector<BwdRow> &rows, int tile_n) const {
+  void run_tile(const LineSite &s, const Head &head, const std::vector<BwdRow> &rows, int tile_n) const {
     double *dq = static_cast<double *>(p.scratch.dq_acc), *dk = static_cast<double *>(p.scratch.dk_acc),
            *dv = static_cast<double *>(p.scratch.dv_acc);
     const int hkv = s.h / p.shape.group;
@@ -433,7 +435,7 @@ struct Backward : Hosted<Spec> {
     flush(s, head, acc);
   }
 
-  double mod_grad(int which, const Site &s, const double *x, const double *g, int i, int d, Acc &acc) const {
+  double mod_grad(int which, const LineSite &s, const double *x, const double *g, int i, int d, Acc &acc) const {
     if constexpr (Spec::has_query_mod)
       if (which == WHICH_Q) {
         if constexpr (QueryReadsRow<Spec>)
@@ -461,7 +463,7 @@ struct Backward : Hosted<Spec> {
               int dim) const {
     for (int b = 0; b < p.shape.batch; ++b)
       for (int h = 0; h < heads; ++h) {
-        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
+        const LineSite s{b, h, p.shape.q_len, p.shape.kv_len};
         Acc acc = zero();
         for (int i = 0; i < len; ++i)
           for (int d = 0; d < dim; ++d) {
@@ -474,7 +476,7 @@ struct Backward : Hosted<Spec> {
   void run() const {
     for (int b = 0; b < p.shape.batch; ++b)
       for (int h = 0; h < p.shape.heads; ++h) {
-        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
+        const LineSite s{b, h, p.shape.q_len, p.shape.kv_len};
         const Head head = Spec::head(p, s);
         std::vector<BwdRow> rows(p.shape.q_len);
         prepare(s, head, rows);

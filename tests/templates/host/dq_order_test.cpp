@@ -3,6 +3,7 @@
 // larger tiles of a head first. Also tests how blocks that share a kv tile divide its q tiles (QShare).
 #include "host_cuda.hpp"
 #include "work/dq_order.cuh"
+#include "work/positions.cuh"
 
 constexpr int tile_m = 64, tile_n = 128, most = 80;
 
@@ -42,7 +43,7 @@ static void check_chain(const Chain &given) {
   const LuattnParams &p = *given.p;
   if (threadIdx.x == 0) c = given;
   for (int h = 0; h < 2; ++h) {
-    const Site s{0, h, p.shape.q_len, p.shape.kv_len};
+    const LineSite s{0, h, p.shape.q_len, p.shape.kv_len};
     __syncwarp();
     if (threadIdx.x == 0) memset(c.last, 0, sizeof c.last);
     __syncwarp();
