@@ -96,12 +96,15 @@ def divides(b, h, i, j):
 
 
 class Lines(Case):
+    maxDiff = None
+
     def setUp(self):
         super().setUp()
         self.q, self.k, self.v = (torch.randn(1, 2, N, 8, requires_grad=True) for _ in "qkv")
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.printed = tempfile.TemporaryFile()
+        self.addCleanup(self.printed.close)
         before = os.dup(2)
         os.dup2(self.printed.fileno(), 2)
         self.addCleanup(lambda: (os.dup2(before, 2), os.close(before)))
@@ -113,7 +116,7 @@ class Lines(Case):
         self.assertTrue(message.startswith(place), f"{message}, expected {place}")
         self.assertRegex(message, what)
         self.printed.seek(0)
-        self.assertEqual(self.printed.read(), b"")
+        self.assertEqual(self.printed.read().decode(), "")
 
     def written(self, line, parameters, number):
         """A mod in a file of its own, whose line BLAMED is this."""
@@ -200,6 +203,22 @@ class Lines(Case):
             if factor < 10:
                 self.ours(factors)
         self.refuses(here("factors"), "mul of int32 may reach", factors)
+
+    def test_a_mod_that_does_another_thing_later(self):
+        """A refused mod runs once more, and what it is refused for stays what it was."""
+        steps = iter([lambda s, i: s + i % 0])
+
+        def mod(s, b, h, i, j):
+            return next(steps, lambda s, i: s.sin())(s, i)
+
+        def ends(s, b, h, i, j):
+            return next(steps)(s, i)
+
+        with self.assertRaisesRegex(flex.NotTranslatable, r"flex_lines_test.py:\d+: .*: an integer is divided by zero"):
+            self.ours(mod)
+        steps = iter([lambda s, i: s + i % 0])
+        with self.assertRaisesRegex(flex.NotTranslatable, r"flex_lines_test.py:\d+: .*: an integer is divided by zero"):
+            self.ours(ends)
 
     def test_compiled(self):
         run = torch.compile(flex.flex_attention, backend="eager", fullgraph=True)

@@ -167,7 +167,10 @@ def blamed(
 
     def run() -> None:
         with _lock, _no_hooks():
-            call = _Call((score_mod, mask_mod), extras, dtype, device, True)
+            try:
+                call = _Call((score_mod, mask_mod), extras, dtype, device, True)
+            except Error:  # it does another thing than before: what it was refused for stands
+                return
             variant = _translated(call, [], title, held)
         if again is not None:
             again(*_given(variant, call))

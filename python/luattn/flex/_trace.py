@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -137,17 +138,22 @@ def code_of(mod: Any, depth: int = 4) -> Any:
 _EMPTY = types.CellType()  # of a variable that has no value yet
 
 
-_log = logging.getLogger("torch._subclasses.fake_tensor")
+class _Quiet(threading.local):
+    depth = 0
+
+
+_quiet = _Quiet()
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda _: _quiet.depth == 0)
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without the tracebacks that PyTorch prints of what is refused in one line here."""
-    before, _log.disabled = _log.disabled, True
+    """Without the tracebacks that PyTorch prints, in this thread, of what is refused in one line here."""
+    _quiet.depth += 1
     try:
         yield
     finally:
-        _log.disabled = before
+        _quiet.depth -= 1
 
 
 class ReturnLine:
