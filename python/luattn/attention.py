@@ -215,16 +215,17 @@ class Attention:
                 (k, v), layout = self._pool(k, v, cu_seqlens_k, seqused_k, block_table), "bhsd"
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        if return_state:
+            spec, return_lse = spec.parts(), True
+        if return_lse and not spec.has_lse:
+            raise Unsupported(f"{self.name}: return_lse: its online function has no lse")
         inputs: Sequence[Any] = ()
         scalars, options = self._defaults, _NOTHING
         if given or self.inputs:
             inputs, scalars, options = self._sort(given, q)
             if self._undeclared:
-                spec = for_types(spec, self._undeclared, inputs)
-        if return_state:
-            spec, return_lse = spec.parts(), True
-        if return_lse and not spec.has_lse:
-            raise Unsupported(f"{self.name}: return_lse: its online function has no lse")
+                spec = for_types(self._spec, self._undeclared, inputs)
+                spec = spec.parts() if return_state else spec
         if not (
             q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
             and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is block_table is None
