@@ -35,6 +35,7 @@ static void declare_scalars(lua_State *L, int table) {
   spec->num_scalars = fields_names(L, -1, "scalars", spec->scalar_name, 32);
   for (int i = 0; i < spec->num_scalars; i++) {
     const char *name = spec->scalar_name[i];
+    fields_name(L, name);
     check_new_name(L, "scalars", name);
     lua_pushstring(L, name);
     if (lua_rawget(L, -2) != LUA_TNUMBER) {
@@ -47,6 +48,7 @@ static void declare_scalars(lua_State *L, int table) {
     }
     lua_pop(L, 1);
   }
+  fields_name(L, NULL);
   lua_pop(L, 1);
 }
 
@@ -230,7 +232,9 @@ static void declare_inputs(lua_State *L, int table) {
   for (int i = 0; i < n; i++) {
     lua_pushstring(L, names[i]);
     lua_rawget(L, -2);
+    fields_name(L, names[i]);
     declare_input(L, names[i], &spec->input[i], &spec->axis_name[4 * i]);
+    fields_name(L, NULL);
     const bool wide = spec->input[i].dtype == LUATTN_INPUT_I64 || spec->input[i].dtype == LUATTN_INPUT_F64;
     if (wide && spec->g != NULL) ir_input_wide(spec->g, (uint32_t)i); /* NULL: hooks are run, not traced */
     lua_pop(L, 1);

@@ -14,8 +14,15 @@ static const field_row *find(lua_State *L, const field_row *rows, int n) {
   return NULL;
 }
 
+void fields_name(lua_State *L, const char *name) {
+  front_state *s = front_of(L);
+  const int line = name != NULL ? scan_find_field(s->source, s->source_size, name) : 0;
+  if (name == NULL || line > 0) s->field_line = line;
+}
+
 static void refuse_name(lua_State *L, const char *owner, const field_row *rows, int n) __attribute__((noreturn));
 static void refuse_name(lua_State *L, const char *owner, const field_row *rows, int n) {
+  fields_name(L, lua_tostring(L, -1));
   const char *shown = front_shown(L, -1), *list = "";
   front_suggestion s;
   front_suggest_start(&s, lua_tostring(L, -1));
@@ -58,8 +65,10 @@ void fields_check(lua_State *L, int table, const char *owner, const field_row *r
   for (int i = 0; i < n; i++) {
     lua_pushstring(L, rows[i].name);
     const bool given = lua_rawget(L, table) != LUA_TNIL, any = (rows[i].types & FIELD_ANY) == FIELD_ANY;
-    if (given && !any && (rows[i].types & type_of(L, -1)) == 0)
+    if (given && !any && (rows[i].types & type_of(L, -1)) == 0) {
+      fields_name(L, rows[i].name);
       front_raise(L, "%s: %s is %s; it must be %s", owner, rows[i].name, fields_shown(L, -1), rows[i].valid);
+    }
     lua_pop(L, 1);
   }
 }
@@ -104,6 +113,7 @@ int fields_names(lua_State *L, int table, const char *owner, const char **names,
     if (!fields_is_identifier(key, lua_rawlen(L, -1))) {
       front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
     }
+    if (scan_is_keyword(key) || strlen(key) >= LUATTN_NAME_SIZE) fields_name(L, key);
     if (scan_is_keyword(key))
       front_raise(L, "%s: '%s' is a keyword of Lua, which no hook can read; choose another name", owner, key);
     if (strlen(key) >= LUATTN_NAME_SIZE) {

@@ -14,6 +14,9 @@ typedef struct field_row {
   const char *valid;
 } field_row;
 
+/* Errors from now on, until NULL, are of the line of this field, if the file has one of that name; else of the field before. */
+void fields_name(lua_State *L, const char *name);
+
 /* Raises unless each key of the table at `table` is the name of a row, and its value of a type of that row. `owner` is
  * for messages. */
 void fields_check(lua_State *L, int table, const char *owner, const field_row *rows, int n);

@@ -66,8 +66,9 @@ static int running_line(lua_State *L) {
 }
 
 int front_line(lua_State *L) {
-  const int line = running_line(L);
-  return line > 0 ? line : front_of(L)->hook_line;
+  const front_state *s = front_of(L);
+  const int line = s->field_line > 0 ? s->field_line : running_line(L);
+  return line > 0 ? line : s->hook_line;
 }
 
 static double seconds(clockid_t clock) {

@@ -220,6 +220,22 @@ int scan_find_name(const char *source, size_t source_size, const char *name) {
   return 0;
 }
 
+int scan_find_field(const char *source, size_t source_size, const char *name) {
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  token before = {.kind = TOKEN_END};
+  int line = 0;
+  for (token t = next_token(&s); t.kind != TOKEN_END; before = t, t = next_token(&s)) {
+    scanner ahead = s;
+    const bool begins = before.kind == TOKEN_SIGN && before.size == 1 && strchr("{,;", *before.start) != NULL;
+    if (!begins || !is_token(&t, name)) continue;
+    const token next = next_token(&ahead);
+    if (!is_token(&next, "=")) continue;
+    if (line > 0) return 0;
+    line = t.line;
+  }
+  return line;
+}
+
 static bool compares(const token *t) {
   static const char *const signs[] = {"<", "<=", ">", ">=", "==", "~="};
   for (size_t i = 0; t->kind == TOKEN_SIGN && i < sizeof signs / sizeof *signs; i++)

@@ -12,6 +12,9 @@ int scan_equality(const char *source, size_t source_size, char *message, size_t 
 /* The line of the first use of a name, as a variable, a field or a label; 0: none. */
 int scan_find_name(const char *source, size_t source_size, const char *name);
 
+/* The line of a field `name = ..` of a table; 0: there is none, or several. */
+int scan_find_field(const char *source, size_t source_size, const char *name);
+
 /* Whether a `not` of this line binds only the left side of a comparison: not a < b is (not a) < b. */
 bool scan_negates_side(const char *source, size_t source_size, int line);
 

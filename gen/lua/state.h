@@ -55,6 +55,7 @@ typedef struct front_state {
   const char *hook;
   int hook_line;       /* its line, for errors while no line of the spec is running */
   int declared_line;   /* of attention {..} */
+  int field_line;      /* of the field of a table that is being checked, which an error names, or 0 */
   uint32_t generation; /* of this call: a value kept from an earlier call is stale */
   struct replay *replay;
   bool has_conditions; /* the text has conditions of where() that can be functions */
