@@ -140,7 +140,7 @@ INTEGERS = {"max_seqlen_q", "max_seqlen_k", "max_seqlen", "max_q", "max_k", "q_l
 # Which may be missing.
 OPTIONAL = {"scale", "softmax_scale", "q_offset", "kv_offset", "q_len", "kv_len", "head_offset", "heads", "heads_kv", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k",
             "block_table", "alibi_slopes", "num_splits", "return_aux", "block_mask", "score_mod", "B", "H", "dtype", "dlse", "max_pages", "cache_seqlens", "cache_leftpad",
-            "cache_batch_idx", "rotary_cos", "rotary_sin", "seed", "batch", "device", "outs", "states", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_k_new", "k", "v"}  # fmt: skip
+            "cache_batch_idx", "rotary_cos", "rotary_sin", "seed", "batch", "device", "outs", "states", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_k_new", "k", "v", "saved"}  # fmt: skip
 
 
 class Units(np.ndarray):
