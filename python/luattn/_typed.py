@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ._call import is_numpy
 from ._import_hook import when_imported
 from ._spec import Spec, spec_of
 
@@ -13,11 +14,18 @@ _WRAP = (
     'local attention = (function(make) return function(t) if type(t) == "table" and type(t.inputs) == "table" then for _, x in pairs(t.inputs) do if '
     'type(x) == "table" and x.dtype == nil then x.dtype = "any" end end end return make(t) end end)(attention); '
 )
-_OTHERS = set[Any]()  # types of real numbers besides float32
+_NAMES = ("float64", "float16", "bfloat16")
+_OTHERS = set[Any]()  # types of torch for real numbers besides float32
+_SINGLE = set[Any]()
 
-when_imported("torch", lambda: _OTHERS.update(getattr(sys.modules["torch"], name) for name in ("float64", "float16", "bfloat16")))
-when_imported("numpy", lambda: _OTHERS.update(map(sys.modules["numpy"].dtype, ("float64", "float16"))))
-when_imported("ml_dtypes", lambda: _OTHERS.add(sys.modules["numpy"].dtype(sys.modules["ml_dtypes"].bfloat16)))
+
+def _ask_torch() -> None:
+    torch = sys.modules["torch"]
+    _OTHERS.update(getattr(torch, name) for name in _NAMES)
+    _SINGLE.add(torch.float32)
+
+
+when_imported("torch", _ask_torch)
 
 
 def undeclared(spec: Spec) -> tuple[int, ...]:
@@ -36,6 +44,9 @@ typed._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.c
 def for_types(spec: Spec, places: Sequence[int], inputs: Sequence[Any]) -> Spec:
     """The spec that takes these inputs, of which those at `places` may lack a dtype."""
     for i in places:
-        if inputs[i] is not None and inputs[i].dtype in _OTHERS:
+        x = inputs[i]
+        if x is None or x.dtype in _SINGLE:  # the usual case, in the time of one look
+            continue
+        if x.dtype.name in _NAMES if is_numpy(x) else x.dtype in _OTHERS:
             return typed(spec.text, spec.place)
     return spec
