@@ -242,6 +242,7 @@ class Masks(unittest.TestCase):
         self.assertEqual(mask.sparsity, 6 / 16)
         self.assertIn("6 full, 4 partial, 6 empty", repr(mask))
 
+    @unittest.skipIf(np is None, "needs NumPy")
     def test_streams(self):
         """Documents that do not lie together: a tile whose numbers are all others is empty, whatever lies between the least and the greatest."""
         text = "return attention { inputs = { id = { axes = {'kv'}, dtype = 'i32' } }, block_mask = function(b, h, q, k) return eq(id[q], id[k]) end }"

@@ -78,15 +78,15 @@ static void test_stat_blocks(void **state) {
     luattn_image *image = compile(spec, &target, NULL);
     const image_manifest *info = image_get_manifest(image);
     assert_int_equal(info->family, LUATTN_SM90);
-    assert_int_equal(info->num_stats, 2);
-    char *text, want[96];
+    assert_int_equal(info->num_stats, 4); /* minima and maxima, and sets, of q and of kv */
+    char *text, want[160];
     luattn_error err;
     if (luattn_emit(spec, &target, "spec", &text, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    snprintf(want, sizeof want, "block_bounds_size(int i) { return i == 0 ? %u : i == 1 ? %u : 1; }",
-             info->stat[0].block, info->stat[1].block);
+    snprintf(want, sizeof want,
+             "block_bounds_size(int i) { return i == 0 ? %u : i == 1 ? %u : i == 2 ? %u : i == 3 ? %u : 1; }",
+             info->stat[0].block, info->stat[1].block, info->stat[2].block, info->stat[3].block);
     if (strstr(text, want) == NULL) fail_msg("case %zu: not '%s'", i, want);
-    assert_int_equal(info->stat[0].block, cases[i].of_q);
-    assert_int_equal(info->stat[1].block, cases[i].of_kv);
+    for (int k = 0; k < 4; k++) assert_int_equal(info->stat[k].block, k % 2 == 0 ? cases[i].of_q : cases[i].of_kv);
     luattn_text_free(text), luattn_image_free(image);
   }
   luattn_spec_free(spec);

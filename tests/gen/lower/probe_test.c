@@ -268,13 +268,17 @@ static void test_block_of_tile(void **state) {
   check(both, blocks, NULL);
   check(both, LIST("stat_bounds(p.scratch.stats["), NULL);
   /* two thread blocks share 128 keys */
-  const char *const shared[] = {"walk_rows = 64; walk_columns = 128;",
-                                "block_bounds_size(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
-                                "block_bounds(p.scratch.stats[0], p.inputs.input[0], 0, 64, "
-                                "grad_offset(p.inputs.input[0]), ivi_make(q0, q1))",
-                                "block_bounds(p.scratch.stats[1], p.inputs.input[0], 0, 128, "
-                                "grad_offset(p.inputs.input[0]), ivi_make(kv0, kv1))",
-                                NULL};
+  const char *const shared[] = {
+      "walk_rows = 64; walk_columns = 128;",
+      "block_bounds_size(int i) { return i == 0 ? 64 : i == 1 ? 128 : i == 2 ? 64 : i == 3 ? 128 : 1; }",
+      /* for both, minima and maxima, and the set of their numbers */
+      "block_bounds_is_set(int i) { return i == 0 ? false : i == 1 ? false : i == 2 ? "
+      "true : i == 3 ? true : false; }",
+      "block_bounds(p.scratch.stats[0], p.inputs.input[0], 0, 64, "
+      "grad_offset(p.inputs.input[0]), ivi_make(q0, q1))",
+      "block_bounds(p.scratch.stats[1], p.inputs.input[0], 0, 128, "
+      "grad_offset(p.inputs.input[0]), ivi_make(kv0, kv1))",
+      NULL};
   check_for(&wide, MASK("eq(doc[q], doc[kv])"), shared, NULL);
 #undef MASK
 }

@@ -119,6 +119,7 @@ template <int N>
 struct Tiles {
   using Elem = half_t;
   static constexpr int tile_m = 128, tile_n = N, head_dim = 64, head_dim_v = 64, stages = 2, threads = 384;
+  static constexpr bool packed = false, paged = false;
 };
 
 // Each warp acts as each bias loader, and then as each consumer warp. If `own`, consumers load bias rows

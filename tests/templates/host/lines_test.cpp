@@ -44,6 +44,7 @@ static void prefetch_l2(u64 at) {
 }
 #define LUATTN_NO_GRADIENTS
 #include "ops/input.cuh"
+#include "work/positions.cuh"
 #include "score/bias_rows.cuh"
 
 // ---- an input ----
@@ -51,7 +52,7 @@ static void prefetch_l2(u64 at) {
 // An input with axes heads, queries and keys, in this order. Key kv reads element kv + shift.
 struct Given {
   LuattnParams p;
-  Site site;
+  LineSite site;
   int q0, kv0, shift;
   const LuattnInput &input() const { return p.inputs.input[0]; }
 };

@@ -62,6 +62,7 @@ static void add_global(float *to, float x, float factor) {
   ++singles;
   write(element_at(to, 4), x * factor, false);
 }
+#include "work/positions.cuh"
 #include "grads/pair_bias_grad.cuh"
 
 // ---- an input ----
@@ -159,7 +160,7 @@ static Way way_of(const Given &x, int q0, int rows, int kv0) {
 
 struct Tile {
   const Given *given;
-  Site site;
+  LineSite site;
   int q0, kv0;
 };
 static int lanes_in_quads;
@@ -180,7 +181,7 @@ static void add_tile(const Tile &t) {
   const auto kv_of = [&](int i) { return t.kv0 + lane / 4 + i / 2 % 2 * 8; };
   float ds[TileM / 2];
   for (int i = 0; i < TileM / 2; ++i) ds[i] = ds_of(x, t.site, q_of(i), kv_of(i));
-  const PairSums<Spec<L>, Config, MmaFragment, TileM> pairs{x.p, t.site, head, t.q0, t.kv0, lane};
+  const PairSums<Spec<L>, Config, LineSite, MmaFragment, TileM> pairs{x.p, t.site, head, t.q0, t.kv0, lane};
   if (pairs.add_quads(ds)) {
     ++lanes_in_quads;
     return;
@@ -240,7 +241,7 @@ static void check_sums(const Given &x) {
     for (int h = 0; h < x.p.shape.heads; ++h)
       for (int q = 0; q < x.p.shape.q_len; ++q)
         for (int kv = 0; kv < x.p.shape.kv_len; ++kv) {
-          const Site site{b, h, x.p.shape.q_len, x.p.shape.kv_len};
+          const LineSite site{b, h, x.p.shape.q_len, x.p.shape.kv_len};
           sums[element_of(x, site, q, kv + x.shift)] += ds_of(x, site, q, kv) * x.factor;
         }
   for (const auto &[element, sum] : sums)

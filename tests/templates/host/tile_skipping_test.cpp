@@ -15,6 +15,7 @@ static bool masked;  // causal, bottom-right aligned
 struct Config {
   using Elem = float;
   static constexpr int head_dim = DIM, tile_m = 64, tile_n = 48;
+  static constexpr bool packed = false, paged = false;
 };
 enum { TILE_KV = 2 * Config::tile_n };  // backward's kv tile
 
