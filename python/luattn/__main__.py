@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _PROGRAMS = os.path.join(_HERE, "bin", "luattn"), os.path.join(os.path.dirname(_path()), "..", "cli", "luattn")
 _HELP = """
 also: luattn info      versions, driver, NVRTC, GPUs, cache: what an error report should say
-A SPEC may be the name of an example: luattn check gemma2. Examples: """
+A SPEC that stands before options, or behind the value of one, may be the name of an example: luattn check gemma2. Examples: """
 
 
 def _version(package: str) -> str:
@@ -47,6 +47,15 @@ def _info(program: str) -> str:
     return "\n".join(f"{name:{width}}" + value.replace("\n", "\n" + " " * width) for name, value in rows.items())
 
 
+def _with_paths(args: list[str]) -> list[str]:
+    """The arguments with the paths of examples in the place of their names. What follows an option may be its value, such as a file that is
+    to be written, and stays as it is."""
+    known = examples()
+    return [
+        arg if os.path.exists(arg) or before.startswith("-") else known.get(arg, arg) for before, arg in zip(["", *args], args)
+    ]
+
+
 def main() -> int:
     """Runs the command line. Returns its exit code, or does not return where the program takes over."""
     args = sys.argv[1:]
@@ -60,11 +69,10 @@ def main() -> int:
     if args == ["info"]:
         print(_info(program))
         return 0
-    known = examples()
     if args in ([], ["--help"], ["-h"]):
-        print(_answer(program, "--help") + "\n" + _HELP + ", ".join(known))
+        print(_answer(program, "--help") + "\n" + _HELP + ", ".join(examples()))
         return 0
-    os.execv(program, ["luattn", *(arg if os.path.exists(arg) else known.get(arg, arg) for arg in args)])
+    os.execv(program, ["luattn", *_with_paths(args)])
 
 
 if __name__ == "__main__":

@@ -220,8 +220,8 @@ class Examples(unittest.TestCase):
 
     def test_command(self):
         """`python -m luattn`: info, and the program's subcommands with the name of an example for its path."""
-        def run(*args):
-            return subprocess.run([sys.executable, "-m", "luattn", *args], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": f"{ROOT}/python"})
+        def run(*args, cwd=None):
+            return subprocess.run([sys.executable, "-m", "luattn", *args], capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": f"{ROOT}/python"})
 
         info = run("info")
         self.assertEqual(info.returncode, 0, info.stderr)
@@ -229,6 +229,12 @@ class Examples(unittest.TestCase):
             self.assertRegex(info.stdout, f"(?m)^{word}")
         self.assertIn("all within tolerance", run("check", "causal", "--device", "cpu").stdout)
         self.assertIn("luattn info", run("--help").stdout)
+        with tempfile.TemporaryDirectory() as folder:  # the value of an option is no spec: nothing is written over an example
+            before = os.stat(luattn.examples()["tanh"]).st_mtime_ns
+            drawn = run("mask", "causal", "--shape", "1,1,1,64,64,8", "--svg", "tanh", cwd=folder)
+            self.assertEqual(drawn.returncode, 0, drawn.stderr)
+            self.assertEqual(os.listdir(folder), ["tanh"])
+            self.assertEqual(os.stat(luattn.examples()["tanh"]).st_mtime_ns, before)
         wrong = run("check", "no_such_example")
         self.assertEqual(wrong.returncode, 1)
         self.assertIn("no_such_example", wrong.stderr)
