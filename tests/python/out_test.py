@@ -4,10 +4,10 @@ what is refused, before anything is written. On the CPU. Exits with 77 without t
 import inspect
 import unittest
 
-import numpy as np
 from with_torch import torch  # exits without torch, so first
 
 import luattn
+import numpy as np
 from luattn.flash_attn import flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func, flash_attn_with_kvcache, varlen_attn, varlen_attn_out
 
 causal = luattn.attention("return attention { name = 'causal', block_mask = causal_bottom_right() }")
