@@ -1,0 +1,43 @@
+/* grid_params.h: sequences with axes, as kernels of a spec with `grid` take them. Plain C11 and CUDA C++.
+ *
+ * A position of a grid has a coordinate on each of its 1 to LUATTN_GRID_AXES axes, the innermost axis last, and a linear
+ * index, which is row-major: lse, saved rows and whatever else a caller sees one row a position have that order. A tile
+ * of a kernel is a box of positions whose extents were chosen when it was compiled, the innermost axis fastest. Boxes may
+ * reach past an axis' end: what lies there does not exist. Rows of accumulators are in the order of boxes, with a row for
+ * each position of a box, whether or not it exists.
+ *
+ * A grid of fewer axes has extent 1 along the first ones. */
+#ifndef LUATTN_GRID_PARAMS_H
+#define LUATTN_GRID_PARAMS_H
+
+#include "abi/params.h"
+
+#define LUATTN_GRID_AXES 4
+#define LUATTN_GRID_EXTENT_MAX 32767        /* positions along an axis */
+#define LUATTN_GRID_POSITIONS_MAX (1 << 30) /* positions of a grid */
+
+/* The positions of queries, or of keys, along one axis. */
+typedef struct LuattnGridSide {
+  int extent;
+  int first;             /* the coordinate at which the lattice's first box begins: its phase, in (-box, 0] */
+  LuattnDivisor boxes;   /* boxes of the lattice along the axis */
+  LuattnDivisor extents; /* divides by `extent`, for coordinates of a linear index */
+} LuattnGridSide;
+
+typedef struct LuattnGridAxis {
+  LuattnGridSide q, kv;
+  int step; /* from one position of a box to the next: above 1 if the mask keeps only multiples of it apart (dilation) */
+  int unused;
+} LuattnGridAxis;
+
+/* Strides of a tensor along all axes but the innermost one, whose stride is LuattnTensor.seq; in elements. */
+typedef struct LuattnGridSteps {
+  long long outer[LUATTN_GRID_AXES - 1];
+} LuattnGridSteps;
+
+typedef struct LuattnGrid {
+  LuattnGridAxis axis[LUATTN_GRID_AXES];
+  LuattnGridSteps q, k, v, src_q, src_k, src_v, o, dout, dq, dk, dv; /* of the tensors of LuattnTensors */
+} LuattnGrid;
+
+#endif
