@@ -12,6 +12,17 @@ constexpr int short_period = 16;
 template <class Fragment>
 inline constexpr int columns_of_word = 32 * Fragment::row_lanes;
 
+// `count` bits from bit `first` on, up to bit 31. Neither is negative.
+LUATTN_FN u32 bit_run(int first, int count) {
+#ifdef __CUDA_ARCH__
+  u32 bits;
+  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(first), "r"(count));
+  return bits;
+#else
+  return first > 31 ? 0 : u32((1ull << min_of(count, 32)) - 1) << first;
+#endif
+}
+
 // Bits below x.
 template <class Fragment>
 LUATTN_FN u32 columns_below(int x) {
@@ -25,9 +36,7 @@ LUATTN_FN u32 columns_between(int lo, int hi, int end) {
   const int width = min_of(end, columns_of_word<Fragment>);
   const int from = min_of(max_of(lo, 0), width), to = min_of(max_of(hi, 0), width);
   const int first = Fragment::columns_below(from), last = Fragment::columns_below(to);
-  u32 bits;
-  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(first), "r"(max_of(last - first, 0)));
-  return bits;
+  return bit_run(first, max_of(last - first, 0));
 }
 
 // Bits of word w that are `residue` modulo period, counted from word 0's first.
