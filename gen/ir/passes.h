@@ -45,6 +45,12 @@ bool ir_keep_low_bits(ir *g, ir_ref *const *roots, int n);
  * refused by assertion: analysis/ removes reductions first. */
 void ir_grad(ir *g, const ir_ref *y, const ir_ref *dy, int n_y, const ir_ref *wrt, ir_ref *out, int n_wrt);
 
+/* Forward mode. Given tangents d[j] of wrt[j] for j < n_wrt, finds the tangent of each root y[i] (IR_NONE where it is
+ * identically zero). wrt are variables, LOADs, or any nodes, to whose own tangent d[j] is added. It is the transpose of
+ * ir_grad: the same derivatives, stops and guards, so that the sum of out * dy is that of d * gradient. A select has the
+ * tangent of the arm that it takes. An assertion refuses REDUCE nodes, as in ir_grad. */
+void ir_tangent(ir *g, const ir_ref *y, int n_y, const ir_ref *wrt, const ir_ref *d, int n_wrt, ir_ref *out);
+
 /* d * x and d / x for an adjoint d: 0 where d is 0 by its selects, even where x is infinite or NaN. An
  * ordinary product where x, or 1 / x, is finite for all values up to 1e6. */
 ir_ref ir_grad_mul(ir *g, ir_ref d, ir_ref x);
