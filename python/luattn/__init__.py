@@ -13,12 +13,15 @@ from typing import Any
 
 from ._examples import examples
 from ._library import __version__
-from .attention import Attention, attention, prepare
+from ._prepare import prepare
+from .attention import Attention, attention
 from .batch import Batch
 from .errors import CompileError, CudaError, Error, FileError, InvalidError, NotTranslatable, OutOfMemory, SpecError, Unsupported
+from .explanation import Explanation
 from .mask import Mask
 from .merge import merge
 from .pages import page_table
+from .plots import plot_weights
 
 __all__ = [
     "Attention",
@@ -26,6 +29,7 @@ __all__ = [
     "CompileError",
     "CudaError",
     "Error",
+    "Explanation",
     "FileError",
     "InvalidError",
     "Mask",
@@ -38,6 +42,7 @@ __all__ = [
     "examples",
     "merge",
     "page_table",
+    "plot_weights",
     "prepare",
 ]
 

@@ -5,6 +5,7 @@ import cmath
 import numbers
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from ._import_hook import when_imported
 from .errors import InvalidError
 
 _WRONG: Any = object()
+ARCH = re.compile(r"(?:sm_)?(\d{2,3})a?")
 is_compiling: Callable[[], bool] = lambda: False  # noqa: E731
 is_dynamo_compiling: Callable[[], bool] = lambda: False  # noqa: E731
 _strided: list[Any] = []
@@ -76,6 +78,20 @@ def _is_array(x: Any) -> bool:
     """A NumPy array with data of its own alone: a masked one has flags too, a matrix multiplies otherwise, and others' may have units."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(x, numpy.ndarray) and type(x).__module__ == "numpy" and not isinstance(x, (numpy.ma.MaskedArray, numpy.matrix))
+
+
+def check_types(place: str, **tensors: Any) -> None:
+    """That kernels read numbers of these types."""
+    for name, t in tensors.items():
+        said = str(getattr(t.dtype, "name", t.dtype)).removeprefix("torch.")
+        if said.startswith(("float8", "float4")):
+            of, var = "torch.bfloat16" if is_tensor(t) else "numpy.float32", name.split("'")[1] if "'" in name else name
+            raise InvalidError(
+                f"{place}: {name}: has type {said}, and no kernel reads {said[:6]}, of a cache neither: pass {var}.{'to' if is_tensor(t) else 'astype'}({of}), "
+                f"and multiply it by its scale first if it has one; kernels read {', '.join(capi.DTYPES)}"
+            )
+        if said not in capi.DTYPES:
+            raise InvalidError(f"{place}: {name}: has type {said}, expected one of {', '.join(capi.DTYPES)}")
 
 
 def is_dense(x: Any) -> bool:
@@ -210,6 +226,10 @@ def _aux(x: Any) -> Any:
     return x if isinstance(getattr(x, "lse", None), bool) else _WRONG
 
 
+def _arch(x: Any) -> Any:
+    return x if isinstance(x, str) and ARCH.fullmatch(x) else _WRONG
+
+
 def _source(x: Any) -> Any:
     return x if isinstance(x, (str, os.PathLike)) else _WRONG
 
@@ -242,6 +262,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "layout": (lambda x: x if isinstance(x, str) else _WRONG, "'bhsd' or 'bshd'"),
     "function": (_function, "a function of scores and indices"),
     "aux": (_aux, "an AuxRequest"),
+    "arch": (_arch, "an architecture, as 'sm_90a'"),
     "source": (_source, "the path of a Lua file, the name of an example, or its text"),
     "parts": (_parts, "a list of tensors"),
     "any": (lambda x: x, ""),

@@ -403,23 +403,6 @@ class Frame:
         self._held = self._held_inputs = self._held_others = None
 
 
-class FewQueries:
-    """A luattn_call of so many queries of one head, beside so many keys that it takes the kernel for few queries; without data."""
-
-    KEYS = 1 << 16
-    ROWS = (capi.DECODE_TILE, capi.DECODE_MANY, capi.DECODE_MANY + 1)  # of each of its tiles
-
-    def __init__(self, spec: Spec, dtype: str, head_dim: int, head_dim_v: int, rows: int) -> None:
-        sizes = ((rows, head_dim), (self.KEYS, head_dim), (self.KEYS, head_dim_v))
-        self._shapes = [(ctypes.c_int64 * 4)(1, 1, *size) for size in sizes]
-        code, bits = capi.DL_CODES[dtype]
-        self._tensors = [
-            capi.DLTensor(None, capi.DLDevice(2, 0), 4, capi.DLDataType(code, bits, 1), shape, None, 0) for shape in self._shapes
-        ]
-        self._args = capi.Args(ctypes.sizeof(capi.Args), *(ctypes.addressof(t) for t in self._tensors))
-        self.call = capi.Call(ctypes.sizeof(capi.Call), spec.pointer, capi.FORWARD, ctypes.addressof(self._args))
-
-
 # Numbers of luattn_batch_options, in the order in which the ops of torch take them.
 WHOLE = ("q_offset", "kv_offset", "q_len", "kv_len", "head_offset", "heads", "heads_kv")
 # Its arrays, by the names of the ops' arguments.
@@ -446,6 +429,11 @@ DECODE = ("auto", "always", "never")
 LATER = ("exact_rows",)
 
 
+# Arguments of calls that say nothing of a plan, or of a mask, and their kinds.
+_OF_RESULTS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", **dict.fromkeys(CHOICES, "flag")}
+NOT_OF_PLANS = {**_OF_RESULTS, "seed": "seed?", "out": "any"}
+NOT_OF_MASKS = {**_OF_RESULTS, "layout": "layout", "decode": "any", "out": "any"}
+
 # Arguments that say nothing of what luattn_batch holds.
 IN_NO_BATCH = frozenset(("decode", "deterministic", "exact_rows", "num_splits", "seed", *CHOICES))
 
@@ -458,6 +446,20 @@ def is_paged(given: Mapping[str, Any]) -> bool:
     return given.get("block_table") is not None or (
         given.get("seqused_k") is not None and given.get("cu_seqlens_k") is None
     )
+
+
+def weights_shape(q: Any, k: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of the weights of v: of packed sequences those of the longest ones."""
+    cu = given.get("cu_seqlens_q")
+    if cu is None or is_paged(given):
+        return (*q.shape[:3], k.shape[2])
+    longest = (given.get(f"max_seqlen_{x}") or _longest(given[f"cu_seqlens_{x}"]) for x in "qk")
+    return (cu.shape[0] - 1, q.shape[1], *longest)
+
+
+def _longest(cu: Any) -> int:
+    ends = cu.tolist()
+    return max((b - a for a, b in zip(ends, ends[1:])), default=0)
 
 
 def check_seed(spec: Spec, given: Mapping[str, Any]) -> None:

@@ -61,6 +61,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_mask_tiles": [_P, _P, _INT, _INT, _INT, _INT, _P],
     "luattn_mask_survey": [_P, _P, _P, _INT, _INT, _P],
     "luattn_mask_svg": [_P, _P],
+    "luattn_emit": [_P, _P, ctypes.c_char_p, _P],
 }
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from . import _capi as capi
-from ._call import FIXED_AXES, IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, pads, refuse_later, take_frame
+from ._call import FIXED_AXES, IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, pads, refuse_later, take_frame, weights_shape
 from ._out import check, check_apart, renamed
-from ._scale import with_scale
+from ._scale import with_scale as scaled
 from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
@@ -104,7 +104,7 @@ def _attend(
     out: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """o, lse and saved."""
-    spec, inputs, scalars, scale = with_scale(spec, inputs, scalars, _number(spec.name, scale))
+    spec, inputs, scalars, scale = scaled(spec, inputs, scalars, _number(spec.name, scale))
     refuse_later(spec.name, given)
     check_seed(spec, given)
     if out is not None and (given.get("seqused_q") is not None or (q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]))):
@@ -154,6 +154,34 @@ def _attend(
     return o, lse, saved
 
 
+def weights(
+    spec: Spec, q: np.ndarray, k: np.ndarray, v: np.ndarray, inputs: Sequence[Any], scalars: Sequence[float], scale: float, given: Mapping[str, Any]
+) -> np.ndarray:  # fmt: skip
+    """Those of v, as _tensors.weights has them."""
+    check_seed(spec, given)
+    if q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]):
+        scale = scale or q.shape[-1] ** -0.5
+        q, k, v = padded(spec, q, k, v)
+    made = np.empty(weights_shape(q, k, given), np.float64 if q.dtype == np.float64 else np.float32)
+    frame = take_frame(spec)
+    try:
+        frame.set(fill, (q, k, v, None, None, None))
+        frame.set_inputs(fill, [np.asarray(x) for x in _with_rows(spec, q, k, inputs)])
+        frame.set_numbers(scale, scalars)
+        if not IN_NO_BATCH.issuperset(given):
+            frame.set_batch(fill, given)
+        frame.set_choices(given)
+        if spec.draws:
+            frame.set_seed(*given["seed"])
+        frame.run_weights(engine_of(capi.CPU), fill, made, None)
+    except InvalidError:
+        _check_bytes(spec, {"q": q, "k": k, "v": v}, inputs, given)
+        raise
+    finally:
+        give_back(frame)
+    return made
+
+
 def _number(name: str, scale: Any) -> float | None:
     if scale is None or isinstance(scale, float):
         return scale
@@ -162,9 +190,9 @@ def _number(name: str, scale: Any) -> float | None:
     return float(scale.item())
 
 
-def scaled(spec: Spec, _: Any, inputs: Sequence[Any], scalars: Sequence[Any], scale: Any) -> tuple[Spec, Sequence[Any], Sequence[Any], float]:
+def with_scale(spec: Spec, _: Any, inputs: Sequence[Any], scalars: Sequence[Any], scale: Any) -> tuple[Spec, Sequence[Any], Sequence[Any], float]:
     """with_scale of _torch.py."""
-    return with_scale(spec, inputs, scalars, _number(spec.name, scale))
+    return scaled(spec, inputs, scalars, _number(spec.name, scale))
 
 
 def _check_bytes(spec: Spec, arrays: Mapping[str, Any], inputs: Sequence[Any], given: Mapping[str, Any]) -> None:

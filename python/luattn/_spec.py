@@ -99,6 +99,7 @@ class Spec:
         self.signatures: dict[Any, Any] = {}  # of _signature.py
         self._parts: Spec | None = None
         self.scaled: dict[str, Spec] = {}  # of _scale.py
+        self.typed: Spec | None = None  # of _typed.py
         free_unused()
         data = text.encode()
         pointer = ctypes.c_void_p()

@@ -12,8 +12,8 @@ from ._allocate import gradients as gradients
 from ._allocate import memory as memory
 from ._allocate import new_where as new_where
 from ._allocate import results, rows_type
-from ._arguments import take
-from ._call import ARRAYS, IN_NO_BATCH, KEPT, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
+from ._arguments import check_types, take
+from ._call import ARRAYS, IN_NO_BATCH, KEPT, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame, weights_shape
 from ._fit import needs_padding, padded
 from ._spec import Spec
 from .batch import Batch, Bits, Splits
@@ -146,6 +146,8 @@ def _check_devices(
             continue
         if t.is_quantized or t.layout is not torch.strided or t.is_complex():
             take(spec.name, name, "torch", t)
+        if t.is_floating_point() and t.dtype not in _DTYPES:
+            check_types(spec.name, **{name: t})
         if t.device != q.device and (t.is_meta or name not in (*ARRAYS, "seed")):
             raise InvalidError(f"{spec.name}: {name}: is on {t.device}, and {first} on {q.device}: move one of them")
 
@@ -403,10 +405,7 @@ def forward(
 
 def fake_weights(q: Tensor, k: Tensor, given: Mapping[str, Any]) -> Tensor:
     """What weights() returns, where q may be fake."""
-    cu = given.get("cu_seqlens_q")
-    if cu is None:
-        return q.new_empty((*q.shape[:3], k.shape[2]), dtype=rows_type(q))
-    return q.new_empty((cu.shape[0] - 1, q.shape[1], given["max_seqlen_q"], given["max_seqlen_k"]), dtype=rows_type(q))
+    return q.new_empty(weights_shape(q, k, given), dtype=rows_type(q))
 
 
 def weights(
@@ -420,7 +419,7 @@ def weights(
     given: Mapping[str, Any],
 ) -> Tensor:
     """Those of v, [batch, heads, q_len, kv_len] (packed: of the longest sequences), negative where dropout drops them, in float32, for
-    float64 in float64. given: keyword arguments of the op, beside cu_seqlens_q with max_seqlen_q and max_seqlen_k."""
+    float64 in float64. given: keyword arguments of the op."""
     _check(spec, q, inputs, scalars, given)
     made = fake_weights(q, k, given)
     q, k, v = map(_aligned, (q, k, v))

@@ -580,17 +580,18 @@ def gradients_of(
 
 
 def weights(
-    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scale: float | Tensor | None, given: dict[str, Any]
-) -> Tensor:
-    """Those of v, negative where dropout drops them (_tensors.weights), for tests and pictures; without gradients, of a spec without
-    scalars."""
-    spec, inputs, scalars, scale = with_scale(spec, q, inputs, (), scale)
+    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scalars: Sequence[float | Tensor], scale: float, given: dict[str, Any]
+) -> Tensor:  # fmt: skip
+    """Those of v, negative where dropout drops them (_tensors.weights), for tests and pictures; without gradients. spec, inputs, scalars and scale
+    are those of with_scale."""
     if _fit.needs_padding(spec, q, v):
         scale = _fit.scale_of(scale, q)
         q, k, v = _fit.padded(spec, q, k, v)
+    inputs = _fit.with_rows(spec, q, k, inputs) if inputs else inputs
+    learned = _stack(spec, scalars) if any(isinstance(x, Tensor) for x in scalars) else None
+    numbers = [] if learned is not None else [float(x) for x in scalars]
     with torch.no_grad():
-        learned = _stack(spec, scalars) if scalars else None
-        made: Tensor = _weights(spec.line, q, k, v, list(inputs), [], learned, scale, **given)
+        made: Tensor = _weights(spec.line, q, k, v, list(inputs), numbers, learned, scale, **given)
     return made
 
 

@@ -2,7 +2,7 @@
 has another type of real numbers for one of them."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._call import is_numpy
@@ -34,8 +34,11 @@ def undeclared(spec: Spec) -> tuple[int, ...]:
 
 
 def typed(text: str, place: str) -> Spec:
-    """The spec of this text, with "any" as the type of inputs that lack one."""
-    return spec_of(_WRAP + text, place)
+    """The spec of this text, with "any" as the type of inputs that lack one; kept as long as that of the text, with its kernels."""
+    spec = spec_of(text, place)
+    if spec.typed is None:
+        spec.typed = spec_of(_WRAP + text, place)
+    return spec.typed
 
 
 typed._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does, after seconds of imports
@@ -50,3 +53,9 @@ def for_types(spec: Spec, places: Sequence[int], inputs: Sequence[Any]) -> Spec:
         if x.dtype.name in _NAMES if is_numpy(x) else x.dtype in _OTHERS:
             return typed(spec.text, spec.place)
     return spec
+
+
+def for_names(spec: Spec, types: Mapping[str, str]) -> Spec:
+    """The spec that takes inputs of these types, by their names."""
+    of_others = any(types[spec.inputs[i].name] in _NAMES for i in undeclared(spec))
+    return typed(spec.text, spec.place) if of_others else spec

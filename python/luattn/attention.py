@@ -1,28 +1,30 @@
 """attention(spec): what a spec computes, as a callable."""
 
-import ctypes
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
 
-from . import _capi as capi
+from . import _by_library as by_library
 from ._arguments import AllArguments, Arguments, is_dense, take, what
-from ._call import CHOICES, DECODE, IN_NO_BATCH, LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, padding_line, pads, refuse_later, take_frame
+from ._call import CHOICES, DECODE, LATER, NOT_OF_MASKS, NOT_OF_PLANS, WHOLE, is_numpy, refuse_later
 from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
 from ._options import seed_of, whole_of
+from ._plan import Given, plan_of
+from ._prepare import prepare
+from ._scale import is_plain
 from ._spec import InputInfo, Spec, load, spec_of
 from ._typed import for_types, undeclared
-from .batch import Batch
-from .engine import engine_of, wants_deterministic
+from .batch import Batch, take_batch
 from .errors import InvalidError, Unsupported
+from .explanation import Explanation, explain
 from .mask import Entry, Mask, mask_of
 from .merge import merge, merge_states
-from ._scale import is_plain
-from .progress import progress_bar
+
+T = TypeVar("T")  # torch.Tensor or numpy.ndarray: results are of the library of q
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", *CHOICES, "decode", "out", *LATER)
+_RESERVED = ("self", "q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", *CHOICES, "decode", "out", *LATER)
 _NOTHING: dict[str, Any] = {}
 _FLAGS = dict.fromkeys(CHOICES, "flag")
 _TENSORS = {"q": "tensor", "k": "tensor", "v": "tensor"}
@@ -38,17 +40,12 @@ _OF_GRADIENTS = AllArguments(
     **{name: "torch" for name in ("dout", "q", "k", "v", "o", "lse")}, saved="torch?", dlse="torch?", scale="scale?", layout="layout"
 )
 _OF_PLAN = AllArguments(**{name: "data" for name in "qkv"}, backward="flag", layout="layout")
+_OF_WEIGHTS = AllArguments(**{name: "data" for name in "qkv"}, layout="layout")
 _OF_TUNE = AllArguments(**{name: "torch" for name in "qkv"}, backward="flag", layout="layout", scale="real?", time_limit="real")
-_OF_PREPARE = Arguments(
-    dtype="dtype", head_dim="integer", head_dim_v="integer", device="integer", scalars="flag", decode="flag", threads="integer"
-)
 _OF_MASK = Arguments(
     q_len="integer?", kv_len="integer?", batch="integer", head="integer", tile="integer", whole_q_len="integer?", whole_kv_len="integer?",
     **{name: kind for name, kind in _OFFSETS.items() if name not in ("q_len", "kv_len")}, **_ARRAYS,
 )  # fmt: skip
-# Arguments of calls that a plan reads or that say nothing of it, and those that say nothing of a mask.
-_NOT_OF_PLANS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", **_FLAGS, "seed": "seed?", "out": "any"}
-_NOT_OF_MASKS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", "layout": "layout", **_FLAGS, "decode": "any", "out": "any"}
 
 
 def attention(spec: str | os.PathLike[str]) -> "Attention":
@@ -59,53 +56,6 @@ def attention(spec: str | os.PathLike[str]) -> "Attention":
 
 def _again(text: str, place: str) -> "Attention":
     return Attention(spec_of(text, place))
-
-
-def prepare(
-    attentions: "Iterable[Attention]",
-    dtype: Any,
-    head_dim: int,
-    head_dim_v: int = 0,
-    *,
-    device: int = 0,
-    scalars: bool = False,
-    decode: bool = False,
-    threads: int = 0,
-) -> None:
-    """Attention.prepare for several at once, which share the threads. On a terminal tqdm, if installed, shows a bar."""
-    dtype, head_dim, head_dim_v, device, scalars, decode, threads = _OF_PREPARE.take(
-        "prepare", dtype, head_dim, head_dim_v, device, scalars, decode, threads
-    )
-    name = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
-    if name not in capi.DTYPES:
-        raise InvalidError(f"prepare: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
-    index = capi.DTYPES.index(name)
-    attentions, made = take("prepare", "attentions", "parts", attentions), list[Any]()
-    for attention in attentions:
-        if not isinstance(attention, Attention):
-            raise InvalidError(f"prepare: attentions: has {what(attention)}, expected what luattn.attention() returns")
-    for attention in attentions:
-        spec, (d, d_v) = attention._spec, _dims(attention, name, head_dim, head_dim_v)
-        wants = spec.wants & (capi.WANT_ALL if scalars else capi.WANT_ALL - capi.WANT_SCALARS)
-        made.append(capi.Request(spec.pointer, capi.FORWARD, index, d, d_v, 0))
-        if spec.has_backward:
-            made.append(capi.Request(spec.pointer, capi.BACKWARD, index, d, d_v, wants))
-    requests = (capi.Request * len(made))(*made)
-    engine = engine_of(device, wants_deterministic())
-    with progress_bar(len(made)) as progress:
-        call("luattn_prepare", engine, requests, len(made), threads, progress, None)
-    if decode:
-        few = [FewQueries(a._spec, name, *_dims(a, name, head_dim, head_dim_v or head_dim), rows) for a in attentions for rows in FewQueries.ROWS]
-        calls = (ctypes.POINTER(capi.Call) * len(few))(*(ctypes.pointer(x.call) for x in few))
-        with progress_bar(len(few)) as progress:
-            call("luattn_prepare_calls", engine, calls, len(few), threads, progress, None)
-
-
-def _dims(attention: "Attention", dtype: str, head_dim: int, head_dim_v: int) -> tuple[int, int]:
-    """Those of the kernels that calls use."""
-    if dtype not in ("bfloat16", "float16") or not pads(attention._spec, head_dim, head_dim_v):
-        return head_dim, head_dim_v
-    return head_dim + -head_dim % 8, head_dim_v + -head_dim_v % 8
 
 
 class Attention:
@@ -135,6 +85,14 @@ class Attention:
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.text, self._spec.place)
 
+    @overload
+    def __call__(self, q: T, k: Any, v: Any, *, return_lse: Literal[False] = ..., return_state: Literal[False] = ..., **given: Any) -> T: ...
+    @overload
+    def __call__(self, q: T, k: Any, v: Any, *, return_lse: Literal[True], return_state: Literal[False] = ..., **given: Any) -> tuple[T, T]: ...
+    @overload
+    def __call__(self, q: T, k: Any, v: Any, *, return_state: Literal[True], return_lse: bool = ..., **given: Any) -> tuple[T, T, T]: ...
+    @overload
+    def __call__(self, q: T, k: Any, v: Any, *, return_lse: bool = ..., return_state: bool = ..., **given: Any) -> T | tuple[T, ...]: ...
     def __call__(
         self,
         q: Any,
@@ -236,9 +194,7 @@ class Attention:
             )  # fmt: skip
             options = {**part, **options}
         if batch is not None:
-            if not isinstance(batch, Batch):
-                raise InvalidError(f"{self.name}: batch: is {type(batch).__name__}, expected luattn.Batch")
-            options = {**options, "batch": batch.token}
+            options = {**options, "batch": take_batch(self.name, batch).token}
         if keys_modified:
             options = {**options, "keys_modified": True}
         if decode != "auto":
@@ -250,9 +206,9 @@ class Attention:
                 raise Unsupported(f"{self.name}: out: goes with no return_state yet; leave it out")
             if layout == "bshd":
                 q, k, v = map(_swap, (q, k, v))
-            o, lse, state = _state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options)
+            o, lse, state = by_library.attend_state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options)
             return (_swap(o) if layout == "bshd" else o), lse, state
-        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options, return_lse, layout == "bshd", out)
+        o, lse = by_library.attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options, return_lse, layout == "bshd", out)
         return (o, lse) if return_lse else o
 
     def _part_of(self, q: Any, *given: Any) -> dict[str, Any]:
@@ -260,6 +216,13 @@ class Attention:
         _, *found = _OF_PART.take(self.name, q, *given)
         whole, packed = found[: len(WHOLE)], zip(_PACKED, found[len(WHOLE) :])
         return {**whole_of(q, found[len(WHOLE)], *whole), **{name: x for name, x in packed if x is not None}}
+
+    def _check_names(self, place: str, own: Sequence[str]) -> None:
+        """That no input or scalar is hidden by an argument of one method, as `own` are."""
+        for name in own:
+            if name in self.inputs or name in self.scalars:
+                kind, method = "input" if name in self.inputs else "scalar", place.rpartition(" ")[2]
+                raise InvalidError(f"{place}: {name}: is an argument of {method}, and a{'n' * (kind == 'input')} {kind} of the spec too: rename what the spec declares")
 
     def _number_of(self, decode: Any) -> int:
         if decode not in DECODE:
@@ -272,9 +235,9 @@ class Attention:
                 raise InvalidError(f"{self.name}: {name}: has {len(t.shape)} dimensions, expected 4: batch, length, heads and head dim")
 
     def _pool(self, k: Any, v: Any, cu_seqlens_k: Any, seqused_k: Any, block_table: Any) -> list[Any]:
-        """Heads before rows, of the cache beside packed queries, which lie alike in both layouts."""
+        """Keys beside packed queries: these lie alike in both layouts, and so do packed keys. Of a cache or pages heads come before rows."""
         if cu_seqlens_k is not None or seqused_k is block_table is None:
-            raise InvalidError(f"{self.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out")
+            return [k, v]
         for name, t in (("k", k), ("v", v)):
             if len(t.shape) != 4:
                 axes = "batch, length" if block_table is None else "pages, rows of a page"
@@ -324,6 +287,7 @@ class Attention:
         inputs and scalars that these read are keyword arguments. False: rows are copied as they are, for calls without it. Mixing the two
         applies mods twice, or never."""
         place = f"{self.name}: append"
+        self._check_names(place, ("new_k", "new_v"))
         k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified = _OF_APPEND.take(
             place, k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified
         )
@@ -353,6 +317,16 @@ class Attention:
         if not of_torch(self._for(inputs), new_k, k, v, inputs, options, new_k, new_v, numbers):
             raise InvalidError(f"{self.name}: append: {NOT_ALIGNED}")
 
+    @overload
+    def merge(
+        self, outs: Sequence[T], lses: Sequence[T], states: Sequence[T] | None = None, *, layout: str = ..., dtype: Any = ...,
+        return_state: Literal[False] = ..., return_saved: Literal[False] = ...,
+    ) -> tuple[T, T]: ...  # fmt: skip
+    @overload
+    def merge(
+        self, outs: Sequence[T], lses: Sequence[T], states: Sequence[T] | None = None, *, layout: str = ..., dtype: Any = ...,
+        return_state: bool = ..., return_saved: bool = ...,
+    ) -> tuple[T, ...]: ...  # fmt: skip
     def merge(
         self,
         outs: Sequence[Any],
@@ -387,7 +361,7 @@ class Attention:
     def gradients(
         self,
         dout: Any,
-        q: Any,
+        q: T,
         k: Any,
         v: Any,
         o: Any,
@@ -398,7 +372,7 @@ class Attention:
         scale: Any = None,
         layout: str = "bhsd",
         **given: Any,
-    ) -> tuple[Any, Any, Any, dict[str, Any]]:
+    ) -> tuple[T, T, T, dict[str, T]]:
         """(dq, dk, dv, {name: gradient}) of a part of the keys, given o, lse and saved of all of them, as merge(.., return_saved=True) gives them (None where the spec saves
         nothing), and the gradients dout and dlse of that o and lse. dk and dv are those of these keys. dq is to be added up over the parts, and so are the gradients of
         inputs and scalars, unless they arise once a row, as a sink's does, and not from scores: these are whole in the result of each part that
@@ -406,6 +380,7 @@ class Attention:
         that is a tensor."""
         from ._torch import gradients_of
 
+        self._check_names(f"{self.name}: gradients", ("dout", "o", "lse", "saved", "dlse"))
         if is_numpy(q):
             raise Unsupported(f"{self.name}: gradients: q: NumPy arrays have none; pass tensors of torch")
         if self._spec.row_passes:
@@ -422,7 +397,9 @@ class Attention:
         if seed is not None or self._spec.draws:
             options["seed"] = seed_of(self.name, seed, q)
         numbers = [float(x) for x in scalars]
-        dq, dk, dv, named = gradients_of(self._for(inputs), dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale, options)
+        first: Any = q
+        made: Any = gradients_of(self._for(inputs), dout, dlse, first, k, v, o, lse, saved, inputs, numbers, scale, options)
+        dq, dk, dv, named = made
         if layout == "bshd":
             dq, dk, dv = map(_swap, (dq, dk, dv))
         return dq, dk, dv, named
@@ -458,44 +435,54 @@ class Attention:
                 raise InvalidError(f"{self.name}: there is no argument '{name}'; the spec declares {known}")
         return inputs, scalars, later
 
-    def plan(
-        self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", decode: str = "auto", batch: Batch | None = None, **given: Any
-    ) -> str:
+    def _given(self, place: str, own: Sequence[str], q: Any, k: Any, v: Any, layout: str, given: dict[str, Any], some: bool = True) -> Given:
+        """What a call with these arguments has, of which `own` are others. some: inputs may be missing."""
+        self._check_names(place, own)
+        options = self._part_of(q, *(given.pop(name, None) for name in (*WHOLE, *_PACKED)))
+        batch = given.pop("batch", None)
+        if batch is not None:
+            options["batch"] = take_batch(place, batch).token
+        rest = {name: take(place, name, kind, given.pop(name, None)) for name, kind in NOT_OF_PLANS.items() if name in given}
+        options |= {name: True for name in CHOICES if rest.get(name)}
+        inputs, scalars, later = self._sort(given, q, some=some, reads=False)
+        refuse_later(place, later)
+        spec = self._for(inputs).parts() if rest.get("return_state") else self._for(inputs)
+        spec, inputs, scalars, scale = by_library.scaled_of(is_numpy(q))(spec, q, inputs, scalars, rest.get("scale"))
+        q, k, v = self._heads_first(layout, q, k, v, options)
+        numbers = [float(x.detach() if hasattr(x, "detach") else x) for x in scalars]
+        return Given(spec, q, k, v, inputs, numbers, scale, options, rest.get("seed"))
+
+    def plan(self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", decode: str = "auto", **given: Any) -> str:
         """How a call with these arguments is computed, one fact a line: which of forward's kernels it takes, why, and what a Batch would
         change; then the kernel's tiles, and why. Compiles the kernel if it is new. given: inputs, and what else the call has of offsets, packed
         sequences, caches and a scale."""
-        q, k, v, backward, layout = _OF_PLAN.take(f"{self.name}: plan", q, k, v, backward, layout)
-        options = self._part_of(q, *(given.pop(name, None) for name in (*WHOLE, *_PACKED)))
-        if batch is not None:
-            options["batch"] = batch.token
-        rest = {name: take(f"{self.name}: plan", name, kind, given.pop(name, None)) for name, kind in _NOT_OF_PLANS.items() if name in given}
-        options |= {name: True for name in CHOICES if rest.get(name)}
-        inputs, scalars, later = self._sort(given, q, some=True, reads=False)
-        spec = self._for(inputs).parts() if rest.get("return_state") else self._for(inputs)
-        refuse_later(f"{self.name}: plan", later)
-        spec, inputs, scalars, scale = _scaled_of(is_numpy(q))(spec, q, inputs, scalars, rest.get("scale"))
-        q, k, v = self._heads_first(layout, q, k, v, options)
-        line = ""
-        if q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]):
-            line = padding_line(q.shape[-1], v.shape[-1])
-            q, k, v = _padded_of(is_numpy(q))(spec, q, k, v)
-        fill = fill_of(q)
-        grads = [x if backward and info.grad else None for x, info in zip(inputs, spec.inputs)]
-        is_cuda = not is_numpy(q) and q.is_cuda
-        engine = engine_of(q.device.index, wants_deterministic()) if is_cuda else engine_of(capi.CPU)
-        frame = take_frame(spec, backward)
-        try:
-            frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))
-            frame.set_inputs(fill, inputs, grads)
-            frame.set_numbers(scale, [float(x) for x in scalars])
-            frame.set_choices(options)
-            frame.set_scalar_grads(fill, None)
-            frame.set_options(decode=self._number_of(decode))
-            if not IN_NO_BATCH.issuperset(options):
-                frame.set_batch(fill, options)
-            return line + frame.choice(engine) + frame.plan(engine)
-        finally:
-            give_back(frame)
+        place = f"{self.name}: plan"
+        q, k, v, backward, layout = _OF_PLAN.take(place, q, k, v, backward, layout)
+        return plan_of(self._given(place, ("backward",), q, k, v, layout, given), backward, self._number_of(decode))
+
+    def explain(
+        self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", decode: str = "auto", arch: str | None = None, **given: Any
+    ) -> Explanation:
+        """What a call with these arguments computes and why, as a table in a notebook and as text by print: the kernel family, its tiles, which of
+        them the mask leaves out and by what means, the least bytes and the operations. Computes nothing. arch: of kernels for a GPU of this
+        architecture, as "sm_90a", wherever the tensors are; None: of where q is. given: as plan takes it; an input that the mask reads is needed."""
+        place = f"{self.name}: explain"
+        q, k, v, backward, layout = _OF_PLAN.take(place, q, k, v, backward, layout)
+        made = self._given(place, ("backward", "arch"), q, k, v, layout, given)
+        return explain(made, backward, self._number_of(decode), take(place, "arch", "arch?", arch))
+
+    def weights(self, q: T, k: Any, v: Any, *, layout: str = "bhsd", **given: Any) -> T:
+        """The weights with which a call with these arguments adds up v, for pictures and tests: [batch, heads, queries, keys] in float32 (float64 for
+        float64), without gradients; of packed sequences of as many as the longest has. They are 0 where the mask leaves out, and those that dropout drops
+        are negative. It has all of them in memory, and takes a kernel of its own, which is not fast. luattn.plot_weights draws them. Errors: Unsupported (keys in
+        pages or in a cache)."""
+        place = f"{self.name}: weights"
+        q, k, v, layout = _OF_WEIGHTS.take(place, q, k, v, layout)
+        made = self._given(place, (), q, k, v, layout, given, some=False)
+        if made.seed is not None or made.spec.draws:
+            made.options["seed"] = seed_of(self.name, made.seed, q)
+        found: T = by_library.weights_of(is_numpy(q))(made.spec, made.q, made.k, made.v, made.inputs, made.scalars, made.scale, made.options)
+        return found
 
     def prepare(
         self,
@@ -503,6 +490,7 @@ class Attention:
         head_dim: int,
         head_dim_v: int = 0,
         *,
+        input_dtype: Any = None,
         device: int = 0,
         scalars: bool = False,
         decode: bool = False,
@@ -510,8 +498,11 @@ class Attention:
     ) -> None:
         """Compiles the kernels for a GPU that training will need, for short and long lengths, on `threads` threads (0: one a
         processor): before a CUDA graph is captured, or the first step. Backward is that of q, k, v and the inputs with
-        gradients, and with scalars=True of the scalars. decode=True: also forward's for few queries and many keys. dtype: torch.bfloat16, or its name."""
-        prepare([self], dtype, head_dim, head_dim_v, device=device, scalars=scalars, decode=decode, threads=threads)
+        gradients, and with scalars=True of the scalars. decode=True: also forward's for few queries and many keys. dtype: torch.bfloat16, or its name.
+        input_dtype: of inputs that declare no type, or "any": a type, or one by each input's name; None: kernels for float32 and for `dtype`."""
+        prepare(
+            [self], dtype, head_dim, head_dim_v, input_dtype=input_dtype, device=device, scalars=scalars, decode=decode, threads=threads
+        )
 
     def tune(
         self,
@@ -530,6 +521,7 @@ class Attention:
         `time_limit` seconds a pass, half of them for compiling. No call of this spec may be running."""
         from ._tune import tune
 
+        self._check_names(f"{self.name}: tune", ("backward", "time_limit"))
         q, k, v, backward, layout, scale, time_limit = _OF_TUNE.take(f"{self.name}: tune", q, k, v, backward, layout, scale, time_limit)
         inputs, scalars, later = self._sort(given, q)
         if later:
@@ -549,7 +541,8 @@ class Attention:
         block_table, which say the lengths of entry `batch`, so that q_len and kv_len may be left out, and offsets. whole_q_len and whole_kv_len are what q_len
         and kv_len are to a call: the lengths of the whole of which this is a part."""
         place = f"{self.name}: mask"
-        for name, kind in _NOT_OF_MASKS.items():
+        self._check_names(place, ("head", "tile", "whole_q_len", "whole_kv_len"))
+        for name, kind in NOT_OF_MASKS.items():
             if name in given:
                 take(place, name, kind, given.pop(name))
         own = [name for name in _OF_MASK.names[7:]]
@@ -561,50 +554,5 @@ class Attention:
         return mask_of(self._for(inputs), Entry(self.name, batch, q_len, kv_len, part), head, tile, inputs, [float(x) for x in scalars], take(place, "seed", "seed?", seed))
 
 
-def _padded_of(numpy: bool) -> Any:
-    if numpy:
-        from . import _numpy
-
-        return _numpy.padded
-    from . import _fit
-
-    return _fit.padded
-
-
-def _scaled_of(numpy: bool) -> Any:
-    if numpy:
-        from . import _numpy
-
-        return _numpy.scaled
-    from . import _torch
-
-    return _torch.with_scale
-
-
 def _swap(t: Any) -> Any:
     return t.swapaxes(1, 2)
-
-
-_found: dict[bool, Any] = {}
-
-
-def _attend_of(numpy: bool) -> Any:
-    """What computes NumPy arrays or torch tensors. Neither library is loaded for the other."""
-    attend = _found.get(numpy)
-    if attend is None:
-        if numpy:
-            from ._numpy import attend
-        else:
-            from ._torch import attend
-        _found[numpy] = attend
-    return attend
-
-
-def _state_of(numpy: bool) -> Any:
-    if numpy:
-        from . import _numpy
-
-        return _numpy.attend_state
-    from . import _torch
-
-    return _torch.attend_state

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _capi as capi
-from ._arguments import AllArguments, what
-from ._call import is_numpy
+from ._arguments import AllArguments, check_types, take, what
+from ._call import NOT_OF_MASKS, WHOLE, is_numpy
 from ._library import call, lib
 from ._spec import Spec
-from .errors import InvalidError
+from .errors import InvalidError, Unsupported
 
 if TYPE_CHECKING:
     from .attention import Attention
@@ -144,6 +144,13 @@ class Batch:
         q, k, v, layout, seqused_k, block_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k, keys_modified = _KINDS.take(
             f"{attention.name}: Batch.prepare", q, k, v, layout, seqused_k, block_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k, keys_modified
         )
+        place = f"{attention.name}: Batch.prepare"
+        check_types(place, q=q, k=k, **({} if v is None else {"v": v}))
+        for name in (*WHOLE, "cu_seqlens_k", "seqused_q"):
+            if given.pop(name, None) is not None:
+                raise Unsupported(f"{place}: {name}: a batch goes with neither packed keys nor parts of a whole yet; call without batch")
+        for name in NOT_OF_MASKS.keys() & given.keys():  # of calls, whatever they are
+            take(place, name, NOT_OF_MASKS[name], given.pop(name))
         inputs, scalars, options = attention._sort(given, q, reads=False)
         spec = attention._for(inputs)
         if options:
@@ -180,6 +187,12 @@ class Batch:
         kept = self._captured.setdefault(made.key, [])
         if not kept or kept[-1] is not made.memory:
             kept.append(made.memory)
+
+
+def take_batch(place: str, batch: Any) -> Batch:
+    if not isinstance(batch, Batch):
+        raise InvalidError(f"{place}: batch: is {what(batch)}, expected luattn.Batch")
+    return batch
 
 
 def _batch_of(token: Any, spec: Spec) -> Batch:

@@ -53,6 +53,8 @@ _OF_CACHE = Arguments(
 _named: Any = collections.namedtuple
 _Cache = _named("_Cache", _OF_CACHE.names)  # the arguments of flash_attn_with_kvcache
 _Window = tuple[int, int]
+# A tensor, or what else an option asks for beside it. A union would have to be taken apart, and overloads would say each signature three times.
+_Result = Tensor | Any
 _Rotary = tuple[int, bool, bool] | None
 
 
@@ -193,7 +195,8 @@ def _attend(
         return o, lse, None
     if swapped:
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    return o, lse, _torch.weights(spec, q, k, v, inputs, scale, given).to(o.dtype)
+    spec, found, scalars, plain = _torch.with_scale(spec, q, inputs, (), scale)
+    return o, lse, _torch.weights(spec, q, k, v, found, scalars, plain, given).to(o.dtype)
 
 
 def sinks_of(name: str, s_aux: Any, learnable_sink: Any) -> Tensor | None:
@@ -235,7 +238,7 @@ def flash_attn_func(
     out: Tensor | None = None,
     s_aux: Tensor | None = None,
     learnable_sink: Tensor | None = None,
-) -> Any:
+) -> _Result:
     """As flash_attn's: q is [batch, length, heads, headdim], and so is the result; masks are aligned at the last query and key.
 
     out: a tensor for the result, without gradients. s_aux, or learnable_sink: a logit of each head (nheads), which takes its share of each row
@@ -272,7 +275,7 @@ def flash_attn_qkvpacked_func(
     out: Tensor | None = None,
     s_aux: Tensor | None = None,
     learnable_sink: Tensor | None = None,
-) -> Any:
+) -> _Result:
     """flash_attn_func of one tensor [batch, length, 3, heads, headdim], which is read as it lies."""
     name = "flash_attn_qkvpacked_func"
     q, k, v = _unbind(name, "qkv", qkv, 3)
@@ -297,7 +300,7 @@ def flash_attn_kvpacked_func(
     out: Tensor | None = None,
     s_aux: Tensor | None = None,
     learnable_sink: Tensor | None = None,
-) -> Any:
+) -> _Result:
     """flash_attn_func of keys and values in one tensor [batch, length, 2, heads, headdim]."""
     name = "flash_attn_kvpacked_func"
     k, v = _unbind(name, "kv", kv, 2)
@@ -328,7 +331,7 @@ def flash_attn_varlen_func(
     out: Tensor | None = None,
     s_aux: Tensor | None = None,
     learnable_sink: Tensor | None = None,
-) -> Any:
+) -> _Result:
     """As flash_attn's: sequences follow one another in q, [total, heads, headdim]; cu_seqlens are int32 [batch + 1].
 
     return_attn_probs: also softmax_lse [heads, total_q], and S_dmask [batch, heads, max_seqlen_q, max_seqlen_k] or None. block_table:
@@ -387,7 +390,7 @@ def flash_attn_varlen_qkvpacked_func(
     out: Tensor | None = None,
     s_aux: Tensor | None = None,
     learnable_sink: Tensor | None = None,
-) -> Any:
+) -> _Result:
     """flash_attn_varlen_func of one tensor [total, 3, heads, headdim]."""
     name = "flash_attn_varlen_qkvpacked_func"
     qkv, cu_seqlens, max_seqlen, *options = _OF_VARLEN_QKV.take(
@@ -416,7 +419,7 @@ def flash_attn_varlen_kvpacked_func(
     out: Tensor | None = None,
     s_aux: Tensor | None = None,
     learnable_sink: Tensor | None = None,
-) -> Any:
+) -> _Result:
     """flash_attn_varlen_func of keys and values in one tensor [total, 2, heads, headdim]."""
     name = "flash_attn_varlen_kvpacked_func"
     q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options = _OF_VARLEN_KV.take(
@@ -457,7 +460,7 @@ def flash_attn_with_kvcache(
     s_aux: Tensor | None = None,
     learnable_sink: Tensor | None = None,
     **of_flash_attn_3: Any,
-) -> Any:
+) -> _Result:
     """As flash_attn's, without gradients as theirs: q is [batch, length, heads, headdim], and attends over the first cache_seqlens rows
     of each cache [batch_cache, longest, heads_k, headdim] and k and v [batch, new, heads_k, headdim], which are written there first, in
     place; with rotary_cos and rotary_sin they and q are rotated by their positions. cache_leftpad: keys begin there. return_softmax_lse:
@@ -502,7 +505,7 @@ def varlen_attn(
     seqused_k: Tensor | None = None,
     block_table: Tensor | None = None,
     num_splits: int | None = None,
-) -> Any:
+) -> _Result:
     """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k; not beside block_table. window_size (-1, 0) is causal, aligned
     at the last query and key. num_splits is that of kernels for few queries and many keys; others do not split."""
     return _varlen(
@@ -527,7 +530,7 @@ def varlen_attn_out(
     seqused_k: Tensor | None = None,
     block_table: Tensor | None = None,
     num_splits: int | None = None,
-) -> Any:
+) -> _Result:
     """varlen_attn into `out`, which is returned; without gradients."""
     return _varlen(
         "varlen_attn_out", take("varlen_attn_out", "out", "torch", out), query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa,

@@ -9,18 +9,21 @@ from . import _capi as capi
 from ._call import KEPT, WHOLE, fill_of, give_back, numbers_of, take_frame
 from ._library import call, lib
 from ._spec import InputInfo, Spec
-from .errors import InvalidError, Unsupported
+from .errors import InvalidError
+from .plots import save_png
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
+COLORS = ("#ffffff", "#e69f00", "#0072b2")  # of these, as gen/cpu/mask_svg.c has them
 
 
 class Mask:
     """Classes of tiles of one batch entry and head: `rows[i][j]` is EMPTY, PARTIAL or FULL."""
 
-    def __init__(self, name: str, q_len: int, kv_len: int, tile: int, classes: bytes) -> None:
+    def __init__(self, name: str, q_len: int, kv_len: int, tile: int | tuple[int, int], classes: bytes) -> None:
         self.name, self.q_len, self.kv_len, self.tile = name, q_len, kv_len, tile
-        columns = -(-kv_len // tile)
-        self.rows = [list(classes[i * columns : (i + 1) * columns]) for i in range(-(-q_len // tile))]
+        self._sizes = (tile, tile) if isinstance(tile, int) else tile
+        columns = -(-kv_len // self._sizes[1])
+        self.rows = [list(classes[i * columns : (i + 1) * columns]) for i in range(-(-q_len // self._sizes[0]))]
 
     def count(self, which: int) -> int:
         return sum(row.count(which) for row in self.rows)
@@ -43,7 +46,7 @@ class Mask:
         """For notebooks: the picture that `luattn mask --svg` draws."""
         title, classes = f"{self.name}, {self.q_len} x {self.kv_len}".encode(), bytes(one for row in self.rows for one in row)
         drawn = ctypes.c_void_p()
-        picture = capi.MaskPicture(title, classes, self.q_len, self.kv_len, self.tile, self.tile)
+        picture = capi.MaskPicture(title, classes, self.q_len, self.kv_len, *self._sizes)
         call("luattn_mask_svg", ctypes.byref(picture), ctypes.byref(drawn))
         try:
             return ctypes.string_at(drawn.value or 0).decode()
@@ -57,26 +60,9 @@ class Mask:
             with open(name, "w", encoding="utf-8") as file:
                 file.write(self._repr_svg_())
         elif name.endswith(".png"):
-            _plot(self, name)
+            save_png(self, name)
         else:
             raise InvalidError(f"{self.name}: save: path: '{name}' ends in neither .svg nor .png, the formats that there are")
-
-
-def _plot(mask: Mask, path: str) -> None:
-    try:
-        from matplotlib.colors import ListedColormap
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise Unsupported(f"{mask.name}: save: '{path}' needs matplotlib; pip install matplotlib, or save a .svg, which needs nothing") from None
-    figure = Figure(figsize=(6, 6), layout="constrained")
-    axes = figure.subplots()
-    across, down = (len(mask.rows[0]) if mask.rows else 0) * mask.tile, len(mask.rows) * mask.tile
-    colors = ListedColormap(["#ffffff", "#e69f00", "#0072b2"])  # as gen/cpu/mask_svg.c has them
-    axes.imshow(mask.rows, cmap=colors, vmin=0, vmax=2, interpolation="nearest", extent=(0, across, down, 0))
-    axes.set(xlim=(0, mask.kv_len), ylim=(mask.q_len, 0), xlabel="kv_idx", ylabel="q_idx", title=repr(mask)[1:-1])
-    axes.xaxis.set_label_position("top")
-    axes.xaxis.tick_top()
-    figure.savefig(path, dpi=150)
 
 
 def shape_only(sizes: tuple[int, ...], at: int) -> Any:
@@ -167,30 +153,60 @@ def _sizes(spec: Spec, entry: Entry, head: int, inputs: Sequence[Any]) -> tuple[
     return found["b"], found["h"], found["hkv"] or found["h"]
 
 
-def mask_of(spec: Spec, entry: Entry, head: int, tile: int, inputs: Sequence[Any], scalars: Sequence[float], seed: Any = None) -> Mask:
-    """Errors: InvalidError, also of an input that is None and that the mask reads."""
-    if tile < 1:
+class _Problem:
+    """luattn_args of one entry, without data but for the inputs. heads: batch, heads and heads_kv; None: as many as inputs have, and those of `head`."""
+
+    def __init__(
+        self, spec: Spec, entry: Entry, heads: tuple[int, int, int] | None, head: int, inputs: Sequence[Any], scalars: Sequence[float], seed: Any
+    ) -> None:
+        self.spec, self.inputs = spec, [entry.cut(info, x) for info, x in zip(spec.inputs, inputs)]
+        b, h, hkv = heads or _sizes(spec, entry, head, self.inputs)
+        self.frame = take_frame(spec)
+        try:
+            k = (b, hkv, entry.kv_len, 8)
+            self.frame.set(shape_only, ((b, h, entry.q_len, 8), k, k, None, None, None))
+            self.frame.set_inputs(lambda tensor, at: fill_of(tensor)(tensor, at), self.inputs)
+            self.frame.set_numbers(0.0, scalars)
+            if seed is not None:
+                self.frame.set_seed(*numbers_of(seed))
+            if any(entry.whole()):
+                self.frame.set_batch(shape_only, {"whole": entry.whole()})
+        except BaseException:
+            give_back(self.frame)
+            raise
+
+    def __enter__(self) -> Any:
+        return self.frame
+
+    def __exit__(self, kind: Any, e: Any, _: Any) -> None:
+        """Says it in words of Python where an input that the mask reads is missing."""
+        give_back(self.frame)
+        for info, x in zip(self.spec.inputs, self.inputs):
+            if isinstance(e, InvalidError) and x is None and f"input '{info.name}': is missing" in str(e):
+                raise InvalidError(f"{self.spec.name}: mask: input '{info.name}' is missing, and the mask reads it: pass {info.name}=") from None
+
+
+def survey(
+    spec: Spec, entry: Entry, heads: tuple[int, int, int], tile: tuple[int, int], inputs: Sequence[Any], scalars: Sequence[float], seed: Any,
+    target: capi.Target | None,
+) -> capi.MaskCounts:  # fmt: skip
+    """Counts tiles of all batch entries and heads; of kernels of `target`, or of the CPU."""
+    counts = capi.MaskCounts(struct_size=ctypes.sizeof(capi.MaskCounts))
+    with _Problem(spec, entry, heads, 0, inputs, scalars, seed) as frame:
+        of = None if target is None else ctypes.byref(target)
+        call("luattn_mask_survey", spec.pointer, of, frame.args, *tile, ctypes.byref(counts))
+    return counts
+
+
+def mask_of(
+    spec: Spec, entry: Entry, head: int, tile: int | tuple[int, int], inputs: Sequence[Any], scalars: Sequence[float], seed: Any = None
+) -> Mask:
+    """Errors: InvalidError, also of an input that is None and that the mask reads. tile: of as many queries as keys, or both."""
+    tile_m, tile_n = (tile, tile) if isinstance(tile, int) else tile
+    if min(tile_m, tile_n) < 1:
         raise InvalidError(f"{spec.name}: tile: is {tile}, expected 1 or more")
     q_len, kv_len = entry.q_len, entry.kv_len
-    inputs = [entry.cut(info, x) for info, x in zip(spec.inputs, inputs)]
-    b, h, hkv = _sizes(spec, entry, head, inputs)
-    classes = ctypes.create_string_buffer(-(-q_len // tile) * -(-kv_len // tile))
-    frame = take_frame(spec)
-    try:
-        k = (b, hkv, kv_len, 8)
-        frame.set(shape_only, ((b, h, q_len, 8), k, k, None, None, None))
-        frame.set_inputs(lambda tensor, at: fill_of(tensor)(tensor, at), inputs)
-        frame.set_numbers(0.0, scalars)
-        if seed is not None:
-            frame.set_seed(*numbers_of(seed))
-        if any(entry.whole()):
-            frame.set_batch(shape_only, {"whole": entry.whole()})
-        call("luattn_mask_tiles", spec.pointer, frame.args, entry.batch, head, tile, tile, classes)
-    except InvalidError as e:
-        for info, x in zip(spec.inputs, inputs):
-            if x is None and f"input '{info.name}': is missing" in str(e):
-                raise InvalidError(f"{spec.name}: mask: input '{info.name}' is missing, and the mask reads it: pass {info.name}=") from None
-        raise
-    finally:
-        give_back(frame)
+    classes = ctypes.create_string_buffer(-(-q_len // tile_m) * -(-kv_len // tile_n))
+    with _Problem(spec, entry, None, head, inputs, scalars, seed) as frame:
+        call("luattn_mask_tiles", spec.pointer, frame.args, entry.batch, head, tile_m, tile_n, classes)
     return Mask(spec.name, q_len, kv_len, tile, classes.raw)

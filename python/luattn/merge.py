@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _capi as capi
 from ._arguments import is_tensor, is_torch_dtype, mixed, take
@@ -12,8 +12,10 @@ from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
 
+T = TypeVar("T")  # torch.Tensor or numpy.ndarray
 
-def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dtype: Any = None) -> Any:
+
+def merge(outs: Sequence[T], lses: Sequence[T], *, layout: str = "bhsd", dtype: Any = None) -> tuple[T, T]:
     """(o, lse) of the same queries and all keys, where part i gave outs[i] and lses[i] for some of them, as return_lse=True returns
     them. For softmax with any score_mod and mask; include/luattn/merge.h has the formulas. Attention.merge merges parts of other attentions.
 
@@ -22,14 +24,16 @@ def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dty
     or NumPy arrays. A part that keeps nothing of a row has lse = -inf there (+inf, as flash-attn says it, is the same), and no weight. dtype: of o, if it is to be another than the
     parts'; they may be in float32, for o in bfloat16.
     """
-    outs, lses = check_parts(outs, lses, layout)
+    of_parts, of_rows = check_parts(outs, lses, layout)
     dtype = check_dtype(dtype, is_tensor(outs[0]))
+    o: Any
+    lse: Any
     if is_numpy(outs[0]):
-        o, lse = _merge_numpy(outs, lses, dtype)
+        o, lse = _merge_numpy(of_parts, of_rows, dtype)
     else:
         from . import _torch_merge
 
-        o, lse = _torch_merge.merge(outs, lses, dtype)
+        o, lse = _torch_merge.merge(of_parts, of_rows, dtype)
     return (o.swapaxes(1, 2) if layout == "bshd" else o), lse
 
 

@@ -106,9 +106,12 @@ class PageTable(unittest.TestCase):
             self.assertTrue(torch.equal(causal(q, *pool, layout="bshd", batch=batch, **given), o))
         with self.assertRaisesRegex(luattn.InvalidError, "causal: k: has 3 dimensions, expected 4: pages, rows of a page, heads and head dim"):
             causal(q, k[0], v, layout="bshd", cu_seqlens_q=cu, seqused_k=used, block_table=table)
-        for call in (causal, causal.plan):
-            with self.assertRaisesRegex(luattn.InvalidError, "causal: layout: is 'bshd', and packed sequences have no batch axis; leave it out"):
-                call(q, k[0], v[0], layout="bshd", cu_seqlens_q=cu, cu_seqlens_k=cu)
+        packed = {"cu_seqlens_q": cu, "cu_seqlens_k": ints(0, 3, 8), "seqused_k": ints(2, 5)}  # which lie alike in both layouts
+        for call in (lambda **given: causal(q, k[0], v[0], return_lse=True, **packed, **given)[0], lambda **given: causal.weights(q, k[0], v[0], **packed, **given)):
+            self.assertTrue(torch.equal(call(layout="bshd"), call()))
+        self.assertEqual(causal.plan(q, k[0], v[0], layout="bshd", **packed), causal.plan(q, k[0], v[0], **packed))
+        with self.assertRaisesRegex(luattn.Unsupported, "causal: Batch.prepare: cu_seqlens_k: a batch goes with neither packed keys nor parts"):
+            luattn.Batch().prepare(causal, q, k[0], v[0], layout="bshd", **packed)
 
     def test_left_padding_in_entries_of_a_larger_cache(self):
         spec = '''return attention { name = 'padded', %s score_mod = function(score, b, h, q_idx, kv_idx)

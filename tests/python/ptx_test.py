@@ -114,6 +114,21 @@ class Machine(unittest.TestCase):
                     error = (a.double() - b.double()).norm() / b.double().norm()
                     self.assertLess(error, 1e-5 if dtype == torch.float32 else 1e-2)
 
+    def test_prepare_of_inputs_without_a_type(self):
+        """Calls whose inputs come in float32, or as q, find kernels that prepare made, of both passes; input_dtype says it alone."""
+        text = """return attention {{ name = '{}', inputs = {{ bias = {{ axes = {{'h'}}, grad = true }}, one = {{ axes = {{}}, dtype = 'any' }} }},
+            score_mod = function(s, b, h) return s + bias[h] * one end }}"""
+        q, k, v, dout = (on_device(torch.randn(1, 1, n, 16).to(torch.bfloat16)) for n in (5, 7, 7, 5))
+        for name, said, types in (("all", None, (torch.float32, torch.bfloat16)), ("named", {"bias": "float16"}, (torch.float16,)), ("one", torch.float32, (torch.float32,))):
+            attention = luattn.attention(text.format(name))
+            luattn.prepare([attention], torch.bfloat16, 16, input_dtype=said)
+            for x in types:
+                bias, one = on_device(torch.ones(1, dtype=x)), on_device(torch.ones((), dtype=torch.float32 if name == "named" else x))
+                with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, gradients=gradients), self.assertNoLogs("luattn", logging.INFO):
+                    self.compute(attention, (q, k, v, bias), dout, {"one": one, "decode": "never"}, {"bias": bias})
+        with self.assertRaisesRegex(luattn.InvalidError, r"prepare: input_dtype\['bias'\]: is int32, expected one of float64, float32, bfloat16, float16"):
+            luattn.prepare([attention], torch.bfloat16, 16, input_dtype={"bias": torch.int32})
+
     def test_calls_of_one_signature(self):
         """Launched from kept frames: both passes with an input, and lists of blocks of a luattn.Batch."""
         attention = luattn.attention(f"{ROOT}/examples/attention_sink.lua")
@@ -328,8 +343,6 @@ class Machine(unittest.TestCase):
             for decode in ("always", "never"):
                 torch.testing.assert_close(causal(q, k, v, **given, decode=decode), want, atol=3e-2, rtol=2e-2)
             _tensors.prepare_splits(batch, causal._spec, q.transpose(2, 3).contiguous().transpose(2, 3), k, v, (), (), given)
-            with self.assertRaisesRegex(luattn.InvalidError, "layout: is 'bshd', and packed sequences have no batch axis"):
-                causal(q, k, v, layout="bshd", cu_seqlens_q=given["seqused_k"], cu_seqlens_k=given["seqused_k"])
             with self.assertRaisesRegex(luattn.InvalidError, "max_seqlen_k: prepare takes it beside seqused_k alone"):
                 batch.prepare(causal, q, k, max_seqlen_k=5)
             for name, x, message in (

@@ -88,6 +88,8 @@ CALLS = {
     "attention, dropout": (drops, {**HEADS_FIRST, "seed": 5}),
     "attention, dropout, NumPy": (drops, as_numpy({**HEADS_FIRST, "seed": 5})),
     "attention, batch": (plain, {**HEADS_FIRST, "batch": luattn.Batch()}),
+    "explain": (attention.explain, {**HEADS_FIRST, "bias": rand(2), "shift": 1, "backward": False, "layout": "bhsd", "arch": "sm_90a"}),
+    "weights": (attention.weights, {**HEADS_FIRST, "bias": rand(2), "shift": 1, "layout": "bhsd"}),
     "plan": (attention.plan, {**HEADS_FIRST, "bias": rand(2), "shift": 1, "backward": False, "layout": "bhsd"}),
     "mask": (attention.mask, {"q_len": 8, "kv_len": 8, "batch": 0, "head": 1, "tile": 4, "bias": rand(2), "shift": 1}),
     "append": (append, {**APPEND, "max_seqlen_k": 8, "layout": "bhsd", "keys_modified": False}),
@@ -138,7 +140,7 @@ REALS = {"scale", "softmax_scale", "softcap", "dropout_p", "slope"}
 INTEGERS = {"max_seqlen_q", "max_seqlen_k", "max_seqlen", "max_q", "max_k", "q_len", "kv_len", "head_offset", "heads", "heads_kv", "q_offset", "kv_offset", "page_size",
             "max_pages", "num_splits", "attention_chunk", "tile", "batch", "head", "Q_LEN", "KV_LEN", "B", "H", "BLOCK_SIZE", "seed", "cache_seqlens", "shift"}  # fmt: skip
 # Which may be missing.
-OPTIONAL = {"scale", "softmax_scale", "q_offset", "kv_offset", "q_len", "kv_len", "head_offset", "heads", "heads_kv", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k",
+OPTIONAL = {"arch", "scale", "softmax_scale", "q_offset", "kv_offset", "q_len", "kv_len", "head_offset", "heads", "heads_kv", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k",
             "block_table", "alibi_slopes", "num_splits", "return_aux", "block_mask", "score_mod", "B", "H", "dtype", "dlse", "max_pages", "cache_seqlens", "cache_leftpad",
             "cache_batch_idx", "rotary_cos", "rotary_sin", "seed", "batch", "device", "outs", "states", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_k_new", "k", "v", "saved"}  # fmt: skip
 

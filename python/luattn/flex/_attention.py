@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import warnings
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -107,6 +107,21 @@ def _once(message: str) -> None:
         warnings.warn(message, stacklevel=3)  # of the user
 
 
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Mod | None = ..., block_mask: theirs.BlockMask | None = ..., scale: float | Tensor | None = ...,
+    enable_gqa: bool = ..., return_lse: Literal[False] = ..., kernel_options: Any = ..., *, return_aux: None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Mod | None = ..., block_mask: theirs.BlockMask | None = ..., scale: float | Tensor | None = ...,
+    enable_gqa: bool = ..., *, return_lse: Literal[True], kernel_options: Any = ..., return_aux: None = ...,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Mod | None = ..., block_mask: theirs.BlockMask | None = ..., scale: float | Tensor | None = ...,
+    enable_gqa: bool = ..., return_lse: bool = ..., kernel_options: Any = ..., *, return_aux: Any = ...,
+) -> Any: ...  # fmt: skip
 def flex_attention(
     query: Tensor,
     key: Tensor,

@@ -1,0 +1,55 @@
+"""The plan of a call: how it is computed, as the library says it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _by_library as by_library
+from . import _capi as capi
+from ._arguments import check_types
+from ._call import IN_NO_BATCH, fill_of, give_back, is_numpy, padding_line, pads, take_frame
+from ._spec import Spec
+from .engine import engine_of, wants_deterministic
+
+
+@dataclass
+class Given:
+    """What a call has: the spec for the types of its inputs, q, k and v with heads before lengths, inputs (None: missing), scalars, a scale (0: the
+    default), keyword arguments of torch's op, and a seed."""
+
+    spec: Spec
+    q: Any
+    k: Any
+    v: Any
+    inputs: Sequence[Any]
+    scalars: Sequence[float]
+    scale: float
+    options: dict[str, Any]
+    seed: Any
+
+    def engine(self) -> int:
+        is_cuda = not is_numpy(self.q) and self.q.is_cuda
+        return engine_of(self.q.device.index, wants_deterministic()) if is_cuda else engine_of(capi.CPU)
+
+
+def plan_of(given: Given, backward: bool, decode: int) -> str:
+    spec, q, k, v, line = given.spec, given.q, given.k, given.v, ""
+    check_types(f"{spec.name}: plan", q=q, k=k, v=v)
+    if q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]):
+        line = padding_line(q.shape[-1], v.shape[-1])
+        q, k, v = by_library.padded_of(is_numpy(q))(spec, q, k, v)
+    fill, engine = fill_of(q), given.engine()
+    grads = [x if backward and info.grad else None for x, info in zip(given.inputs, spec.inputs)]
+    frame = take_frame(spec, backward)
+    try:
+        frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))
+        frame.set_inputs(fill, given.inputs, grads)
+        frame.set_numbers(given.scale, given.scalars)
+        frame.set_choices(given.options)
+        frame.set_scalar_grads(fill, None)
+        frame.set_options(decode=decode)
+        if not IN_NO_BATCH.issuperset(given.options):
+            frame.set_batch(fill, given.options)
+        return line + frame.choice(engine) + frame.plan(engine)
+    finally:
+        give_back(frame)

@@ -1,0 +1,153 @@
+"""explain_test.py: Attention.weights, Attention.explain and pictures, on the CPU. Exits with 77 without torch; pictures need matplotlib."""
+
+import importlib.util
+import os
+import re
+import tempfile
+import unittest
+
+from with_torch import torch  # exits without torch, so first
+
+import luattn
+
+causal, gemma2 = luattn.attention("causal"), luattn.attention("gemma2")
+DOCUMENTS = luattn.attention(
+    "return attention { name = 'doc', inputs = { doc = { axes = {'b', 'q'}, dtype = 'i32' } },"
+    " block_mask = function(b, h, i, j) return eq(doc[{b, i}], doc[{b, j}]) end }"
+)
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+
+
+def ints(*numbers):
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+def qkv(dtype=torch.float64, b=2, n=70, m=70):
+    torch.manual_seed(7)
+    return torch.randn(b, 4, n, 16, dtype=dtype), *(torch.randn(b, 2, m, 16, dtype=dtype) for _ in "kv")
+
+
+class Weights(unittest.TestCase):
+    def test_they_are_those_of_the_result(self):
+        q, k, v = qkv()
+        for attention, given in ((causal, {}), (gemma2, {"cap": torch.tensor(3.0, requires_grad=True), "scale": 0.3}), (causal, {"scale": -1}), (causal, {"q_offset": 5, "kv_len": 90}),
+                                 (DOCUMENTS, {"doc": torch.arange(70, dtype=torch.int32).expand(2, 70) // 20})):  # fmt: skip
+            w = attention.weights(q, k, v, return_lse=True, **given)
+            self.assertEqual((w.dtype, w.shape, w.requires_grad), (torch.float64, (2, 4, 70, 70), False))
+            torch.testing.assert_close(w @ v.repeat_interleave(2, 1), attention(q, k, v, **given).detach(), rtol=0, atol=1e-12)
+        swapped = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+        self.assertTrue(torch.equal(causal.weights(*swapped, layout="bshd"), causal.weights(q, k, v)))
+        of_arrays = causal.weights(q.numpy(), k.numpy(), v.numpy(), scale=0.3)
+        self.assertTrue(torch.equal(torch.from_numpy(of_arrays), causal.weights(q, k, v, scale=0.3)))
+        odd = [t[..., :9].bfloat16() for t in (q, k, v)]  # a head dim that kernels pad
+        torch.testing.assert_close(causal.weights(*odd), causal.weights(*(t.float() for t in odd)), rtol=0, atol=1e-6)
+
+    def test_packed(self):
+        q, k, v = (t[0].transpose(0, 1) for t in qkv())
+        cu = ints(0, 30, 70)
+        w = causal.weights(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, layout="bshd")
+        self.assertEqual(w.shape, (2, 4, 40, 40))
+        alone = causal.weights(*(t[30:].transpose(0, 1)[None] for t in (q, k, v)))
+        torch.testing.assert_close(w[1:], alone, rtol=0, atol=1e-14)
+        arrays = causal.weights(*(t.numpy() for t in (q, k, v)), cu_seqlens_q=cu.numpy(), cu_seqlens_k=cu.numpy())
+        self.assertTrue(torch.equal(torch.from_numpy(arrays), w))
+
+    def test_dropped_ones_are_negative(self):
+        half, (q, k, v) = luattn.attention("return attention { online_func = dropout(0.5) }"), qkv()
+        w = half.weights(q, k, v, seed=3)
+        torch.testing.assert_close(w.clamp(min=0) @ v.repeat_interleave(2, 1) * 2, half(q, k, v, seed=3), rtol=0, atol=1e-12)
+        self.assertGreater((w < 0).sum(), 0)
+
+    def test_refusals(self):
+        q, k, v = qkv(torch.float32)
+        for given, message in (
+            ({"seqused_k": ints(3, 4)}, "weights: batch: has seqused_k without cu_seqlens_k, and there are no weights"), ({"cap": 1}, "there is no argument 'cap'"),
+            ({"layout": "bhs"}, "causal: layout: is 'bhs'"), ({"scale": "x"}, "causal: weights: scale: is the string 'x'"),
+        ):  # fmt: skip
+            with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
+                causal.weights(q, k, v, **given)
+        with self.assertRaisesRegex(luattn.InvalidError, "doc: input 'doc' is missing"):
+            DOCUMENTS.weights(q, k, v)
+
+
+class Explanations(unittest.TestCase):
+    def test_tiles_are_those_of_the_mask(self):
+        """On the CPU, as packed sequences, and of kernels of a GPU, whose tiles are others."""
+        q, k, v = qkv(torch.float32, n=300, m=300)
+        found = causal.explain(q, k, v)
+        masks = 8 * [causal.mask(300, 300, tile=64)]
+        self.assertEqual([found.full, found.partial, found.skipped], [sum(m.count(x) for m in masks) for x in (2, 1, 0)])
+        self.assertEqual((found.kept, found.scores, found.error), (8 * 300 * 301 // 2, 8 * 300 * 300, 0))
+        self.assertEqual(found.flops, 2 * 32 * (found.full + found.partial) * 64 * 64)
+        self.assertEqual(found.bytes, 4 * (2 * q.numel() + k.numel() + v.numel() + 2 * 4 * 300))
+        of_gpu = causal.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), arch="sm_90a")
+        self.assertIn("family sm90", of_gpu.plan)
+        self.assertEqual(of_gpu.full + of_gpu.partial + of_gpu.skipped, 8 * -(-300 // of_gpu.tile[0]) * -(-300 // of_gpu.tile[1]))
+        rows = [t[0].transpose(0, 1) for t in (q, k, v)]
+        cu = ints(0, 100, 300)
+        packed = causal.explain(*rows, cu_seqlens_q=cu, cu_seqlens_k=cu)
+        masks = [causal.mask(tile=64, batch=b, cu_seqlens_q=cu, cu_seqlens_k=cu) for b in (0, 1)]
+        self.assertEqual([packed.full, packed.partial, packed.skipped], [4 * sum(m.count(x) for m in masks) for x in (2, 1, 0)])
+        self.assertEqual(causal.explain(*(t.numpy() for t in (q, k, v))).rows()[1:], found.rows()[1:])
+
+    def test_backward_and_what_masks_read(self):
+        q, k, v = qkv(torch.float16, n=256, m=256)
+        doc = torch.arange(256, dtype=torch.int32).expand(2, 256) // 64
+        found = DOCUMENTS.explain(q, k, v, backward=True, arch="sm_80", doc=doc)
+        self.assertIn("minima and maxima of numbers in blocks", found.means)
+        self.assertEqual(found.kept, 8 * 4 * 64 * 64)
+        self.assertEqual(found.flops, 2 * 5 * 16 * (found.full + found.partial) * found.tile[0] * found.tile[1])
+        full = luattn.attention("full").explain(q, k, v)
+        self.assertEqual((full.skipped, full.means, full.kept), (0, "there is no mask", 8 * 256 * 256))
+        with self.assertRaisesRegex(luattn.InvalidError, "doc: mask: input 'doc' is missing, and the mask reads it: pass doc="):
+            DOCUMENTS.explain(q, k, v)
+        with self.assertRaisesRegex(luattn.InvalidError, "causal: explain: arch: is the string 'hopper', expected an architecture, as 'sm_90a'"):
+            causal.explain(q, k, v, arch="hopper")
+
+    def test_text_and_table(self):
+        found = gemma2.explain(*qkv(torch.float32), arch="sm_80")
+        text, table = str(found), found._repr_html_()
+        for name, said in found.rows():
+            self.assertIn(said, text)
+            self.assertIn(f">{name}</th>", table)
+        for word in ("family ", "skipped ", "scores kept", "FLOP", "by ranges of positions"):
+            self.assertIn(word, text)
+        self.assertEqual(len(re.findall("<tr>", table)), len(found.rows()))
+        self.assertRegex(repr(found), r"^<luattn.Explanation gemma2: \d+ full, \d+ partial, \d+ skipped tiles>$")
+
+
+class Pictures(unittest.TestCase):
+    def test_without_matplotlib(self):
+        if HAS_MATPLOTLIB:
+            self.skipTest("it is there")
+        with self.assertRaisesRegex(luattn.Unsupported, "^plot_weights: needs matplotlib; pip install matplotlib"):
+            luattn.plot_weights(causal.weights(*qkv()))
+        with self.assertRaisesRegex(luattn.Unsupported, "^causal: save: 'x.png': needs matplotlib; .* save a .svg, which needs nothing"):
+            causal.mask(64, 64).save("x.png")
+
+    @unittest.skipUnless(HAS_MATPLOTLIB, "without matplotlib")
+    def test_files(self):
+        w = causal.weights(*qkv())
+        with tempfile.TemporaryDirectory() as folder:
+            for name, save in (("w", luattn.plot_weights(w, title="causal").savefig), ("h", luattn.plot_weights(w.numpy(), batch=1, head=2).savefig),
+                               ("m", causal.mask(200, 100).save), ("b", causal.mask(200, 100, tile=32).save)):  # fmt: skip
+                path = os.path.join(folder, f"{name}.png")
+                save(path)
+                with open(path, "rb") as file:
+                    self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
+
+    def test_refusals(self):
+        w = causal.weights(*qkv())
+        for call, message in (
+            (lambda: luattn.plot_weights(w[0]), "plot_weights: weights: has 3 dimensions, expected 4: batch, heads, queries and keys"),
+            (lambda: luattn.plot_weights(w, head=4), "plot_weights: head: is 4, and weights have 4: give 0 to 3"),
+            (lambda: luattn.plot_weights(w, batch=-1), "plot_weights: batch: is -1, and weights have 2: give 0 to 1"),
+            (lambda: luattn.plot_weights("w"), "plot_weights: weights: is the string 'w', expected a tensor"),
+            (lambda: causal.mask(4, 4).save("x.jpg"), "causal: save: path: 'x.jpg' ends in neither .svg nor .png"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.InvalidError, message):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()
