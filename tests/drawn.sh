@@ -1,12 +1,14 @@
 #!/bin/sh
-# drawn.sh PARTS NAME COMMAND ..: runs a test of which LUATTN_TEST_SEED, the hash of the tree, selects one in PARTS; without a seed all run.
-parts=$1
+# drawn.sh PARTS PLACE NAME COMMAND ..: runs a test that one tree in PARTS runs. LUATTN_TEST_SEED, the hash of the tree, draws one of the PARTS
+# tests that are registered after each other, so that of each kind some run for every tree; without a seed all run. PLACE counts the tests
+# with as many parts (luattn_drawn in tests/CMakeLists.txt).
+parts=$1 place=$2 name=$3
+shift 3
 if [ -n "${LUATTN_TEST_SEED-}" ]; then
-  number=$(printf '%s %s' "$LUATTN_TEST_SEED" "$2" | cksum | cut -d ' ' -f 1)
-  if [ $((number % parts)) != 0 ]; then
-    echo "skipped: the seed $LUATTN_TEST_SEED does not draw $2, which one tree in $parts runs; ./bootstrap test --all runs it"
+  number=$(printf '%s %s %s' "$LUATTN_TEST_SEED" "$parts" "$((place / parts))" | cksum | cut -d ' ' -f 1)
+  if [ $((number % parts)) != $((place % parts)) ]; then
+    echo "skipped: the seed $LUATTN_TEST_SEED does not draw $name, which one tree in $parts runs; ./bootstrap test --all runs it"
     exit 77
   fi
 fi
-shift 2
 exec "$@"

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 /* FNV-1a (Fowler, Noll and Vo). */
-static inline uint32_t drawn_hash(uint32_t hash, const char *text) {
-  for (; *text != 0; text++) hash = (hash ^ (uint8_t)*text) * UINT32_C(16777619);
+static inline uint32_t drawn_hash(uint32_t hash, const char *word) {
+  for (; *word != 0; word++) hash = (hash ^ (uint8_t)*word) * UINT32_C(16777619);
   return hash;
 }
 

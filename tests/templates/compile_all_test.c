@@ -2,7 +2,7 @@
  * kernel that is launched may spill unless its plan says so.
  *
  *   compile_all EXAMPLES_DIR      a sample that covers every example x pass and every architecture x dtype x
- *                                 pass, of which a tree draws a half; LUATTN_COMPILE_ALL=1 compiles every
+ *                                 pass, of which a tree draws a sixth; LUATTN_COMPILE_ALL=1 compiles every
  *                                 combination
  *   compile_all DIR once [I/N]    every spec of the folder in half precision: backward for sm_90, forward
  *                                 for sm_90 or sm_80; one in N of these, from the I-th
@@ -197,11 +197,11 @@ static void find_examples(work *w, const char *dir) {
   qsort(w->path, (size_t)w->num_examples, sizeof w->path[0], by_name);
 }
 
-/* Keeps the half that the tree draws. */
+/* Keeps the part that the tree draws. */
 static void take_drawn(work *w) {
   int kept = 0;
   for (int i = 0; i < w->num_jobs; i++)
-    if (drawn("compile_all", i, 4)) w->jobs[kept++] = w->jobs[i];
+    if (drawn("compile_all", i, 6)) w->jobs[kept++] = w->jobs[i];
   w->num_jobs = kept;
 }
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "gen/nvrtc/embedded.h"
+#include "tests/support/drawn.h"
 
 static char *read_file(arena *a, const char *name) {
   char *path = arena_printf(a, "%s/example/%s", TEMPLATES, name), *text = arena_new(a, 1 << 16);
@@ -134,6 +135,7 @@ static void test_private_sizes(void **state) {
   const char *const options[] = {"-std=c++20", "-default-device", "-DEXAMPLE_SHARED_BYTES=98304", "-DLUATTN_PART=1"};
   arena *a = arena_open(NULL);
   for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+    if (!drawn("private sizes", (int)i, 2)) continue;
     const char *why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, &edits[i]);
     if (why == NULL || strstr(why, "inaccessible") == NULL)
       fail_msg("%s: %s", edits[i].what, why == NULL ? "compiles" : why);
@@ -172,6 +174,7 @@ static void test_contract(void **state) {
   const char *why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, NULL);
   if (why != NULL) fail_msg("%s", why);
   for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+    if (!drawn("contract", (int)i, 3)) continue;
     why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, &edits[i]);
     if (why == NULL || strstr(why, "sm80/fwd_sm80.cuh(") == NULL || strstr(why, "static assertion failed") == NULL)
       fail_msg("%s: %s", edits[i].what, why == NULL ? "compiles" : why);

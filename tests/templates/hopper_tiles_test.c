@@ -87,6 +87,6 @@ int main(void) {
   int failed = 0;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK) return printf("skipped: %s\n", err.message), 77;
   for (int i = 0; i < CELLS; i++)
-    if (i == ALWAYS || drawn(cells[i].name, i, 6)) failed += check(&cells[i]);
+    if (i == ALWAYS || drawn(cells[i].name, i, 9)) failed += check(&cells[i]);
   return failed > 0;
 }

@@ -377,7 +377,7 @@ int main(int argc, char **argv) {
     if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 || (argc > 5 && strcmp(argv[5], e->d_name) != 0)) continue;
     snprintf(path, sizeof path, "%s/%s", argv[4], e->d_name);
     num++;
-    if (argc == 5 && !drawn(e->d_name, 0, 3)) continue;
+    if (argc == 5 && !drawn(e->d_name, 0, 5)) continue;
     failed += !run_example(path, argv);
     run++;
     fflush(stdout);

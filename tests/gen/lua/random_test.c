@@ -1,5 +1,6 @@
 /* random_test.c: random hooks in plain Lua with nested conditions, early returns and local variables. Trace
  * and oracle must agree on all of them. */
+#include "tests/support/drawn.h"
 #include "traced.h"
 
 #include <stdio.h>
@@ -163,6 +164,7 @@ static void test_random_hooks(void **state) {
   (void)state;
   static writer w;
   for (int i = 0; i < 600; i++) {
+    if (!drawn("random hooks", i / 4, 3)) continue;
     const bool mask = i % 2 == 0;
     w = (writer){.seed = 1000u + (unsigned)i, .questions = 9};
     put(&w,
