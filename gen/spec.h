@@ -57,6 +57,8 @@ typedef struct traced_spec {
   ir *g;
   const char *file; /* as shown in messages */
   const char *name;
+  int grid_axes; /* of `grid`; 0: it has none, and positions are numbers. Of one axis they lie along a line as well */
+  const char *grid_axis[LUATTN_MAX_AXES];
   int num_inputs;
   luattn_input_info input[12];
   const char *axis_name[12 * 4]; /* luattn_spec_info.axis_names */

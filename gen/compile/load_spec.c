@@ -242,6 +242,11 @@ int luattn_spec_modifies_keys(const luattn_spec *spec) {
   return spec != NULL && (spec->traced.key_mod != IR_NONE || spec->traced.value_mod != IR_NONE);
 }
 
+int luattn_spec_grid(const luattn_spec *spec, const char *const **names) {
+  if (names != NULL) *names = spec != NULL ? spec->traced.grid_axis : NULL;
+  return spec != NULL ? spec->traced.grid_axes : 0;
+}
+
 int luattn_spec_row_passes(const luattn_spec *spec) { return spec != NULL ? spec->derived.num_passes : 0; }
 
 unsigned luattn_spec_wants(const luattn_spec *spec) {

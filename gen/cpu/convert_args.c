@@ -31,6 +31,9 @@ static luattn_status need_dim(const char *name, const char *axis, int64_t dim, l
 }
 
 static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_problem *p, luattn_error *err) {
+  if (p->spec->traced.grid_axes > 1)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "cpu: the spec has a grid of %d axes; write it over one axis",
+                       p->spec->traced.grid_axes);
   cpu_view *q = &p->q_given, *k = &p->k_given;
   const view_rule q_rule = {
       .name = "q", .axes = CPU_Q_AXES, .ndim = 4, .shape = {-1, -1, -1, -1}, .shape_only = shape_only};

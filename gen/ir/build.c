@@ -22,6 +22,7 @@ ir *ir_open(arena *a) {
   g->capacity = FIRST_CAPACITY;
   g->table_size = 2 * FIRST_CAPACITY;
   g->count = 1;
+  g->axes = 1;
   return g;
 }
 
@@ -41,6 +42,7 @@ ir *ir_clone(arena *a, const ir *g) {
   c->table_size = g->table_size;
   c->line = g->line;
   c->wide_inputs = g->wide_inputs;
+  c->axes = g->axes;
   c->failed = g->failed;
   return c;
 }
@@ -278,6 +280,12 @@ bool ir_is_const(const ir *g, ir_ref r, double *value) {
 }
 
 bool ir_is_op(const ir *g, ir_ref r, ir_op op) { return r != IR_NONE && ir_get(g, r)->op == op; }
+
+void ir_set_axes(ir *g, int axes) { g->axes = axes; }
+
+int ir_axes(const ir *g) { return g->axes; }
+
+bool ir_is_line(const ir *g) { return g->axes == 1; }
 
 bool ir_is_var(const ir *g, ir_ref r, ir_var v) { return ir_is_op(g, r, IR_VAR) && ir_var_of(ir_get(g, r)) == v; }
 

@@ -9,13 +9,13 @@ typedef struct trait {
 
 static trait trait_of_linear(double q, double kv) { return (trait){q + kv == 0, true, q, kv}; }
 
-static trait trait_of_leaf(const ir_node *n) {
+static trait trait_of_leaf(const ir *g, const ir_node *n) {
   if (n->op != IR_VAR) return trait_of_linear(0, 0);
   switch (ir_var_of(n)) {
     case VAR_Q:
-      return trait_of_linear(1, 0);
+      return ir_is_line(g) ? trait_of_linear(1, 0) : (trait){0};
     case VAR_KV:
-      return trait_of_linear(0, 1);
+      return ir_is_line(g) ? trait_of_linear(0, 1) : (trait){0};
     case VAR_B:
     case VAR_H:
     case VAR_Q_LEN:
@@ -66,7 +66,7 @@ static bool combine(const ir *g, const ir_node *n, const trait *x, const trait *
 static bool is_comparison(int op) { return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE; }
 
 static trait trait_of(const ir *g, const ir_node *n, const trait *known) {
-  if (n->nargs == 0) return trait_of_leaf(n);
+  if (n->nargs == 0) return trait_of_leaf(g, n);
   const trait *x = &known[n->arg[0]], *y = &known[n->arg[n->nargs > 1 ? 1 : 0]];
   trait made;
   if (combine(g, n, x, y, &made)) return made;

@@ -38,6 +38,7 @@ struct ir {
   uint32_t table_size;
   uint32_t line;
   uint32_t wide_inputs; /* bit i: ir_input_wide */
+  int axes;
   bool failed;
   /* Scratch arrays of one entry per node, for passes. Passes nest, so each depth keeps a buffer that the next
    * pass reuses. */
@@ -49,7 +50,8 @@ struct ir {
 };
 
 ir_rule ir_op_rule(ir_op op);
-bool ir_var_indexed(ir_var v); /* whether v is a family of variables */
+bool ir_var_indexed(ir_var v);       /* whether v is a family of variables */
+bool ir_var_is_along_axis(ir_var v); /* whether its index is the axis of a grid */
 /* The node with this content, which may be new; IR_NONE, and g has failed: out of memory. */
 ir_ref ir_intern(ir *g, const ir_node *n);
 ir_ref ir_fail(ir *g); /* g has failed; returns IR_NONE */

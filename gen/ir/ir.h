@@ -35,14 +35,15 @@ typedef enum ir_var {
   VAR_B,
   VAR_H,
   VAR_Q,
-  VAR_KV, /* INT: batch, query head, positions. In key_mod and value_mod VAR_H is the kv head */
+  VAR_KV, /* INT: batch, query head, positions. In key_mod and value_mod VAR_H is the kv head. Positions and their
+           * lengths have the axis of a grid as index: ir_set_axes */
   VAR_Q_LEN,
   VAR_KV_LEN,
   VAR_HEADS,
   VAR_HEADS_KV, /* INT */
   VAR_SCALAR,   /* REAL, index: run-time scalar of the spec */
   VAR_X,        /* REAL: the element in an input mod */
-  VAR_POS,      /* INT: its position (query or kv position) */
+  VAR_POS,      /* INT, index: its position (query or kv position) along an axis of a grid */
   VAR_D,        /* INT: its channel */
   VAR_STATE,    /* REAL, index: online row state before this step; in the epilogue, after the last */
   VAR_OUT,      /* REAL: the accumulated sum of prob * v in the epilogue */
@@ -119,6 +120,18 @@ ir_ref ir_listed(ir *g, const ir_list *l);
 ir_list ir_list_of(const ir_node *n);
 /* Says that input k has 64 bits: i64 or f64. What is computed from its values has as many, see ir_is_wide. */
 void ir_input_wide(ir *g, uint32_t input);
+
+/* Positions have so many axes, 1 to IR_MAX_AXES: VAR_Q, VAR_KV, VAR_POS, VAR_Q_LEN and VAR_KV_LEN of index a are along
+ * axis a, the last one innermost. 1 unless set. */
+enum { IR_MAX_AXES = 4 };
+void ir_set_axes(ir *g, int axes);
+int ir_axes(const ir *g);
+/* Whether positions lie along one line. Whatever is concluded from the position of a query or a key, its distance, or
+ * its neighbours in memory asks this first: of several axes nothing of that is known. */
+bool ir_is_line(const ir *g);
+/* The number of a query or a key among all of its batch entry, in row-major order: of VAR_Q, VAR_KV; of VAR_POS with
+ * the lengths of that side. */
+ir_ref ir_place(ir *g, ir_var position, ir_var length);
 ir_ref ir_op1(ir *g, ir_op op, ir_ref a);
 ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b);
 ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c);

@@ -29,7 +29,8 @@ static void print_node(const ir *g, text *out, ir_ref r, const uint32_t *number,
       break;
     case IR_VAR:
       text_add(out, "%s", ir_var_name(ir_var_of(n)));
-      if (ir_var_indexed(ir_var_of(n))) text_add(out, "[%" PRIu32 "]", ir_index_of(n));
+      if (ir_var_indexed(ir_var_of(n)) && !(ir_is_line(g) && ir_var_is_along_axis(ir_var_of(n))))
+        text_add(out, "[%" PRIu32 "]", ir_index_of(n));
       break;
     case IR_LOAD:
       if (input_names != NULL)

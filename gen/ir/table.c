@@ -117,15 +117,15 @@ static const var_row var_table[] = {
     [VAR_SCORE] = {"score", IR_REAL, false},
     [VAR_B] = {"b", IR_INT, false},
     [VAR_H] = {"h", IR_INT, false},
-    [VAR_Q] = {"q_idx", IR_INT, false},
-    [VAR_KV] = {"kv_idx", IR_INT, false},
-    [VAR_Q_LEN] = {"q_len", IR_INT, false},
-    [VAR_KV_LEN] = {"kv_len", IR_INT, false},
+    [VAR_Q] = {"q_idx", IR_INT, true},
+    [VAR_KV] = {"kv_idx", IR_INT, true},
+    [VAR_Q_LEN] = {"q_len", IR_INT, true},
+    [VAR_KV_LEN] = {"kv_len", IR_INT, true},
     [VAR_HEADS] = {"heads", IR_INT, false},
     [VAR_HEADS_KV] = {"heads_kv", IR_INT, false},
     [VAR_SCALAR] = {"scalar", IR_REAL, true},
     [VAR_X] = {"x", IR_REAL, false},
-    [VAR_POS] = {"pos", IR_INT, false},
+    [VAR_POS] = {"pos", IR_INT, true},
     [VAR_D] = {"d", IR_INT, false},
     [VAR_STATE] = {"state", IR_REAL, true},
     [VAR_OUT] = {"out", IR_REAL, false},
@@ -158,3 +158,7 @@ const char *ir_var_name(ir_var v) { return (unsigned)v < VAR_COUNT ? var_table[v
 ir_type ir_var_type(ir_var v) { return var_table[v].type; }
 
 bool ir_var_indexed(ir_var v) { return var_table[v].indexed; }
+
+bool ir_var_is_along_axis(ir_var v) {
+  return v == VAR_Q || v == VAR_KV || v == VAR_POS || v == VAR_Q_LEN || v == VAR_KV_LEN;
+}

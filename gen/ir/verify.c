@@ -39,7 +39,10 @@ static luattn_status check_leaf(const checker *c, const ir_node *n) {
   const uint64_t v = (uint64_t)n->imm.integer >> 32;
   if (v >= VAR_COUNT) return wrong(c, "there is no such variable");
   if (n->type != ir_var_type((ir_var)v)) return wrong(c, "the type is not the variable's");
-  return ir_var_indexed((ir_var)v) || ir_index_of(n) == 0 ? LUATTN_OK : wrong(c, "this variable has no index");
+  const bool along_axis = ir_var_is_along_axis((ir_var)v) && !ir_is_line(c->g);
+  if (along_axis && ir_index_of(n) >= (uint32_t)ir_axes(c->g)) return wrong(c, "positions have no such axis");
+  const bool indexed = along_axis || (ir_var_indexed((ir_var)v) && !ir_var_is_along_axis((ir_var)v));
+  return indexed || ir_index_of(n) == 0 ? LUATTN_OK : wrong(c, "this variable has no index");
 }
 
 static luattn_status check_args(const checker *c, const ir_node *n) {

@@ -114,7 +114,7 @@ static int terms_of_input(const lowered *f, const derived_terms *terms, int inpu
 
 static uint32_t index_of(const lowered *f, ir_ref r) {
   const ir_node *n = ir_get(f->g, r);
-  const int var = n->op == IR_VAR ? (int)ir_var_of(n) : -1;
+  const int var = n->op == IR_VAR && ir_is_line(f->g) ? (int)ir_var_of(n) : -1;
   return var == VAR_B    ? LUATTN_INDEX_B
          : var == VAR_H  ? LUATTN_INDEX_H
          : var == VAR_Q  ? LUATTN_INDEX_Q

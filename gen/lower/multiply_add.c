@@ -171,6 +171,7 @@ static bool take_apart(fold *w, ir_ref r, position_split *out) {
     *out = (position_split){r, ir_int(g, 0)};
     return true;
   }
+  if (n.op == IR_VAR && !ir_is_line(g)) return false;
   if (n.op == IR_VAR) {
     const bool q = ir_var_of(&n) == VAR_Q;
     *out = (position_split){ir_variable(g, VAR_PART, q ? PART_Q_BASE : PART_KV_BASE),

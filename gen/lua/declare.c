@@ -8,6 +8,7 @@
 #include "gen/lua/fields.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/names.h"
+#include "gen/lua/grid_axes.h"
 #include "gen/lua/scan.h"
 #include "gen/lua/trace_online.h"
 
@@ -76,6 +77,8 @@ static int32_t axis_of(lua_State *L, const char *owner) {
                 owner, front_kind(L, -1));
   }
   const char *axis = lua_tostring(L, -1);
+  const int32_t of_grid = grid_axis_of(L, owner, axis);
+  if (of_grid != 0) return of_grid;
   if (!fields_is_identifier(axis, lua_rawlen(L, -1))) {
     front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
   }
@@ -300,6 +303,7 @@ static void check_hooks(lua_State *L, int table) {
 static int attention(lua_State *L) {
   static const field_row fields[] = {
       {"name", FIELD_STRING, "a string"},
+      {"grid", FIELD_ANY, NULL},
       {"scalars", FIELD_TABLE, "a table such as { cap = 50.0 }"},
       {"inputs", FIELD_TABLE, "a table such as { slopes = { axes = {\"h\"} } }"},
       {"score_mod", FIELD_ANY, NULL},
@@ -323,6 +327,7 @@ static int attention(lua_State *L) {
   fields_check(L, 1, "attention", fields, sizeof fields / sizeof *fields);
   declare_name(L, 1);
   declare_scalars(L, 1);
+  grid_declare(L, 1);
   declare_inputs(L, 1);
   check_hooks(L, 1);
   online_declare(L, 1);

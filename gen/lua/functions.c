@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gen/lua/numbers.h"
+#include "gen/lua/places.h"
 #include "gen/lua/replay.h"
 
 static void check_count(lua_State *L, const char *name, int least, int most) {
@@ -246,6 +247,7 @@ int functions_random(lua_State *L) {
   uint32_t depth = 0;
   check_count(L, "random", 4, 4);
   check_draws(L);
+  for (int i = 3; i <= 4; i++) places_flatten(L, i);
   for (int i = 0; i < 4; i++) {
     const bool is_integer = value_is_traced(L, 1 + i) || lua_isinteger(L, 1 + i);
     operand x = s->mode == FRONT_TRACING || !is_integer ? value_get(L, 1 + i, "random") : (operand){0};

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "gen/lua/grid_axes.h"
+
 const luattn_input_info *gather_info(lua_State *L, const gather *t) { return &front_of(L)->spec->input[t->input]; }
 
 int gather_num_axes(lua_State *L, int index) {
@@ -18,8 +20,11 @@ const char *gather_axes(lua_State *L, const luattn_input_info *info) {
   const char *text = "";
   for (uint32_t i = 0; i < info->num_axes; i++) {
     const char *comma = i > 0 ? ", " : "";
-    text = info->axis[i] > 0 ? front_format(L, "%s%s%d", text, comma, (int)info->axis[i])
-                             : front_format(L, "%s%s%s", text, comma, meaning[-info->axis[i]]);
+    const int along = grid_axis_number(info->axis[i]);
+    const char *is = along >= 0           ? grid_axis_text(L, info->axis[i] <= LUATTN_AXIS_KV_GRID ? "kv" : "q", along)
+                     : info->axis[i] <= 0 ? meaning[-info->axis[i]]
+                                          : front_format(L, "%d", (int)info->axis[i]);
+    text = front_format(L, "%s%s%s", text, comma, is);
   }
   return text;
 }
@@ -37,7 +42,11 @@ const char *gather_indexed(lua_State *L, const luattn_input_info *info) {
   const char *text = "";
   for (uint32_t i = 0; i < info->num_axes; i++) {
     const int32_t axis = info->axis[i];
-    text = front_format(L, "%s%s%s", text, i > 0 ? ", " : "", axis < 0 ? by_axis[-axis] : other[i]);
+    const int along = grid_axis_number(axis);
+    const char *is = along >= 0 ? grid_axis_text(L, by_axis[axis <= LUATTN_AXIS_KV_GRID ? 5 : 4], along)
+                     : axis < 0 ? by_axis[-axis]
+                                : other[i];
+    text = front_format(L, "%s%s%s", text, i > 0 ? ", " : "", is);
   }
   return front_format(L, info->num_axes == 1 ? "%s[%s]" : "%s[{%s}]", info->name, text);
 }
@@ -50,6 +59,7 @@ void gather_refuse_count(lua_State *L, const gather *t, int count) {
 
 void gather_refuse_unindexed(lua_State *L, int index, const char *what) {
   const gather *t = luaL_testudata(L, index, GATHER_METATABLE);
+  grid_refuse_place(L, index, what);
   if (t == NULL) return;
   if (t->count > 0) gather_refuse_count(L, t, t->count);
   const luattn_input_info *info = gather_info(L, t);

@@ -26,7 +26,7 @@ bool gather_heads_are_kv(lua_State *L);                    /* in key_mod and val
 
 /* Raises: `count` indices are given. */
 void gather_refuse_count(lua_State *L, const gather *t, int count) __attribute__((noreturn));
-/* Raises if the value at `index` is an input with indices still missing. */
+/* Raises if the value at `index` is an input with indices still missing, or a place on the grid without an axis. */
 void gather_refuse_unindexed(lua_State *L, int index, const char *what);
 
 #endif

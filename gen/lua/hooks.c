@@ -5,6 +5,7 @@
 #include "gen/lua/gather.h"
 #include "gen/lua/makers.h"
 #include "gen/lua/numbers.h"
+#include "gen/lua/places.h"
 
 #define SITE VAR_B, VAR_H, VAR_Q
 
@@ -153,9 +154,9 @@ void hook_refuse_argument(lua_State *L, const char *name) {
               name, called, hook->params, running_parameters(L), name);
 }
 
-static bool is_integer(ir_var v) {
-  return v == VAR_B || v == VAR_H || v == VAR_Q || v == VAR_KV || v == VAR_POS || v == VAR_D;
-}
+static bool is_position(ir_var v) { return v == VAR_Q || v == VAR_KV || v == VAR_POS; }
+
+static bool is_integer(ir_var v) { return v == VAR_B || v == VAR_H || v == VAR_D; }
 
 /* Pushes a variable: traced, or as a number. */
 static void push_leaf(lua_State *L, ir_var v, uint32_t index) {
@@ -213,6 +214,8 @@ int hook_call(lua_State *L, hook_id id, int function) {
   for (int i = 0; i < row->count; i++) {
     if (row->arg[i] == VAR_STATE || row->arg[i] == VAR_FINAL)
       push_rowscales(L, row->arg[i]);
+    else if (is_position(row->arg[i]))
+      places_push(L, row->arg[i], ir_var_name(row->arg[i]));
     else
       push_leaf(L, row->arg[i], 0);
   }

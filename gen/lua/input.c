@@ -6,7 +6,9 @@
 #include "gen/lua/fields.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/gather.h"
+#include "gen/lua/grid_axes.h"
 #include "gen/lua/numbers.h"
+#include "gen/lua/places.h"
 #include "gen/lua/replay.h"
 #include "gen/lua/row.h"
 
@@ -18,14 +20,17 @@ static void check_kind(lua_State *L, const luattn_input_info *info, int position
   static const char *const names[] = {"", "the batch", "the query head", "the kv head", "a position"};
   const ir *g = front_of(L)->g;
   const int32_t axis = info->axis[position - 1];
-  const int want = axis < 0 ? of_axis[-axis] : OTHER;
+  const int along = grid_axis_number(axis);
+  const int want = along >= 0 ? PLACE : axis < 0 ? of_axis[-axis] : OTHER;
   int is = OTHER;
   if (ir_is_var(g, index, VAR_B)) is = BATCH;
   if (ir_is_var(g, index, VAR_H)) is = gather_heads_are_kv(L) ? HEAD_KV : HEAD;
   if (ir_is_var(g, index, VAR_Q) || ir_is_var(g, index, VAR_KV) || ir_is_var(g, index, VAR_POS)) is = PLACE;
-  if (want == OTHER || is == OTHER || want == is) return;
-  front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position, names[is],
-              gather_axes(L, info), gather_indexed(L, info));
+  const bool other_axis =
+      want == PLACE && is == PLACE && along >= 0 && ir_index_of(ir_get(g, index)) != (uint32_t)along;
+  if ((want == OTHER || is == OTHER || want == is) && !other_axis) return;
+  front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position,
+              other_axis ? "a position along another axis" : names[is], gather_axes(L, info), gather_indexed(L, info));
 }
 
 /* Appends the index at the top of the stack. */
@@ -181,7 +186,9 @@ bool input_push_name(lua_State *L, const char *name) {
   if (s->mode == FRONT_LOADING) return false;
   for (int i = 0; i < NAMES_LENGTHS; i++) {
     if (strcmp(name, names_lengths[i].name) != 0) continue;
-    if (numbers)
+    if (names_lengths[i].var == VAR_Q_LEN || names_lengths[i].var == VAR_KV_LEN)
+      places_push(L, names_lengths[i].var, names_lengths[i].name);
+    else if (numbers)
       lua_pushinteger(L, s->numbers->length[i]);
     else
       push_variable(L, names_lengths[i].var, 0);

@@ -138,6 +138,11 @@ static int covers(lua_State *L) {
   front_state *s = front_of(L);
   const int64_t n = lua_tointeger(L, 4);
   int64_t longest = 0;
+  if (s->spec->grid_axes > 1)
+    front_raise(L,
+                "%s: has a number of tokens, and the extents of the spec's grid come with each call; leave it out, "
+                "and write positions along an axis",
+                lua_tostring(L, 1));
   for (int i = 2; i <= 3; i++) {
     if (!value_is_traced(L, i)) {
       if (lua_tointeger(L, i) >= n || lua_tointeger(L, i) < 0)

@@ -4,6 +4,7 @@
 #include "gen/lua/declare.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/input.h"
+#include "gen/lua/places.h"
 #include "gen/lua/library.h"
 #include "gen/lua/names.h"
 #include "gen/lua/prelude.h"
@@ -93,6 +94,7 @@ void front_load_file(lua_State *L) {
   front_state *s = front_of(L);
   globals_open(L);
   value_open(L);
+  places_open(L);
   refuse_open(L);
   input_open(L);
   run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE, library_push(L));

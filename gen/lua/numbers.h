@@ -9,12 +9,12 @@ typedef struct front_numbers {
   front_load load;
   double (*random)(void *user, const long long at[4]); /* NULL: random() is refused */
   void *user;
-  long long length[NAMES_LENGTHS];
+  long long length[NAMES_LENGTHS * IR_MAX_AXES]; /* of axis a from NAMES_LENGTHS * a on */
   int head_dim, head_dim_v;
   const double *row; /* the row of which x is an element, in an input mod; NULL: x[..] is refused */
   int row_size;
   double scalar[32];
-  double variable[VAR_COUNT];
+  double variable[VAR_COUNT * IR_MAX_AXES]; /* likewise */
   double state[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];
   double result[REPLAY_MAX_RESULTS];
 } front_numbers;

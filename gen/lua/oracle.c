@@ -72,9 +72,15 @@ void front_oracle_close(front_oracle *o) {
 
 luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value, luattn_error *err) {
   for (int i = 0; i < NAMES_LENGTHS; i++) {
-    if (strcmp(scalar_or_length, names_lengths[i].name) != 0) continue;
-    o->numbers.length[i] = (long long)value;
-    return LUATTN_OK;
+    const size_t n = strlen(names_lengths[i].name);
+    if (strncmp(scalar_or_length, names_lengths[i].name, n) != 0) continue;
+    for (int a = 0; a < IR_MAX_AXES; a++) {
+      const bool is_axis = scalar_or_length[n] == '.' && a < o->spec.grid_axes &&
+                           strcmp(scalar_or_length + n + 1, o->spec.grid_axis[a]) == 0;
+      if (!is_axis && (scalar_or_length[n] != '\0' || a > 0)) continue;
+      o->numbers.length[i + NAMES_LENGTHS * a] = (long long)value;
+      return LUATTN_OK;
+    }
   }
   for (int i = 0; i < o->spec.num_scalars; i++) {
     if (strcmp(scalar_or_length, o->spec.scalar_name[i]) != 0) continue;
@@ -129,15 +135,17 @@ static void take_arguments(lua_State *L, front_oracle *o, hook_id id) {
   const double *next = o->args;
   int expected = 0;
   for (int i = 0; i < row->count; i++) {
-    const int n = row->arg[i] == VAR_STATE   ? o->spec.online.num_state
-                  : row->arg[i] == VAR_FINAL ? o->spec.online.num_final
-                                             : 1;
+    const bool is_place = row->arg[i] == VAR_Q || row->arg[i] == VAR_KV || row->arg[i] == VAR_POS;
+    const int n = row->arg[i] == VAR_STATE            ? o->spec.online.num_state
+                  : row->arg[i] == VAR_FINAL          ? o->spec.online.num_final
+                  : is_place && o->spec.grid_axes > 0 ? o->spec.grid_axes
+                                                      : 1;
     double *to = row->arg[i] == VAR_STATE   ? o->numbers.state
                  : row->arg[i] == VAR_FINAL ? o->numbers.final
                                             : &o->numbers.variable[row->arg[i]];
     expected += n;
     if (expected > o->num_args) break;
-    memcpy(to, next, (size_t)n * sizeof *to);
+    for (int k = 0; k < n; k++) to[is_place ? k * VAR_COUNT : k] = next[k]; /* of a grid: all axes */
     next += n;
   }
   if (expected != o->num_args) front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);

@@ -193,9 +193,19 @@ static void fill_classes(plan *p, const struct luattn_spec *spec, const luattn_t
   p->many_rows = may_be_many && policy_knows_many_rows(p);
 }
 
+static luattn_status refuse_grid(const traced_spec *t, luattn_error *err) {
+  if (t->grid_axes <= 1) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "plan: grid: the spec has %d axes, and no kernel runs over more than one yet; run it on the CPU, or "
+      "write it over one axis",
+      t->grid_axes);
+}
+
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(target_check(t, err));
+  TRY(refuse_grid(&spec->traced, err));
 #define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, p->name = t->name;)
 #include "abi/kernel_facts.def"
   fill_defaults(p, spec);

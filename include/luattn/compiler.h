@@ -52,6 +52,11 @@ LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
 /* 1: the spec has a key_mod or value_mod, which luattn_args.keys_modified is about; 0: neither, or spec is NULL. */
 LUATTN_API int luattn_spec_modifies_keys(const luattn_spec *spec);
 
+/* The axes of the spec's grid, 1 to LUATTN_MAX_AXES, the last one innermost, and in *names (which may be NULL) their
+ * names, valid as long as the spec; 0: it declares none, or is NULL. With more than one, tensors have them in place of
+ * the axis q_len or kv_len (luattn/tensors.h). */
+LUATTN_API int luattn_spec_grid(const luattn_spec *spec, const char *const **names);
+
 /* How often backward goes through a row before it computes gradients (docs/numerics.md): 0, but for functions that need
  * it. A backward that does needs all keys of a row in one call. */
 LUATTN_API int luattn_spec_row_passes(const luattn_spec *spec);

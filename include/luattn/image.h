@@ -63,8 +63,12 @@ typedef enum luattn_axis {
   LUATTN_AXIS_H = -2,
   LUATTN_AXIS_HKV = -3,
   LUATTN_AXIS_Q = -4,
-  LUATTN_AXIS_KV = -5
+  LUATTN_AXIS_KV = -5,
+  /* Axis a of a grid's queries and keys, a from 0: LUATTN_AXIS_Q_GRID - a. A grid of one axis has the two above. */
+  LUATTN_AXIS_Q_GRID = -8,
+  LUATTN_AXIS_KV_GRID = -12
 } luattn_axis;
+#define LUATTN_MAX_AXES 4 /* of a grid */
 
 /* A run-time scalar of a spec, and its default value. */
 typedef struct luattn_scalar_info {

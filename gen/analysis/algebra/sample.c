@@ -142,7 +142,7 @@ static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
     case VAR_H:
       return near_edge_int(s, key, row, row % 5);
     case VAR_Q:
-      return near_edge_int(s, key, row, row * 7 % 64);
+      return near_edge_int(s, key, row, (row * 7 + 13 * (int)index) % 64);
     case VAR_Q_LEN:
       return 100 + row % 2;
     case VAR_KV_LEN:
@@ -193,7 +193,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
         out[i] = s->other[index][lane];
         break;
       case VAR_KV:
-        out[i] = lane % 61;
+        out[i] = (lane + 17 * (int)index) % 61;
         break;
       case VAR_DP:
       case VAR_DOT:

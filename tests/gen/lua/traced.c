@@ -100,8 +100,8 @@ typedef struct comparison {
   arena *a;
   front_oracle *oracle;
   uint64_t seed;
-  double var[VAR_COUNT][IR_LANES];
-  double row[IR_LANES][CHANNELS]; /* x is the element at d */
+  double var[VAR_COUNT * IR_MAX_AXES][IR_LANES]; /* of axis a from VAR_COUNT * a on */
+  double row[IR_LANES][CHANNELS];                /* x is the element at d */
   double scalar[32][IR_LANES], state[SPEC_MAX_STATE][IR_LANES], final[SPEC_MAX_FINAL][IR_LANES];
   bool mask_kept, mask_dropped;
 } comparison;
@@ -172,8 +172,26 @@ static void trace_variable(void *user, ir_var v, uint32_t index, int lanes, doub
   const double *from = v == VAR_SCALAR  ? c->scalar[index]
                        : v == VAR_STATE ? c->state[index]
                        : v == VAR_FINAL ? c->final[index]
-                                        : c->var[v];
+                                        : c->var[v + VAR_COUNT * (ir_var)index];
   memcpy(out, from, (size_t)lanes * sizeof *out);
+}
+
+/* Extents of a grid, and a query and a key in it, near each other where masks change. */
+static void draw_places(comparison *c, int i) {
+  const int axes = c->spec.grid_axes;
+  for (int a = 0; a < axes && axes > 1; a++) {
+    const int q_len = 1 + below(c, 40), kv_len = below(c, 2) == 0 ? q_len : 1 + below(c, 40), q = below(c, q_len);
+    const int near = q + below(c, 9) - 4, kv = below(c, 3) == 0 ? below(c, kv_len) : near;
+    const double values[][2] = {{VAR_Q_LEN, q_len},
+                                {VAR_KV_LEN, kv_len},
+                                {VAR_Q, q},
+                                {VAR_POS, q},
+                                {VAR_KV, kv < 0         ? 0
+                                         : kv >= kv_len ? kv_len - 1
+                                                        : kv}};
+    for (size_t k = 0; k < sizeof values / sizeof *values; k++)
+      c->var[(int)values[k][0] + VAR_COUNT * a][i] = values[k][1];
+  }
 }
 
 static void draw_lane(comparison *c, int i) {
@@ -203,6 +221,7 @@ static void draw_lane(comparison *c, int i) {
   };
   for (size_t k = 0; k < sizeof values / sizeof *values; k++) c->var[(int)values[k][0]][i] = values[k][1];
   c->var[VAR_H][i] = below(c, (int)c->var[VAR_HEADS][i]);
+  draw_places(c, i);
   for (int d = 0; d < CHANNELS; d++) c->row[i][d] = uniform(c, -3, 3);
   c->var[VAR_X][i] = c->row[i][(int)c->var[VAR_D][i]];
   for (int k = 0; k < c->spec.num_scalars; k++) c->scalar[k][i] = uniform(c, 0.2, 3) * c->spec.scalar_default[k];
@@ -240,7 +259,9 @@ static int arguments(const comparison *c, const ir_var *var, int n, int lane, do
     } else if (var[i] == VAR_FINAL) {
       for (int k = 0; k < c->spec.online.num_final; k++) out[count++] = c->final[k][lane];
     } else {
-      out[count++] = c->var[var[i]][lane];
+      const bool is_place = var[i] == VAR_Q || var[i] == VAR_KV || var[i] == VAR_POS;
+      const int axes = is_place && c->spec.grid_axes > 1 ? c->spec.grid_axes : 1;
+      for (int a = 0; a < axes; a++) out[count++] = c->var[var[i] + VAR_COUNT * (ir_var)a][lane];
     }
   }
   return count;
@@ -253,6 +274,13 @@ static void set_lane(comparison *c, int lane) {
   for (int k = 0; k < 6; k++) {
     assert_int_equal(front_oracle_set(c->oracle, names[k], c->var[vars[k]][lane], NULL), LUATTN_OK);
   }
+  for (int a = 0; a < c->spec.grid_axes; a++)
+    for (int k = 0; k < 2; k++) {
+      char name[LUATTN_NAME_SIZE + 8];
+      snprintf(name, sizeof name, "%s.%s", names[k], c->spec.grid_axis[a]);
+      assert_int_equal(front_oracle_set(c->oracle, name, c->var[vars[k] + VAR_COUNT * (ir_var)a][lane], NULL),
+                       LUATTN_OK);
+    }
   for (int k = 0; k < c->spec.num_scalars; k++) {
     assert_int_equal(front_oracle_set(c->oracle, c->spec.scalar_name[k], c->scalar[k][lane], NULL), LUATTN_OK);
   }

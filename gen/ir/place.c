@@ -1,0 +1,11 @@
+/* place.c: numbers the places of a grid. */
+#include "gen/ir/graph.h"
+
+ir_ref ir_place(ir *g, ir_var position, ir_var length) {
+  ir_ref place = ir_variable(g, position, 0);
+  for (uint32_t a = 1; a < (uint32_t)g->axes; a++) {
+    const ir_ref row = ir_op2(g, IR_MUL, place, ir_variable(g, length, a));
+    place = ir_op2(g, IR_ADD, row, ir_variable(g, position, a));
+  }
+  return place;
+}
