@@ -59,6 +59,10 @@ typedef struct traced_spec {
   const char *name;
   int grid_axes; /* of `grid`; 0: it has none, and positions are numbers. Of one axis they lie along a line as well */
   const char *grid_axis[LUATTN_MAX_AXES];
+  int least_extent
+      [LUATTN_MAX_AXES]; /* places of keys along an axis that the block_mask needs, and by what, for messages;
+                                      * 0: any number */
+  const char *least_extent_of[LUATTN_MAX_AXES];
   int num_inputs;
   luattn_input_info input[12];
   const char *axis_name[12 * 4]; /* luattn_spec_info.axis_names */

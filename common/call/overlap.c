@@ -12,7 +12,7 @@ static uint64_t magnitude(int64_t x) { return x < 0 ? -(uint64_t)x : (uint64_t)x
 
 /* `broadcasts`: ignore axes of stride 0. */
 static bool nests(const DLTensor *t, bool broadcasts) {
-  uint64_t stride[4], extent[4]; /* sorted by stride */
+  uint64_t stride[OVERLAP_MOST_AXES], extent[OVERLAP_MOST_AXES]; /* sorted by stride */
   int n = 0;
   if (t->strides == NULL) return true;
   for (int i = 0; i < t->ndim; i++) {
@@ -60,7 +60,7 @@ typedef struct region {
 
 /* Of addressable memory. */
 static bool span(const DLTensor *t, region *r) {
-  if (t == NULL || t->data == NULL || t->ndim < 0 || t->ndim > 4) return false;
+  if (t == NULL || t->data == NULL || t->ndim < 0 || t->ndim > OVERLAP_MOST_AXES) return false;
   if (t->shape == NULL && t->ndim > 0) return false;
   const uintptr_t size = t->dtype.bits / 8u;
   uintptr_t next = 1;

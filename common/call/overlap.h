@@ -7,6 +7,8 @@
 
 #include "luattn/tensors.h"
 
+enum { OVERLAP_MOST_AXES = 8 }; /* of a tensor */
+
 /* The axes of a tensor nest: each stride spans all that the smaller ones reach, so that no two elements share
  * memory. Layouts that interleave two axes without sharing do not nest either; no library makes such
  * tensors. */

@@ -139,14 +139,17 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
 
 /* Opens forward's results and the incoming gradients. */
 static luattn_status open_rows(backward *w, const luattn_args *args, luattn_error *err) {
-  const cpu_problem *p = &w->p;
+  cpu_problem *p = &w->p;
   const luattn_spec *spec = p->spec;
-  view_rule o = {.name = "o", .axes = CPU_O_AXES, .ndim = 4, .shape = {p->batch, p->heads, p->q_len, p->dim_v}};
-  view_rule lse = {.name = "lse", .axes = CPU_ROW_AXES, .ndim = 3, .shape = {p->batch, p->heads, p->q_len}};
+  view_rule o = {
+      .name = "o", .axes = CPU_O_AXES, .ndim = 4, .shape = {p->batch, p->heads, p->q_len, p->dim_v}, Q_ROWS(p, 2)};
+  view_rule lse = {
+      .name = "lse", .axes = CPU_ROW_AXES, .ndim = 3, .shape = {p->batch, p->heads, p->q_len}, Q_ROWS(p, 2)};
   const view_rule saved = {.name = "saved",
                            .axes = CPU_SAVED_AXES,
                            .ndim = 4,
-                           .shape = {spec->derived.num_saved, p->batch, p->heads, p->q_len}};
+                           .shape = {spec->derived.num_saved, p->batch, p->heads, p->q_len},
+                           Q_ROWS(p, 3)};
   TRY(view_open(&o, args->o, &w->o, err));
   o.name = "dout";
   TRY(view_open(&o, args->dout, &w->dout, err));
@@ -161,8 +164,13 @@ static luattn_status open_rows(backward *w, const luattn_args *args, luattn_erro
 static luattn_status open_output(const char *name, const char *axes, const cpu_view *like, const DLTensor *t,
                                  cpu_view *out, luattn_error *err) {
   view_rule rule = {.name = name, .axes = axes, .ndim = like->ndim, .is_output = true};
-  memcpy(rule.shape, like->shape, sizeof rule.shape);
-  return t == NULL || t->data == NULL ? LUATTN_OK : view_open(&rule, t, out, err);
+  cpu_side side = {0}; /* its extents are known: the same ones come back */
+  if (like->side != NULL) side = *like->side, rule.side = &side, rule.row_axis = like->row_axis;
+  memcpy(rule.shape, like->shape, sizeof like->shape);
+  if (t == NULL || t->data == NULL) return LUATTN_OK;
+  TRY(view_open(&rule, t, out, err));
+  out->side = like->side;
+  return LUATTN_OK;
 }
 
 static luattn_status open_outputs(backward *w, const luattn_args *args, luattn_error *err) {

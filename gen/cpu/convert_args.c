@@ -30,20 +30,33 @@ static luattn_status need_dim(const char *name, const char *axis, int64_t dim, l
   return luattn_fail(err, LUATTN_INVALID, "cpu: %s: %s is %lld, expected 1 to %d", name, axis, (long long)dim, MAX_DIM);
 }
 
+/* The axes of the spec's grid, whose extents q and k then give. */
+static luattn_status open_grid(const luattn_args *args, cpu_problem *p, luattn_error *err) {
+  const traced_spec *t = &p->spec->traced;
+  p->q_side = (cpu_side){.length = "q_len", .axes = t->grid_axes > 1 ? t->grid_axes : 1, .name = t->grid_axis};
+  p->kv_side = p->q_side;
+  p->kv_side.length = "kv_len";
+  for (int a = 0; a < LUATTN_MAX_AXES; a++) p->q_side.extent[a] = p->kv_side.extent[a] = -1;
+  if (t->grid_axes <= 1 || args->batch == NULL) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "cpu: batch: is given, and the spec '%s' has a grid of %d axes, whose calls have no packed "
+                     "sequences, pages or offsets; leave it NULL",
+                     t->name, t->grid_axes);
+}
+
 static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_problem *p, luattn_error *err) {
-  if (p->spec->traced.grid_axes > 1)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "cpu: the spec has a grid of %d axes; write it over one axis",
-                       p->spec->traced.grid_axes);
+  TRY(open_grid(args, p, err));
   cpu_view *q = &p->q_given, *k = &p->k_given;
   const view_rule q_rule = {
-      .name = "q", .axes = CPU_Q_AXES, .ndim = 4, .shape = {-1, -1, -1, -1}, .shape_only = shape_only};
+      .name = "q", .axes = CPU_Q_AXES, .ndim = 4, .shape = {-1, -1, -1, -1}, .shape_only = shape_only, Q_ROWS(p, 2)};
   TRY(view_open(&q_rule, args->q, q, err));
   TRY(need_dim("q", "head_dim", q->shape[3], err));
   const view_rule k_rule = {.name = "k",
                             .axes = CPU_K_AXES,
                             .ndim = 4,
                             .shape = {q->shape[0], -1, -1, q->shape[3]},
-                            .shape_only = shape_only};
+                            .shape_only = shape_only,
+                            KV_ROWS(p, 2)};
   TRY(view_open(&k_rule, args->k, k, err));
   p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2], p->dim = (int)q->shape[3];
   p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
@@ -62,12 +75,23 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
                        "cpu: k: its %d heads do not divide q's %d; heads must be a multiple of heads_kv", p->heads_kv,
                        p->heads);
   }
+  for (int a = 0; a < p->spec->traced.grid_axes; a++) {
+    const traced_spec *t = &p->spec->traced;
+    const int64_t extent = t->grid_axes > 1 ? p->kv_side.extent[a] : p->kv_len;
+    if (extent < t->least_extent[a])
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cpu: k: kv_len.%s is %lld, and %s needs at least %d; give more places, or a smaller window",
+                         t->grid_axis[a], (long long)extent, t->least_extent_of[a], t->least_extent[a]);
+  }
   p->group = p->heads / p->heads_kv;
   if (p->entries == 0) p->entries = p->batch;
   return problem_open_batch(args, p, err);
 }
 
 static int64_t axis_size(const cpu_problem *p, int axis) {
+  const bool of_keys = axis <= LUATTN_AXIS_KV_GRID;
+  if (axis <= LUATTN_AXIS_Q_GRID)
+    return of_keys ? p->kv_side.extent[LUATTN_AXIS_KV_GRID - axis] : p->q_side.extent[LUATTN_AXIS_Q_GRID - axis];
   switch (axis) {
     case LUATTN_AXIS_FREE:
       return -1;
@@ -106,20 +130,23 @@ static luattn_status read_grad(const luattn_input_info *info, const luattn_input
   }
   snprintf(label, sizeof label, "grad of input '%s'", info->name);
   view_rule rule = {.name = label, .axes = "as the input", .ndim = input->ndim, .is_output = true};
-  memcpy(rule.shape, input->shape, sizeof rule.shape);
+  memcpy(rule.shape, input->shape, sizeof input->shape);
   return view_open(&rule, given->grad, out, err);
 }
 
 /* Formats "b, free", as the spec writes axes. */
-static void axes_text(const luattn_input_info *info, char *out, size_t size) {
+static void axes_text(const traced_spec *t, int input, char *out, size_t size) {
+  const luattn_input_info *info = &t->input[input];
   static const char *const names[] = {[-LUATTN_AXIS_FREE] = "free", [-LUATTN_AXIS_B] = "b", [-LUATTN_AXIS_H] = "h",
                                       [-LUATTN_AXIS_HKV] = "hkv",   [-LUATTN_AXIS_Q] = "q", [-LUATTN_AXIS_KV] = "kv"};
   size_t used = 0;
   out[0] = 0;
   for (uint32_t i = 0; i < info->num_axes && used < size; i++) {
     const char *comma = i > 0 ? ", " : "";
+    const bool of_grid = info->axis[i] <= LUATTN_AXIS_Q_GRID;
     const int n = info->axis[i] > 0 ? snprintf(out + used, size - used, "%s%d", comma, (int)info->axis[i])
-                                    : snprintf(out + used, size - used, "%s%s", comma, names[-info->axis[i]]);
+                                    : snprintf(out + used, size - used, "%s%s", comma,
+                                               of_grid ? t->axis_name[4 * input + (int)i] : names[-info->axis[i]]);
     used += (size_t)n;
   }
 }
@@ -135,7 +162,7 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
                        t->name);
   }
   snprintf(label, sizeof label, "input '%s'", info->name);
-  axes_text(info, axes, sizeof axes);
+  axes_text(t, i, axes, sizeof axes);
   view_rule rule = {.name = label, .axes = axes, .ndim = (int)info->num_axes};
   static const view_kind kinds[INPUT_DTYPES] = {
       [LUATTN_INPUT_I32] = VIEW_INT,
@@ -285,7 +312,7 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
                        "rows; leave it NULL");
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {
-      .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};
+      .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}, KV_ROWS(p, 2)};
   TRY(view_open(&v_rule, args->v, &p->v_given, err));
   TRY(need_dim("v", "head_dim_v", p->v_given.shape[3], err));
   p->dim_v = (int)p->v_given.shape[3];

@@ -8,6 +8,7 @@
 #ifndef LUATTN_GEN_CPU_H
 #define LUATTN_GEN_CPU_H
 
+#include "abi/grid_params.h"
 #include "abi/philox.h"
 #include "common/fail.h"
 #include "common/host.h"
@@ -30,7 +31,23 @@ typedef struct cpu_view {
   view_kind kind; /* tells a bool of 8 bits from an integer */
   int ndim;
   int64_t shape[4], stride[4]; /* in elements */
+  /* Over a grid the tensor has several axes in place of row_axis, along which an index is the row-major number of a
+   * place; its stride above is 0. side NULL: it has not. */
+  const struct cpu_side *side;
+  int row_axis;
+  int64_t step[LUATTN_MAX_AXES];
 } cpu_view;
+
+/* The queries or the keys of a grid of several axes. */
+typedef struct cpu_side {
+  const char *length; /* "q_len", for messages */
+  int axes;           /* 1: positions lie along a line */
+  const char *const *name;
+  int64_t extent[LUATTN_MAX_AXES]; /* -1: not known yet */
+} cpu_side;
+
+/* The coordinate along an axis of the place of this row-major number. */
+int64_t side_coordinate(const cpu_side *s, int64_t place, int axis);
 
 bool view_is_empty(const cpu_view *v);
 double view_get(const cpu_view *v, const int64_t *index); /* of an i64 the nearest double */
@@ -44,8 +61,11 @@ void round_all(luattn_dtype type, double *x, int n);
 typedef struct view_rule {
   const char *name, *axes; /* for messages: "k", "batch, heads_kv, kv_len, head_dim" */
   int ndim;
-  int64_t shape[4]; /* -1: any size */
+  int64_t shape[LUATTN_MAX_AXES + 3]; /* -1: any size */
   view_kind kind;
+  cpu_side *side; /* that row_axis is of; NULL: none, or along a line. Extents that are not known become those of the
+                   * tensor */
+  int row_axis;
   bool is_output;  /* elements must not share memory */
   bool shape_only; /* its data does not matter */
 } view_rule;
@@ -88,6 +108,7 @@ typedef struct cpu_problem {
   const luattn_spec *spec;
   ir *g; /* a clone: the spec's own is shared */
   int batch, heads, heads_kv, group, q_len, kv_len, dim, dim_v;
+  cpu_side q_side, kv_side; /* of a grid; q_len and kv_len are the products of their extents */
   const luattn_batch *part; /* which part of a whole the tensors are; NULL: they are the whole */
   int head_offset, kv_head_offset, whole_heads, whole_heads_kv;
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
@@ -252,6 +273,10 @@ void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *
                         int h, int i, double *row);
 /* Converts a tensor [batch][heads][len][dim] to doubles, through its input mod. */
 void problem_convert_one(cpu_problem *p, const cpu_view *from, const cpu_program *mod, double *to);
+
+/* Where the rules of q and o, and of k and v, have their rows, for view_rule; no side along a line. */
+#define Q_ROWS(p, axis) .side = (p)->q_side.axes > 1 ? &(p)->q_side : NULL, .row_axis = (axis)
+#define KV_ROWS(p, axis) .side = (p)->kv_side.axes > 1 ? &(p)->kv_side : NULL, .row_axis = (axis)
 
 /* Class of the tile [q0, q1] x [kv0, kv1], which lies inside the lengths: 0 empty, 1 partial, 2 full. */
 int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0, int kv1);

@@ -238,15 +238,24 @@ static luattn_status forward_open(forward *f, const cpu_call *given, const DLTen
   const luattn_spec *spec = f->p.spec; /* for these arguments */
   TRY(scores_open(&f->p, &f->scores, err));
   TRY(open_programs(f, err));
-  const cpu_problem *p = &f->p;
-  const view_rule o = {
-      .name = "o", .axes = CPU_O_AXES, .ndim = 4, .shape = {p->batch, p->heads, p->q_len, p->dim_v}, .is_output = true};
-  const view_rule lse = {
-      .name = "lse", .axes = CPU_ROW_AXES, .ndim = 3, .shape = {p->batch, p->heads, p->q_len}, .is_output = true};
+  cpu_problem *p = &f->p;
+  const view_rule o = {.name = "o",
+                       .axes = CPU_O_AXES,
+                       .ndim = 4,
+                       .shape = {p->batch, p->heads, p->q_len, p->dim_v},
+                       Q_ROWS(p, 2),
+                       .is_output = true};
+  const view_rule lse = {.name = "lse",
+                         .axes = CPU_ROW_AXES,
+                         .ndim = 3,
+                         .shape = {p->batch, p->heads, p->q_len},
+                         Q_ROWS(p, 2),
+                         .is_output = true};
   const view_rule saved = {.name = "saved",
                            .axes = CPU_SAVED_AXES,
                            .ndim = 4,
                            .shape = {spec->derived.num_saved, p->batch, p->heads, p->q_len},
+                           Q_ROWS(p, 3),
                            .is_output = true};
   if (weights == NULL || args->o != NULL) TRY(view_open(&o, args->o, &f->o, err));
   if (args->lse != NULL && args->lse->data != NULL) {

@@ -129,8 +129,25 @@ static void row_values(const cpu_row *row, ir_var v, uint32_t index, int lanes, 
     out[i] = v == VAR_CHANNEL ? channel[i] : v == VAR_READ ? row->x[channel[i]] : row->grad[channel[i]];
 }
 
+/* Fills a coordinate or an extent of a grid. */
+static void place_values(const cpu_lanes *c, ir_var v, int axis, int lanes, double *out) {
+  const bool is_key = v == VAR_KV || v == VAR_KV_LEN || (v == VAR_POS && c->of_keys);
+  const cpu_side *side = is_key ? &c->p->kv_side : &c->p->q_side;
+  const double *places = lane_values(c, v);
+  const double place = v == VAR_Q ? c->q_idx : v == VAR_POS ? c->pos0 : 0;
+  for (int i = 0; i < lanes; i++)
+    out[i] = v == VAR_Q_LEN || v == VAR_KV_LEN
+                 ? (double)side->extent[axis]
+                 : (double)side_coordinate(side, (int64_t)(places != NULL ? places[i] : place), axis);
+}
+
 static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   const cpu_lanes *c = user;
+  const bool is_place = v == VAR_Q || v == VAR_KV || v == VAR_POS || v == VAR_Q_LEN || v == VAR_KV_LEN;
+  if (is_place && c->p->q_side.axes > 1) {
+    place_values(c, v, (int)index, lanes, out);
+    return;
+  }
   if (v == VAR_READ || v == VAR_READ_GRAD || v == VAR_CHANNEL) {
     row_values(&c->row_of, v, index, lanes, out);
     return;

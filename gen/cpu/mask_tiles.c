@@ -30,9 +30,28 @@ static ir_bounds scalar_bounds(double x) {
 
 static ir_bounds moved(int lo, int hi, int64_t offset) { return (ir_bounds){.integer = {lo + offset, hi + offset}}; }
 
+/* The coordinates of the places [first, last] along an axis. */
+static ir_bounds coordinates(const cpu_side *s, int first, int last, int axis) {
+  const int64_t lo = side_coordinate(s, first, axis), hi = side_coordinate(s, last, axis);
+  for (int a = 0; a < axis; a++)
+    if (side_coordinate(s, first, a) != side_coordinate(s, last, a)) return moved(0, (int)s->extent[axis] - 1, 0);
+  return moved((int)lo, (int)hi, 0);
+}
+
+/* Of a coordinate or an extent of a grid. */
+static ir_bounds place_bounds(const tile_box *t, ir_var v, int axis) {
+  const cpu_problem *p = t->p;
+  return v == VAR_Q       ? coordinates(&p->q_side, t->q0, t->q1, axis)
+         : v == VAR_KV    ? coordinates(&p->kv_side, t->kv0, t->kv1, axis)
+         : v == VAR_Q_LEN ? exactly_int(p->q_side.extent[axis])
+                          : exactly_int(p->kv_side.extent[axis]);
+}
+
 ir_bounds tile_box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   const tile_box *t = user;
   const cpu_problem *p = t->p;
+  if (p->q_side.axes > 1 && (v == VAR_Q || v == VAR_KV || v == VAR_Q_LEN || v == VAR_KV_LEN))
+    return place_bounds(t, v, (int)index);
   switch (v) {
     case VAR_B:
       return exactly_int(t->b + p->first_entry);

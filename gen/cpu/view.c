@@ -1,6 +1,7 @@
 /* view.c: reads and writes tensors of any type and strides as double. */
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/call/overlap.h"
@@ -85,9 +86,24 @@ bool view_is_empty(const cpu_view *v) {
   return false;
 }
 
+int64_t side_coordinate(const cpu_side *s, int64_t place, int axis) {
+  for (int a = s->axes - 1; a > axis; a--) place /= s->extent[a];
+  return axis > 0 ? place % s->extent[axis] : place;
+}
+
+static int64_t place_offset(const cpu_view *v, int64_t place) {
+  int64_t at = 0;
+  for (int a = v->side->axes - 1; a >= 0; a--) {
+    at += place % v->side->extent[a] * v->step[a];
+    place /= v->side->extent[a];
+  }
+  return at;
+}
+
 static char *view_at(const cpu_view *v, const int64_t *index) {
   int64_t at = 0;
   for (int i = 0; i < v->ndim; i++) at += index[i] * v->stride[i];
+  if (v->side != NULL) at += place_offset(v, index[v->row_axis]);
   return v->data + at * (v->bits / 8);
 }
 
@@ -197,7 +213,53 @@ static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn
   return LUATTN_OK;
 }
 
-luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err) {
+/* The rule with the axes of a grid in place of that of its rows. axes_text: room for its axes */
+static view_rule with_axes_of_grid(const view_rule *rule, char *axes_text, size_t size) {
+  view_rule full = *rule;
+  const cpu_side *side = rule->side;
+  if (side == NULL) return full;
+  const int more = side->axes - 1;
+  for (int i = rule->ndim - 1; i > rule->row_axis; i--) full.shape[i + more] = rule->shape[i];
+  for (int a = 0; a < side->axes; a++) full.shape[rule->row_axis + a] = side->extent[a];
+  full.ndim += more;
+  const char *at = strstr(rule->axes, side->length);
+  size_t used = (size_t)(at - rule->axes);
+  memcpy(axes_text, rule->axes, used);
+  for (int a = 0; a < side->axes && used < size; a++)
+    used += (size_t)snprintf(axes_text + used, size - used, "%s%s.%s", a > 0 ? ", " : "", side->length, side->name[a]);
+  if (used < size) snprintf(axes_text + used, size - used, "%s", at + strlen(side->length));
+  full.axes = axes_text;
+  return full;
+}
+
+/* The axes of a grid become the one of their places. */
+static luattn_status take_places(const view_rule *rule, const int64_t *shape, const int64_t *stride, cpu_view *out,
+                                 luattn_error *err) {
+  cpu_side *side = rule->side;
+  int64_t places = 1;
+  out->side = side, out->row_axis = rule->row_axis;
+  for (int a = 0; a < side->axes; a++) {
+    const int64_t extent = shape[rule->row_axis + a];
+    side->extent[a] = extent, out->step[a] = stride[rule->row_axis + a];
+    if (extent > LUATTN_GRID_EXTENT_MAX)
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: %s.%s is %lld, and an axis of a grid has at most %d places",
+                         rule->name, side->length, side->name[a], (long long)extent, LUATTN_GRID_EXTENT_MAX);
+    places *= extent; /* below 2^60 */
+  }
+  if (places > LUATTN_GRID_POSITIONS_MAX)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has %lld places, and a grid has at most %d", rule->name,
+                       (long long)places, LUATTN_GRID_POSITIONS_MAX);
+  for (int i = 0; i < rule->ndim; i++) {
+    const int from = i > rule->row_axis ? i + side->axes - 1 : i;
+    out->shape[i] = i == rule->row_axis ? places : shape[from];
+    out->stride[i] = i == rule->row_axis ? 0 : stride[from];
+  }
+  return LUATTN_OK;
+}
+
+luattn_status view_open(const view_rule *given, const DLTensor *t, cpu_view *out, luattn_error *err) {
+  char axes[256];
+  const view_rule full = with_axes_of_grid(given, axes, sizeof axes), *rule = &full;
   if (t == NULL)
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: is missing; give a tensor [%s]", rule->name, rule->axes);
   if (t->ndim != rule->ndim || (t->shape == NULL && t->ndim > 0)) {
@@ -220,12 +282,13 @@ luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out,
       .data = (char *)t->data, .code = t->dtype.code, .bits = t->dtype.bits, .kind = rule->kind, .ndim = rule->ndim};
   if (out->data != NULL)
     out->data = (char *)((uintptr_t)t->data + (uintptr_t)t->byte_offset); /* if nothing is read, it may be anything */
-  int64_t stride = 1;
+  int64_t stride = 1, strides[LUATTN_MAX_AXES + 3];
+  out->ndim = given->ndim;
   for (int i = rule->ndim - 1; i >= 0; i--) {
-    out->shape[i] = t->shape[i];
-    out->stride[i] = t->strides != NULL ? t->strides[i] : stride;
+    strides[i] = t->strides != NULL ? t->strides[i] : stride;
+    if (given->side == NULL) out->shape[i] = t->shape[i], out->stride[i] = strides[i];
     if (t->shape[i] > 0 && (__builtin_mul_overflow(stride, t->shape[i], &stride) || stride > INT64_MAX / 16))
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has more elements than a machine can address", rule->name);
   }
-  return LUATTN_OK;
+  return given->side != NULL ? take_places(given, t->shape, strides, out, err) : LUATTN_OK;
 }

@@ -159,6 +159,29 @@ static int covers(lua_State *L) {
   return 0;
 }
 
+/* grid_names() returns the names of the grid's axes; nil: the spec has no grid */
+static int grid_names(lua_State *L) {
+  const traced_spec *t = front_of(L)->spec;
+  if (t->grid_axes == 0) return lua_pushnil(L), 1;
+  lua_createtable(L, t->grid_axes, 0);
+  for (int a = 0; a < t->grid_axes; a++) {
+    lua_pushstring(L, t->grid_axis[a]);
+    lua_rawseti(L, -2, a + 1);
+  }
+  return 1;
+}
+
+/* needs_extent(what, axis, least): calls whose keys have fewer places along axis, from 1, are refused */
+static int needs_extent(lua_State *L) {
+  const front_state *s = front_of(L);
+  traced_spec *t = s->spec;
+  const int axis = (int)lua_tointeger(L, 2) - 1, least = (int)lua_tointeger(L, 3);
+  if (s->mode != FRONT_TRACING || least <= t->least_extent[axis]) return 0;
+  t->least_extent[axis] = least;
+  t->least_extent_of[axis] = front_format(L, "%s", lua_tostring(L, 1));
+  return 0;
+}
+
 static double limit_at(lua_State *L, int index, const char *field, double otherwise) {
   lua_getfield(L, index, field);
   const double x = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : otherwise;
@@ -269,9 +292,9 @@ static int uncalled(lua_State *L) {
 }
 
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {num_axes,      axis_size,      shown,        check_fields,
-                                            check_entries, check_function, check_result, makers_makes,
-                                            makers_made,   covers,         takes,        uncalled};
+  static const lua_CFunction functions[] = {num_axes,       axis_size,    shown,        check_fields, check_entries,
+                                            check_function, check_result, makers_makes, makers_made,  covers,
+                                            takes,          uncalled,     grid_names,   needs_extent};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

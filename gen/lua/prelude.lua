@@ -2,7 +2,7 @@
 -- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
 -- and kv is kv_idx; positions count from 0.
 
-local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled = ... -- gen/lua/library.c
+local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled, grid_names, needs_extent = ... -- gen/lua/library.c
 
 local function whole(what, x, least)
   local integer = math.type(x) and math.tointeger(x)
@@ -321,11 +321,12 @@ local function near(i, j, L, kernel, stride, dilation, causal)
   return same and first <= j and j < first + kernel
 end
 
--- The entries of a field of neighborhood {..}, `read` one by one, or n times `default` if it is left out.
-local function each_axis(what, list, n, default, read)
+-- The entries of a field of neighborhood {..}, `read` one by one, or n times `default` if it is left out. `beside` has
+-- n of them.
+local function each_axis(what, list, n, default, read, beside)
   local result = {}
   local count = type(list) == "nil" and n or check_entries(what, list, "list one entry for each axis, as in {7, 7}")
-  if count ~= n then error(what .. " has " .. count .. " entries, and kernel " .. n .. "; give one for each axis") end
+  if count ~= n then error(what .. " has " .. count .. " entries, and " .. (beside or "kernel") .. " " .. n .. "; give one for each axis") end
   for d = 1, n do
     if type(list) == "nil" then result[d] = default else result[d] = read(what, list[d]) end
   end
@@ -339,13 +340,152 @@ local function boolean(what, x)
   return x
 end
 
--- The kernel nearest tokens along every axis of a grid of 1 to 3 dimensions, its tokens in row-major order:
+---- Masks over a grid: attention { grid = {"t", "y", "x"}, block_mask = .. }
+
+-- The names of the grid's axes, of which there are as many as `list` has entries.
+local function names_for(what, list)
+  local names = grid_names()
+  if not names then error(what .. ": the spec has no grid; declare it, as in grid = {\"y\", \"x\"}") end
+  if #names ~= #list then
+    error(what .. " has " .. #list .. " entries, and the grid has the axes " .. table.concat(names, ", ") .. "; give one for each")
+  end
+  return names
+end
+
+-- A mask that keeps what `keeps(d, i, j, L)` does along every axis d, at i of q and j of kv, which has L places.
+local function mask_of_axes(what, list, keeps)
+  return function(b, h, q_idx, kv_idx)
+    local names, keep = names_for(what, list), true
+    for d = 1, #names do
+      local axis = names[d]
+      keep = keep and keeps(d, q_idx[axis], kv_idx[axis], kv_len[axis])
+    end
+    return keep
+  end
+end
+
+-- Of each query the kernel_size places nearest along every axis, shifted where they would reach past an end:
+-- neighborhood { kernel_size = {7, 7}, stride = {1, 1}, dilation = {1, 1}, is_causal = {false, true} }
+-- stride queries in a row share the window of one of them, dilation leaves gaps, and all but kernel_size may be left out.
+-- NATTEN (Hassani et al. 2023); strides: generalised neighbourhood attention (2025)
+local function neighborhood_of_grid(t)
+  check_fields("neighborhood", t, {
+    {"kernel_size", "table", "a table such as {7, 7}"},
+    {"stride", "table", "a table such as {2, 2}"},
+    {"dilation", "table", "a table such as {2, 2}"},
+    {"is_causal", "table", "a table such as {true, false}"},
+  })
+  local what, n = "neighborhood: kernel_size", #t.kernel_size
+  local function read(field, default, reader)
+    return each_axis("neighborhood: " .. field, t[field], n, default, reader, "kernel_size")
+  end
+  local kernel, stride = read("kernel_size", nil, at_least(2)), read("stride", 1, at_least(1))
+  local dilation, is_causal = read("dilation", 1, at_least(1)), read("is_causal", false, boolean)
+  for d = 1, n do
+    if stride[d] > kernel[d] then
+      error("neighborhood: stride " .. stride[d] .. " is larger than kernel_size " .. kernel[d] .. "; give at most that")
+    end
+  end
+  return mask_of_axes(what, kernel, function(d, i, j, L)
+    needs_extent(what .. " " .. kernel[d] .. (dilation[d] > 1 and " times dilation " .. dilation[d] or ""), d, kernel[d] * dilation[d])
+    return near(i, j, L, kernel[d], stride[d], dilation[d], is_causal[d])
+  end)
+end
+
+-- Tiles of queries that see whole tiles of keys, window / tile of them along every axis, an odd number:
+-- sliding_tile { tile = {6, 8, 8}, window = {18, 24, 24} }.   Sliding tile attention (Zhang et al. 2025)
+function sliding_tile(t)
+  if type(t) ~= "table" or type(t.tile) == "nil" or type(t.window) == "nil" then
+    error("sliding_tile: takes { tile = {..}, window = {..} }")
+  end
+  check_fields("sliding_tile", t, {
+    {"tile", "table", "a table such as {6, 8, 8}"},
+    {"window", "table", "a table such as {18, 24, 24}"},
+  })
+  local n = #t.tile
+  local tile = each_axis("sliding_tile: tile", t.tile, n, nil, at_least(1), "tile")
+  local window = each_axis("sliding_tile: window", t.window, n, nil, at_least(1), "tile")
+  for d = 1, n do
+    if window[d] % tile[d] ~= 0 or window[d] // tile[d] % 2 == 0 then
+      error("sliding_tile: window " .. window[d] .. " is no odd multiple of tile " .. tile[d] .. "; give " .. tile[d] .. ", " .. 3 * tile[d] .. ", ..")
+    end
+  end
+  return mask_of_axes("sliding_tile: tile", tile, function(d, i, j, L)
+    local tiles, across = (L + tile[d] - 1) // tile[d], window[d] // tile[d]
+    local first = max(min(i // tile[d] - across // 2, tiles - across), 0)
+    return first <= j // tile[d] and j // tile[d] < first + across
+  end)
+end
+
+-- Windows that do not see each other, moved by `shift` places along every axis; what is cut off at the ends is a window
+-- of its own: swin({7, 7}, {3, 3}).   Swin transformers (Liu et al. 2021)
+function swin(window, shift)
+  if type(window) ~= "table" then error("swin: takes swin({7, 7}, {3, 3}); the shift may be left out") end
+  local n = #window
+  window = each_axis("swin: window", window, n, nil, at_least(1), "window")
+  if type(shift) ~= "nil" and type(shift) ~= "table" then error("swin: shift is " .. shown(shift) .. "; give a table such as {3, 3}") end
+  shift = each_axis("swin: shift", shift, n, 0, at_least(0), "window")
+  for d = 1, n do
+    if shift[d] >= window[d] then
+      error("swin: shift " .. shift[d] .. " is no smaller than window " .. window[d] .. "; give at most " .. window[d] - 1)
+    end
+  end
+  return mask_of_axes("swin: window", window, function(d, i, j, L)
+    local first = (window[d] - shift[d]) % window[d]
+    return eq((i + first) // window[d], (j + first) // window[d])
+  end)
+end
+
+-- Calls f(name, whether it is among those of `list`) for each axis of the grid; those of `list` have to be.
+local function for_each_axis(what, list, f)
+  local names, known = grid_names(), {}
+  if not names then error(what .. ": the spec has no grid; declare it, as in grid = {\"y\", \"x\"}") end
+  for i = 1, #names do known[names[i]] = 1 end
+  for i = 1, #list do
+    if type(known[list[i]]) == "nil" then
+      error(what .. ": the grid has no axis " .. shown(list[i]) .. "; it has " .. table.concat(names, ", "))
+    end
+    known[list[i]] = 2
+  end
+  for i = 1, #names do
+    if not f(names[i], known[names[i]] == 2) then return false end
+  end
+  return true
+end
+
+local function axis_names(what, example, ...)
+  local list = {...}
+  if #list == 0 then error(what .. ": names no axis; write " .. example) end
+  for i = 1, #list do
+    if type(list[i]) ~= "string" then error(what .. ": argument " .. i .. " is " .. shown(list[i]) .. "; give the name of an axis") end
+  end
+  return list
+end
+
+-- All keys along these axes, of those that lie where the query does along all others: axial("x").   Ho et al. 2019
+function axial(...)
+  local list = axis_names("axial", "axial(\"x\")", ...)
+  return function(b, h, q_idx, kv_idx)
+    return for_each_axis("axial", list, function(axis, is_named) return is_named or eq(q_idx[axis], kv_idx[axis]) end)
+  end
+end
+
+-- kv <= q along these axes, as time: causal_along("t").
+function causal_along(...)
+  local list = axis_names("causal_along", "causal_along(\"t\")", ...)
+  return function(b, h, q_idx, kv_idx)
+    return for_each_axis("causal_along", list, function(axis, is_named) return not is_named or kv_idx[axis] <= q_idx[axis] end)
+  end
+end
+
+-- Without a grid: the kernel nearest tokens along every axis of one of 1 to 3 dimensions, its tokens in row-major order:
 -- neighborhood { size = {H, W}, kernel = {7, 7}, stride = {1, 1}, dilation = {1, 1}, causal = {false, true} }
 -- All but size and kernel may be left out, and in one dimension size too, which then is the longer length. Calls with more tokens than the grid has are refused.
 -- NATTEN (Hassani et al. 2023); strides: generalised neighbourhood attention (2025)
 function neighborhood(t)
+  if type(t) == "table" and type(t.kernel_size) ~= "nil" then return neighborhood_of_grid(t) end
   if type(t) ~= "table" or type(t.kernel) == "nil" then
-    error("neighborhood: takes { size = {..}, kernel = {..} }")
+    error("neighborhood: takes { kernel_size = {..} } over a grid, or { size = {..}, kernel = {..} }")
   end
   check_fields("neighborhood", t, {
     {"size", "table", "a table such as {64, 64}"},
@@ -549,7 +689,11 @@ local calls = {
   dilated_window = {"dilated_window(64, 2)", 2, is_mask = true},
   global_sliding = {"global_sliding(64, 1)", 2, is_mask = true},
   block_diffusion = {"block_diffusion(32)", 2, is_mask = true},
-  neighborhood = {"neighborhood { size = {64, 64}, kernel = {7, 7} }", 1, is_mask = true},
+  neighborhood = {"neighborhood { kernel_size = {7, 7} }", 1, is_mask = true},
+  sliding_tile = {"sliding_tile { tile = {6, 8, 8}, window = {18, 24, 24} }", 1, is_mask = true},
+  swin = {"swin({7, 7}, {3, 3})", 2, is_mask = true},
+  axial = {"axial(\"x\")", is_mask = true},
+  causal_along = {"causal_along(\"t\")", is_mask = true},
   alibi = {"alibi()", 1}, softcap = {"softcap(50)", 1}, relative_position = {"relative_position(\"table\", 16)", 2},
   rotary = {"rotary(\"cosine\", \"sine\")", 3}, rotary_interleaved = {"rotary_interleaved(\"cosine\", \"sine\")", 3},
   mask_and = {"mask_and(causal(), document(\"ids\"))"}, mask_or = {"mask_or(causal(), prefix_lm(64))"},

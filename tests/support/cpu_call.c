@@ -8,8 +8,8 @@ const DLDataType F64 = {kDLFloat, 64, 1}, F32 = {kDLFloat, 32, 1}, F16 = {kDLFlo
 const DLDataType BF16 = {kDLBfloat, 16, 1}, I32 = {kDLInt, 32, 1}, BOOL = {kDLUInt, 8, 1};
 
 void tensor_new(tensor *t, DLDataType type, int ndim, const int64_t *shape, layout l) {
-  static const int plain[] = {0, 1, 2, 3}, swapped[] = {0, 2, 1, 3};
-  const int *order = l == HEADS_LAST && ndim == 4 ? swapped : plain;
+  int order[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (int i = 1; l == HEADS_LAST && ndim >= 4 && i < ndim - 1; i++) order[i] = i + 1 < ndim - 1 ? i + 1 : 1;
   const size_t size = type.bits / 8u, offset = l == PADDED ? 3 * size : 0;
   int64_t stride = 1, last = 0;
   bool empty = false;

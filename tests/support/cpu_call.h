@@ -18,7 +18,7 @@ typedef enum layout { DENSE_NULL, DENSE, HEADS_LAST, PADDED, NUM_LAYOUTS } layou
 
 typedef struct tensor {
   DLTensor t;
-  int64_t shape[4], stride[4];
+  int64_t shape[8], stride[8];
   void *memory;
 } tensor;
 

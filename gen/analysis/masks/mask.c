@@ -130,9 +130,27 @@ static void describe_evaluated(text *how, const traced_spec *t, const mask_info 
   if (e->cell != IR_NONE) text_add(how, ", unless what it reads once a cell decides that");
 }
 
+static void describe_axes(text *how, const traced_spec *t, const mask_info *m) {
+  bool exact = m->is_product;
+  for (int i = 0; i < m->num_axes; i++) {
+    const mask_axis *axis = &m->axis[i];
+    text_add(how, "%s: kv of a q box: %s, q of a kv box: %s; ", t->grid_axis[i], side_text(axis->kv_lo, axis->kv_hi),
+             side_text(axis->q_lo, axis->q_hi));
+    exact &= axis->rows.count > 0;
+  }
+  text_add(how, "boxes inside are classified by interval arithmetic; %s",
+           exact           ? "of a query an interval along each axis"
+           : m->is_product ? "a product of axes"
+                           : "no product of axes");
+}
+
 static const char *describe(arena *a, const traced_spec *t, const mask_info *m) {
   text how;
   text_init(&how, a);
+  if (m->num_axes > 0 && m->keep != IR_NONE) {
+    describe_axes(&how, t, m);
+    return text_get(&how);
+  }
   if (m->keep == IR_NONE) {
     text_add(&how, "no mask: every tile is full");
     return text_get(&how);
@@ -200,6 +218,14 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
   if (m->max_len == 0) m->too_large = ir_int_overflow(t->g, root, n, 1, &m->largest);
   for (int i = 0; i < 4; i++)
     if (!fits(t->g, m, *side[i])) *side[i] = IR_NONE;
+  for (int i = 0; i < m->num_axes; i++) {
+    mask_axis *axis = &m->axis[i];
+    ir_ref *const along[] = {&axis->kv_lo, &axis->kv_hi, &axis->q_lo, &axis->q_hi};
+    for (size_t k = 0; k < sizeof along / sizeof *along; k++)
+      if (!fits(t->g, m, *along[k])) *along[k] = IR_NONE;
+    limit_intervals(t->g, m, &axis->rows, VAR_KV_LEN);
+    limit_intervals(t->g, m, &axis->columns, VAR_Q_LEN);
+  }
   limit_intervals(t->g, m, &m->rows, VAR_KV_LEN);
   limit_intervals(t->g, m, &m->columns, VAR_Q_LEN);
   if (m->rows.count > 0) return;
@@ -216,7 +242,9 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     const ir_node *n = ir_get(g, m.keep);
     if (n->op == IR_CONST_BOOL && n->imm.integer) m.keep = IR_NONE;
   }
-  if (m.keep != IR_NONE) {
+  if (!ir_is_line(g)) {
+    if (!mask_find_axes(a, t, &m)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
+  } else if (m.keep != IR_NONE) {
     stat_search search = {.t = t, .out = &m};
     uint8_t *level = arena_array(a, ir_count(g), 1);
     search.seen = arena_array(a, ir_count(g), 1);
@@ -233,7 +261,7 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     tidy(g, &m.columns, VAR_Q_LEN);
   }
   limit_lengths(t, &m);
-  if (m.keep != IR_NONE && !mask_find_evaluated(a, t, &m))
+  if (m.keep != IR_NONE && ir_is_line(g) && !mask_find_evaluated(a, t, &m))
     return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
   m.how = describe(a, t, &m);
   if (ir_failed(g) || m.max_len < 0 || m.how == NULL) {

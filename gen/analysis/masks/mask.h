@@ -12,6 +12,7 @@
 #define VAR_Q1 1
 #define VAR_KV0 2
 #define VAR_KV1 3
+#define MASK_AXIS_ENDS 4 /* of axis a of a grid: from MASK_AXIS_ENDS * a on */
 /* An input of 32-bit integers that the mask reads at exactly q_idx or kv_idx along its last axis; its other
  * axes are constant per head. */
 typedef struct mask_stat {
@@ -54,6 +55,12 @@ typedef struct mask_evaluated {
   bool has_narrow_blocks; /* its part that reads data is constant on blocks of MASK_CELL keys, and no more */
 } mask_evaluated;
 
+/* A mask along an axis of a grid. The ends of a box along it are VAR_TILE[MASK_AXIS_ENDS * a + VAR_Q0] and so on. */
+typedef struct mask_axis {
+  ir_ref kv_lo, kv_hi, q_lo, q_hi; /* as those of mask_info, of what the mask is where other axes may have any places */
+  mask_intervals rows, columns;    /* exact, if the mask is a product of axes; count 0: unknown */
+} mask_axis;
+
 typedef struct mask_info {
   ir_ref keep; /* simplified predicate; IR_NONE: no mask */
   /* INT, of VAR_B, VAR_H, lengths, scalars, loads at those, and VAR_TILE; IR_NONE: no bound. They may lie
@@ -66,6 +73,9 @@ typedef struct mask_info {
   mask_evaluated evaluated;
   int num_stats;
   mask_stat stat[8];
+  int num_axes; /* of a grid of several axes, which has what follows, and of all above `keep` alone; else 0 */
+  mask_axis axis[LUATTN_MAX_AXES];
+  bool is_product;  /* a conjunction of masks along one axis each */
   int64_t max_len;  /* see luattn_kernel_description.max_len */
   ir_ref too_large; /* if max_len is below 1: the node whose value exceeds 32 bits, */
   double largest;   /* and the largest value */
@@ -83,6 +93,8 @@ bool mask_find_evaluated(arena *a, const traced_spec *t, mask_info *m);
 bool mask_trial(arena *a, const traced_spec *t, const mask_info *m, int rows, int columns, bool *wasteful);
 /* Whether the mask reads an input of bytes with four axes, as a table of blocks may be (luattn_block_table). */
 bool mask_reads_table(const traced_spec *t, const mask_evaluated *e);
+/* Fills num_axes, axis and is_product, from keep. false: out of memory. grid_mask.c */
+bool mask_find_axes(arena *a, const traced_spec *t, mask_info *m);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
 /* The same predicate, simplified by its own conditions (assume.c). */

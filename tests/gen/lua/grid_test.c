@@ -80,6 +80,12 @@ static void test_oracle(void **state) {
       "return score * kv_len.x / q_len.y end }",
       "return attention { grid = {'t', 'y', 'x'}, query_mod = function(x, b, h, pos, d) "
       "return where(eq(d % 2, 0), x * pos.t, x + pos.x - pos.y) end }",
+      Y_X
+      "block_mask = mask_and(neighborhood { kernel_size = {7, 6}, stride = {2, 1}, dilation = {1, 2}, is_causal = "
+      "{true, false} }, swin({8, 9}, {0, 4})) }",
+      "return attention { grid = {'t', 'y', 'x'}, block_mask = mask_or(sliding_tile { tile = {2, 3, 1}, window = {2, "
+      "9, "
+      "3} }, mask_and(axial('x', 'y'), causal_along('x'))) }",
   };
   for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) compare_with_oracle("grid", specs[i], strlen(specs[i]), 20);
 }
