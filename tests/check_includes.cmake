@@ -44,7 +44,7 @@ rule(gen/lower    "${spec}|gen/(base|ir|analysis|plan|lower)/.*"               "
 rule(gen/emit     "${spec}|gen/(base|ir|emit)/.*|gen/lower/lowered\\.h"        "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/nvrtc    "${common}|gen/(base|nvrtc)/.*"                              "${no_lua}|cuda.*")
 rule(gen/cache    "${common}|${abi}|gen/(base|cache)/.*"                       "${no_lua}|${no_cuda}|dlfcn\\.h")
-rule(gen/cpu      "${spec}|abi/(philox|merge_params)\\.h|abi/kernel_facts\\.(h|def)|gen/(base|ir|analysis|cpu)/.*"                      "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(gen/cpu      "${spec}|abi/(philox|merge_params|grid_params)\\.h|abi/kernel_facts\\.(h|def)|gen/(base|ir|analysis|cpu)/.*"                      "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/compile  "${spec}|${abi}|gen/(base|ir|analysis|plan|nvrtc|cache|compile)/.*|gen/lower/lowered\\.h|gen/emit/emit\\.h|gen/lua/(front|prelude)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen          "${common}|gen/ir/ir\\.h"                                    "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(cli          "${spec}|abi/philox\\.h|abi/kernel_facts\\.(h|def)|gen/analysis/specs/int_range\\.h|cli/[a-z_]+\\.h|gen/(cache|cpu|lua)/.*"             "${no_lua}|${no_cuda}|dlfcn\\.h")
