@@ -411,7 +411,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {
     add_entry(p, "luattn_norms", LUATTN_ROLE_NORMS, AUX_THREADS, NORM_TILE, 0);
-    add_entry(p, "luattn_reach", LUATTN_ROLE_TILE_BITMAP, p->pass == LUATTN_FORWARD ? p->tile_m : AUX_THREADS, 0, 0);
+    add_entry(p, "luattn_tile_bitmap", LUATTN_ROLE_TILE_BITMAP, p->pass == LUATTN_FORWARD ? p->tile_m : AUX_THREADS, 0,
+              0);
   }
   if (p->pass == LUATTN_FORWARD) add_main(p, plan_kernel(p)->entry, LUATTN_ROLE_FORWARD, rows);
   if (p->family->merges) /* threads: merge_threads of around/after/merge.cuh */

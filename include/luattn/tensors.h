@@ -124,7 +124,7 @@ typedef struct luattn_args {
                    * device if keys, kv heads and batch are few; 1: no split. Affects luattn_workspace_size: each split
                    * has its own dk and dv there, which are then added in order; of a decode kernel, its own O and
                    * online state */
-  int skip; /* luattn_skip, if the kernel can skip tiles (one of its functions is luattn_reach or luattn_tile_bits).
+  int skip; /* luattn_skip, if the kernel can skip tiles (one of its functions is luattn_tile_bitmap or luattn_tile_bits).
              * Affects luattn_workspace_size */
   const luattn_batch *batch; /* packed sequences and offsets (luattn/batch.h). NULL: entries have equal lengths, the
                               * tensors are the whole */

@@ -1,5 +1,5 @@
 /* tile_bitmap.h: tile skipping: bounds of norms (luattn_norms), and the bitmap of tiles that are computed
- * (luattn_reach). */
+ * (luattn_tile_bitmap). */
 #ifndef LUATTN_RUNTIME_TILE_BITMAP_H
 #define LUATTN_RUNTIME_TILE_BITMAP_H
 

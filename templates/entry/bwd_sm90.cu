@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(norm_threads) luattn_norms(const __
   find_norms<Config, true>(p);
 }
 extern "C" __global__ void __launch_bounds__(tile_bitmap_threads)
-    luattn_reach(const __grid_constant__ ParamsOf<Config> p) {
+    luattn_tile_bitmap(const __grid_constant__ ParamsOf<Config> p) {
   find_tile_bitmap_bwd<Spec, Config, Config::tile_n>(p);
 }
 #endif

@@ -7,7 +7,8 @@
 extern "C" __global__ void __launch_bounds__(norm_threads) luattn_norms(const __grid_constant__ ParamsOf<Config> p) {
   find_norms<Config, false>(p);
 }
-extern "C" __global__ void __launch_bounds__(Config::tile_m) luattn_reach(const __grid_constant__ ParamsOf<Config> p) {
+extern "C" __global__ void __launch_bounds__(Config::tile_m)
+    luattn_tile_bitmap(const __grid_constant__ ParamsOf<Config> p) {
   find_tile_bitmap_fwd<Spec, Config>(p);
 }
 #endif

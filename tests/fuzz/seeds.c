@@ -52,7 +52,7 @@ static void make_sm90(image_manifest *m) {
   m->family = LUATTN_SM90;
   m->draws_tiles = m->pass == LUATTN_FORWARD;
   m->can_split = m->has_mask = m->pass == LUATTN_BACKWARD;
-  insert_entry(m, main, "luattn_reach", LUATTN_ROLE_TILE_BITMAP);
+  insert_entry(m, main, "luattn_tile_bitmap", LUATTN_ROLE_TILE_BITMAP);
   insert_entry(m, main, "luattn_norms", LUATTN_ROLE_NORMS);
 }
 

@@ -410,7 +410,7 @@ static void impossible_splits(void **state) {
   }
 }
 
-/* Inserts luattn_norms and luattn_reach before the main entry, which is the last but one of a backward. */
+/* Inserts luattn_norms and luattn_tile_bitmap before the main entry, which is the last but one of a backward. */
 static void add_tile_bitmap(problem *p) {
   image_manifest *m = &p->info;
   const uint32_t at = m->num_entries - (m->pass == LUATTN_BACKWARD ? 2 : 1);
@@ -418,7 +418,7 @@ static void add_tile_bitmap(problem *p) {
   m->entry[at] =
       (manifest_entry){.name = "luattn_norms", .role = LUATTN_ROLE_NORMS, .threads = 128, .tile_m = 128, .tile_n = 128};
   m->entry[at + 1] = (manifest_entry){
-      .name = "luattn_reach", .role = LUATTN_ROLE_TILE_BITMAP, .threads = 128, .tile_m = 64, .tile_n = 48};
+      .name = "luattn_tile_bitmap", .role = LUATTN_ROLE_TILE_BITMAP, .threads = 128, .tile_m = 64, .tile_n = 48};
   m->num_entries += 2;
 }
 
@@ -442,7 +442,7 @@ static void skips(luattn_pass pass) {
   else
     assert_launch(at, "luattn_norms", Q_LEN > KV_LEN ? (Q_LEN + 127) / 128 : BLOCKS, HEADS, 2 * BATCH, 128, 0);
   const int64_t q_tiles = (Q_LEN + 63) / 64, kv_tiles = forward ? (KV_LEN + 127) / 128 : (KV_LEN + 47) / 48;
-  assert_launch(at + 1, "luattn_reach", (unsigned)(forward ? q_tiles : (kv_tiles + 3) / 4), HEADS, BATCH, 128, 0);
+  assert_launch(at + 1, "luattn_tile_bitmap", (unsigned)(forward ? q_tiles : (kv_tiles + 3) / 4), HEADS, BATCH, 128, 0);
   const LuattnParams *a = &fake_get_event(at + 2)->params;
   char *behind = (char *)a->scratch.norm_k + (BATCH * HEADS_KV * NORMS_K * 4 + 255) / 256 * 256;
   const size_t of_q = (BATCH * HEADS * NORMS_Q * 4 + 255) / 256 * 256;

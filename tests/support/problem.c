@@ -135,7 +135,7 @@ void problem_close(problem *p) { free(p->memory); }
 
 luattn_image *problem_image(const problem *p) {
   static const char others[] =
-      "luattn_stats luattn_mod luattn_prepare luattn_finish luattn_dq luattn_round luattn_norms luattn_reach "
+      "luattn_stats luattn_mod luattn_prepare luattn_finish luattn_dq luattn_round luattn_norms luattn_tile_bitmap "
       "luattn_append luattn_merge luattn_tile_bits "
       "luattn_tile_order";
   char code[512] = {0};

@@ -132,7 +132,7 @@ using PrepareParamsOf = ConditionalOf<HasRowPasses<Spec>, LuattnRowPassParams, P
 // is 0. Without an lse, such a row cannot be recognised, but it has O = 0, and a delta of 0 leaves parameter
 // gradients unchanged, since they are linear in delta. RowOrder says how many rows of a head have numbers;
 // rows without a query get zeros. If RowOrder `zeroes` (sm90 family), the kernel also computes block minima and
-// maxima, unless luattn_reach or luattn_tile_bits has already read them.
+// maxima, unless luattn_tile_bitmap or luattn_tile_bits has already read them.
 template <class Spec, class Config, class RowOrder = PlainRows>
 LUATTN_FN void aux_prepare(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);

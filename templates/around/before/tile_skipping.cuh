@@ -6,7 +6,7 @@
 //     luattn_norms    for each norm_rows positions, an upper bound of |k| as the main kernel reads it; in
 //                     backward also of |q|, and the least lse. One warp for each.
 //                     grid (positions, heads_kv, batch), in backward (positions, heads, 2 * batch)
-//     luattn_reach    the tile bitmap: whether a weight of a tile may matter.
+//     luattn_tile_bitmap    the tile bitmap: whether a weight of a tile may matter.
 //                     forward: a block for each q tile, a warp for norm_rows queries of it.
 //                     grid (q tiles, heads, batch)
 //                     backward: a warp for 32 q tiles of a kv tile.

@@ -1,4 +1,4 @@
-// tile_skipping_test.cpp: compares the tiles that luattn_reach skips (around/before/tile_skipping.cuh) with all scores in
+// tile_skipping_test.cpp: compares the tiles that luattn_tile_bitmap skips (around/before/tile_skipping.cuh) with all scores in
 // double. In forward the skipped P of a row must sum to less than 2^-24 of the row sum; in backward no
 // skipped P may exceed 2^-24 / n. Some tiles must be skipped, but only for heads with steep slopes.
 #include "host_cuda.hpp"
