@@ -30,6 +30,7 @@ def scaled(text: str, place: str, kind: str) -> Spec:
         made = scaled(text.removeprefix(PARTS), place, kind).parts()
     else:
         made = spec_of(wrap + text, place)
+    made.titles = spec.titles
     spec.scaled[kind] = made
     return made
 

@@ -15,6 +15,7 @@ from . import _capi as capi
 from ._examples import path_of
 from ._library import call, lib
 from .engine import opened
+from .errors import Error
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class InputInfo:
     grad: bool
 
 
+_MOD = re.compile(r"(.+) \((.+:\d+)\)")  # flex's title of a mod
 _CHANNELS = re.compile(r"\b(query_mod|key_mod|value_mod|head_dim)\b")
 PARTS = "-- parts of\n"  # before the text of a spec: that of its parts (luattn_spec_parts)
 
@@ -93,6 +95,7 @@ class Spec:
 
     def __init__(self, name: str, text: str) -> None:
         self.text, self.place = text, name
+        self.titles = [name]  # of flex's mods that do the same, and so have this spec
         # What stands for it in the ops of torch. Inductor writes arguments of ops into comments, which a new line would end.
         self.line = json.dumps(text, ensure_ascii=False)
         self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
@@ -144,6 +147,20 @@ class Spec:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return spec_of, (self.text, self.place)
+
+    @property
+    def said(self) -> str:
+        """How messages begin that are no line's: the spec's name, or where the mods are that it was made of."""
+        found = [x for x in map(_MOD.fullmatch, self.titles) if x]
+        return f"{' or '.join(x[2] for x in found)}: {found[0][1]}" if found else self.name
+
+    def blamed(self, error: Error) -> Error:
+        """An error of backward, which begins with the mod's line where the spec was made of one."""
+        if self.said == self.name or str(error).startswith(self.said):
+            return error
+        kind: Any = type(error)
+        made: Error = kind(f"{self.said}: {error}")
+        return made
 
     def parts(self) -> "Spec":
         """The spec of its parts."""

@@ -18,7 +18,7 @@ from ._fit import needs_padding, padded
 from ._spec import Spec
 from .batch import Batch, Bits, Splits
 from .engine import engine_of
-from .errors import InvalidError, Unsupported
+from .errors import Error, InvalidError, Unsupported
 
 _DTYPES = {getattr(torch, name): capi.DLDataType(*code, 1) for name, code in capi.DL_CODES.items()}
 
@@ -494,7 +494,7 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
     """As gradients() has them."""
     if not spec.has_backward:
-        raise Unsupported(spec.why_no_backward)
+        raise spec.blamed(Unsupported(spec.why_no_backward))
     _check(spec, q, inputs, scalars, given)
     # (o.sum()).backward() hands over one element with strides of 0.
     dlse = None if dlse is None else dlse.contiguous()
@@ -512,7 +512,7 @@ def backward(
     except RuntimeError as e:
         _check_devices(spec, q, inputs, given, k=k, v=v, dout=dout, dlse=dlse, o=o, lse=lse, saved=saved)
         if not isinstance(e, InvalidError) or _are_aligned(q, k, v):
-            raise
+            raise spec.blamed(e) if isinstance(e, Error) else e
         q, k, v = map(_aligned, (q, k, v))
         return backward(
             spec, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, scale, given, wants, want_inputs

@@ -271,8 +271,8 @@ class _Backward(torch.autograd.Function):
     """The backward pass where its own gradient might be asked for."""
 
     @staticmethod
-    def forward(ctx, name, given, *args):  # type: ignore[no-untyped-def]
-        ctx.name = name
+    def forward(ctx, said, given, *args):  # type: ignore[no-untyped-def]
+        ctx.said = said
         text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs = args
         with _below_autograd():
             *first, dinputs = _backward(
@@ -283,7 +283,7 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
         raise Unsupported(
-            f"{ctx.name}: there are no second derivatives yet: leave out create_graph=True, or detach the gradient"
+            f"{ctx.said}: there are no second derivatives yet: leave out create_graph=True, or detach the gradient"
         )
 
 
@@ -291,13 +291,13 @@ def _refuse_transforms(text: str, tensors: Sequence[Tensor | None]) -> None:
     """Forward mode would drop tangents without a word, and torch.func needs rules of its own."""
     if torch._C._functorch.maybe_current_level() is not None:
         raise Unsupported(
-            f"{spec_in_graph(text).name}: transforms of torch.func (grad, vjp, ..) do not exist for it yet: use torch.autograd"
+            f"{spec_in_graph(text).said}: transforms of torch.func (grad, vjp, ..) do not exist for it yet: use torch.autograd"
         )
     if forward_ad._current_level >= 0:
         for t in tensors:
             if t is not None and forward_ad.unpack_dual(t).tangent is not None:
                 raise Unsupported(
-                    f"{spec_in_graph(text).name}: forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) do not "
+                    f"{spec_in_graph(text).said}: forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) do not "
                     "exist yet: use backward"
                 )
 
@@ -340,7 +340,7 @@ def _backward_autograd(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars
     _refuse_transforms(text, tensors)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         args = (text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs)
-        *first, dinputs = _split(_Backward.apply(spec_in_graph(text).name, given, *args))
+        *first, dinputs = _split(_Backward.apply(spec_in_graph(text).said, given, *args))
         return (*first, dinputs)
     with _below_autograd():
         return _backward(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given)
@@ -376,7 +376,7 @@ _autocast("AutocastCUDA", "cuda")
 
 def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
     raise Unsupported(
-        f"{spec_in_graph(text).name}: torch.vmap does not exist for it yet: put the mapped dimension into the batch"
+        f"{spec_in_graph(text).said}: torch.vmap does not exist for it yet: put the mapped dimension into the batch"
     )
 
 

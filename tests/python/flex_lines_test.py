@@ -4,9 +4,11 @@ Exits with 77 where torch is not installed."""
 import functools
 import linecache
 import os
+import re
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
@@ -219,6 +221,37 @@ class Lines(Case):
         steps = iter([lambda s, i: s + i % 0])
         with self.assertRaisesRegex(flex.NotTranslatable, r"flex_lines_test.py:\d+: .*: an integer is divided by zero"):
             self.ours(ends)
+
+    def test_backward(self):
+        """What backward refuses begins with the line of the mod, whatever the refusal is: one that no line of the spec has, or the library's."""
+        learned = torch.randn(N, requires_grad=True)
+
+        def mod(s, b, h, i, j):  # mod
+            return s * learned[i]
+
+        def same(s, b, h, i, j):  # same
+            return s * learned[i]
+
+        def second(scale=None):
+            o = flex.flex_attention(self.q, self.k, self.v, mod, scale=scale)
+            torch.autograd.grad(o.square().sum(), self.q, create_graph=True)[0].sum().backward()
+
+        def refused():
+            o = flex.flex_attention(self.q, self.k, self.v, mod)
+            with mock.patch.object(luattn._tensors, "fill_backward", side_effect=luattn.Unsupported("backward of 'm': it takes 9 times as long to compile as causal")):
+                o.sum().backward()
+
+        place, scaled = here("mod").removesuffix(": "), torch.tensor(-1.0)
+        for call, what in (
+            (second, "there are no second derivatives yet"), (lambda: second(scaled), "there are no second derivatives yet"), (refused, "backward of 'm': it takes 9 times"),
+            (lambda: torch.func.grad(lambda q: flex.flex_attention(q, self.k, self.v, mod).sum())(self.q), "transforms of torch.func"),
+        ):  # fmt: skip
+            with self.subTest(what), self.assertRaisesRegex(luattn.Unsupported, rf"^{re.escape(place)}: .*mod: {what}"):
+                call()
+        flex.flex_attention(self.q, self.k, self.v, same)  # which has the same spec
+        other = here("same").removesuffix(": ")
+        with self.assertRaisesRegex(luattn.Unsupported, rf"^{re.escape(place)} or {re.escape(other)}: .*mod: there are no second"):
+            second()
 
     def test_compiled(self):
         run = torch.compile(flex.flex_attention, backend="eager", fullgraph=True)

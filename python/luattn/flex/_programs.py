@@ -33,6 +33,7 @@ from ._translate import Extras, translate
 _MOST = 256  # specs that are kept
 MOST_UNREAD = 1 << 24  # what integers of a tensor on a GPU count as after the first call, as for a spec
 _MOST_SIZES = 4096  # of calls, which are remembered
+_MOST_TITLES = 4  # that a message has
 _MOST_NUMBERS = 16  # that become arguments of one spec
 
 _lock = threading.RLock()  # torch.fx has global state
@@ -124,18 +125,21 @@ def find(
 ) -> tuple[Spec, list[Tensor], list[float]]:
     """The spec of mods, its inputs and its scalars. sizes: the numbers that b, h, q_idx and kv_idx stay below; None: of no call."""
     call = _Call((score_mod, mask_mod), extras, dtype, device, False)
-    is_new = False
+    is_new, title = False, _title(score_mod or mask_mod)
     try:
         program = _programs.get(call.key)
         variant = None if program is None else program.find(call.numbers)
         if variant is None:
             with _lock:
-                variant = _learn(call, _title(score_mod or mask_mod))
+                variant = _learn(call, title)
         is_new = variant.used == 0
         _check(variant, call, sizes, is_new)
     except Error as e:
         raise blamed(e, score_mod, mask_mod, extras, dtype, device, sizes, is_new) from e.__cause__
     variant.used = next(_clock)
+    titles = variant.spec.titles
+    if title not in titles and len(titles) < _MOST_TITLES:
+        titles.append(title)
     return _given(variant, call)
 
 
