@@ -42,6 +42,9 @@ SCORES = (
     ("x = score * small[kv_idx].add(1)", "PyTorch cuts to its bits"), ("x = score + (large[kv_idx] + large[q_idx])", "add of int32 may reach"),
     ("x = score + q_idx ** 99", "pow of int32 may reach"), ("x = score * 2 + (q_idx << 40)", "'<<' may reach"), ("x = score + q_idx.long() * 6000000000", "does not fit|may reach"),
     ("x = score + (score * 1e6).int() * 2000000000", "may reach"), ("x = score + q_idx % 0", "divided by zero"), ("x = score + q_idx // (zero[kv_idx] * 0)", "divided by zero"),
+    ("x = score + q_idx // kv_idx", "divided by zero"), ("x = score + q_idx % (kv_idx - 2)", "divided by zero"), ("x = score + torch.fmod(q_idx, -h)", "divided by zero"),
+    ("x = score + torch.div(q_idx, kv_idx * 2, rounding_mode='trunc')", "divided by zero"), ("x = torch.where(kv_idx > 0, q_idx // kv_idx, 0) * score", "divided by zero"),
+    ("x = score + q_idx // (q_idx - kv_idx)", "divided by zero"), ("x = score + q_idx % zero[kv_idx]", "divided by zero"), ("x = score + q_idx // (small[kv_idx].int() + 3 - 3)", "divided by zero"),
     ("x = score + table[kv_idx]", "returns a tensor of 12 elements"), ("x = torch.where(score > 0, table, 0.0)", "returns a tensor of 12x12 elements"),
     ("x = F.embedding(q_idx, table)", "returns a tensor of 12 elements"), ("x = torch.stack([score, score])", "returns a tensor of 2 elements"),
     ("x = score + five[b, h, 0, 0, 0]", "5 axes"), ("x = score + complex[q_idx].real", "complex64"), ("x = score + none[q_idx]", "none: leave the read out"),
@@ -56,7 +59,7 @@ SCORES = (
     ("x = q_idx ** -1", "an integer to a negative power"), ("x = score.to('cuda')", "to moves a value of the mod to cuda"), ("x = score.to('meta')", "to moves a value of the mod to meta"),
 )  # fmt: skip
 MASKS = (
-    ("x = q_idx if q_idx > kv_idx else kv_idx", "a decision of Python"), ("x = q_idx * 2000000000", "mul of int32 may reach"), ("x = kv_idx % 0", "divided by zero"),
+    ("x = q_idx if q_idx > kv_idx else kv_idx", "a decision of Python"), ("x = q_idx * 2000000000", "mul of int32 may reach"), ("x = kv_idx % 0", "divided by zero"), ("x = kv_idx % q_idx", "divided by zero"),
     ("x = table[kv_idx]", "returns a tensor of 12 elements"), ("x = q_idx + meta[kv_idx]", "is on meta"), ("x = torch.special.i0(q_idx * 1.0)", "no counterpart"),
     ("x = row[kv_idx].half()", "half rounds to float16"), ("return None", "returns a NoneType"),
 )  # fmt: skip
@@ -260,6 +263,14 @@ class Lines(Case):
             torch._dynamo.reset()
             with self.subTest(line), self.assertRaisesRegex(Exception, place):
                 run(self.q, self.k, self.v, mod)
+
+    def test_divisors_that_are_never_zero(self):
+        sizes = torch.tensor([3, -1, 2, 5] * (N // 4))
+        for divisor in (
+            lambda i, j: j + 1, lambda i, j: torch.where(j == 0, 1, j), lambda i, j: j.clamp(min=1), lambda i, j: 2 * j - 3, lambda i, j: i - j - N, lambda i, j: sizes[j],
+            lambda i, j: torch.maximum(j, i + 1), lambda i, j: sizes[j] * (i + 1), lambda i, j: 3 - sizes[j] * 2,
+        ):  # fmt: skip
+            self.same(lambda s, b, h, i, j: s + i // divisor(i, j) - j % divisor(i, j) * 0.5)  # noqa: B023
 
     def test_what_converts_nothing(self):
         row = torch.randn(N).half()

@@ -303,11 +303,8 @@ def _check_limits(variant: _Variant, call: _Call, sizes: tuple[int, ...], waits:
     for limits in variant.limits:
         found = limits.find(sizes, of_tensor)
         if found is not None:
-            name, place, end = found
-            raise NotTranslatable(
-                f"{place or variant.spec.place}: {name} of int32 may reach {end:.0f}, and PyTorch wraps it at 2^31, which kernels do not: compute with integers of "
-                "64 bits, x.long(), or with floats"
-            )
+            place, wrong = found
+            raise NotTranslatable(f"{place or variant.spec.place}: {wrong}")
     if not depends:
         if len(variant.fits) >= _MOST_SIZES:
             variant.fits.clear()

@@ -1,4 +1,4 @@
-"""Which integers of a mod may leave 32 bits, where PyTorch wraps and a spec does not: bounds of what is computed, for the sizes and tensors of
+"""Which integers of a mod may leave 32 bits, where PyTorch wraps and a spec does not, or are divided by zero: bounds of what is computed, for the sizes and tensors of
 a call.
 
 A trace has the types: what PyTorch computes in int32 is bounded, and what it computes in int64 is not looked at."""
@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from ._elements import SAME, STOPS
 from ._lua_text import name_of
+from ._zeros import DIVIDES, Zero, is_zero, zeros_of
 
 Range = tuple[float, float]
 _ALL: Range = (-(2.0**31), 2.0**31 - 1)
@@ -29,9 +30,10 @@ class Limits:
     sizes: dict[int, int] = field(default_factory=dict)  # of parameters: which of b, h, q_idx, kv_idx a step is
     tensors: dict[int, int] = field(default_factory=dict)  # of captured tensors: which one
     checks: list[tuple[int, str, str]] = field(default_factory=list)  # a step that wraps, what it is, and where
+    divisors: list[tuple[list[Zero], str, str]] = field(default_factory=list)  # where one is 0, what divides by it, and where
 
-    def find(self, sizes: Sequence[int], of_tensor: Callable[[int], Range]) -> tuple[str, str, float] | None:
-        """What leaves 32 bits: its name, its place, and how far it may go."""
+    def find(self, sizes: Sequence[int], of_tensor: Callable[[int], Range]) -> tuple[str, str] | None:
+        """What leaves 32 bits, or is divided by zero: its place, and what is wrong."""
         ranges: list[Range] = []
         for at, (step, places) in enumerate(self.steps):
             if at in self.sizes:
@@ -43,7 +45,16 @@ class Limits:
         for at, name, place in self.checks:
             low, high = ranges[at]
             if low < _ALL[0] or high > _ALL[1]:
-                return name, place, high if high > _ALL[1] else low
+                return place, (
+                    f"{name} of int32 may reach {high if high > _ALL[1] else low:.0f}, and PyTorch wraps it at 2^31, which kernels do not: compute with integers of "
+                    "64 bits, x.long(), or with floats"
+                )
+        for zeros, name, place in self.divisors:
+            if any(is_zero(ranges, zero) for zero in zeros):
+                return place, (
+                    f"{name}: an integer is divided by zero, at which PyTorch raises an error on the CPU, and a GPU gives any number: divide by what is never 0, "
+                    "as x.clamp(min=1) or torch.where(x == 0, 1, x)"
+                )
         return None
 
 
@@ -70,7 +81,7 @@ def limits_of(graph: fx.GraphModule, captured: Sequence[Tensor], has_score: bool
             _compute(made, places, node, low_bits)
     ends = [(float(x.min), float(x.max)) for x in (torch.iinfo(t.dtype) for t in captured if _is_integer(t) and t.dtype != torch.bool)]
     worst = made.find([1 << 24] * 4, lambda _: _union(*ends) if ends else _ALL) if made.checks else None
-    return made if worst is not None else None
+    return made if worst is not None or made.divisors else None
 
 
 def _is_integer(t: Any) -> bool:
@@ -119,6 +130,10 @@ def _compute(made: Limits, places: dict[Any, int], node: fx.Node, low_bits: set[
     if isinstance(value, Tensor) and value.dtype == torch.int32 and name in _WRAPPING and node not in low_bits:
         if name != "_to_copy" or _is_integer(args[0].meta["val"]):
             made.checks.append((at, name, node.stack_trace or ""))
+    if name in DIVIDES and len(args) > 1:
+        zeros = zeros_of(args[1], places.get)
+        if zeros:
+            made.divisors.append((zeros, name, node.stack_trace or ""))
 
 
 def _keeping_low_bits(graph: fx.GraphModule) -> set[fx.Node]:
