@@ -1,10 +1,11 @@
 """docs_test.py: runs the Python of documents, and the cells of the notebook, on the CPU. Exits with 77 where torch is not
-installed."""
+installed. With names of documents, as docs/serving.md, runs these alone, on a GPU where there is one."""
 
 import ast
 import json
 import os
 import re
+import sys
 import textwrap
 import unittest
 
@@ -24,6 +25,18 @@ def run_cell(source, names):
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, "cell", "exec"), names)
     return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+
+
+def blocks_of(name):
+    """The line and the text of each block of Python, but those that load a model's weights."""
+    text = read(name)
+    for match in re.finditer(r"^( *)```python\n(.*?)^ *```", text, re.S | re.M):
+        if "from_pretrained" not in match[2]:
+            yield text[: match.start()].count("\n") + 1, textwrap.dedent(match[2])
+
+
+def run_block(name, line, block, names):
+    exec(compile("\n" * line + block, name, "exec"), names)
 
 
 class Documents(unittest.TestCase):
@@ -47,13 +60,10 @@ class Documents(unittest.TestCase):
         os.chdir(ROOT)  # from where documents name files
         ran = 0
         for name in sorted(os.listdir(f"{ROOT}/docs")):
-            names, text = {}, read(f"docs/{name}") if name.endswith(".md") else ""
-            for match in re.finditer(r"^( *)```python\n(.*?)^ *```", text, re.S | re.M):
-                block, line = textwrap.dedent(match[2]).replace('device="cuda"', 'device="cpu"'), text[: match.start()].count("\n") + 1
-                if "from_pretrained" in block:
-                    continue
+            names = {}
+            for line, block in blocks_of(f"docs/{name}") if name.endswith(".md") else ():
                 with self.subTest(name, line=line):
-                    exec(compile("\n" * line + block, name, "exec"), names)
+                    run_block(name, line, block.replace('device="cuda"', 'device="cpu"'), names)
                     ran += 1
         self.assertGreater(ran, 12)
 
@@ -71,4 +81,10 @@ class Documents(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    if not sys.argv[1:] or not sys.argv[1].endswith(".md"):
+        unittest.main()
+    for document in sys.argv[1:]:
+        found = {}
+        for at, source in blocks_of(document):
+            run_block(document, at, source, found)
+        print(f"{document}: ran on {found.get('device', 'cpu')}")
