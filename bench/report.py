@@ -1,24 +1,21 @@
 #!/usr/bin/env python3
-"""report.py FILE.json: writes tables and plots of a result file of run.py. Standard library only.
+"""report.py FILE.json: writes tables and plots of a result file of run.py. Tables take the standard library alone, plots matplotlib.
 
-Prints the tables, and writes FILE.md and FILE_*.svg next to FILE.json. A plot has no background and mid-grey
-text, so that it is readable on light and dark pages.
+Prints the tables, and writes FILE.md and FILE_*.svg next to FILE.json (bars.py).
 """
 
-import html
 import json
 import math
 import os
 import sys
 
+import bars
+
 NAMES = {"luattn": "luattn", "cudnn": "cuDNN", "fa2": "FA2", "fa3": "FA3", "fa4": "FA4"}
 NAMES |= {"luattn_flex": "luattn.flex", "dense": "luattn, dense", "flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
 PASS_NAMES = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward"}
-COLOURS = {"luattn": "#e4572e", "cudnn": "#6b9e3f", "fa3": "#5b6fd6", "fa2": "#98a2b3", "flex": "#2a9d8f"}
-COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
 # The contenders that a wide table compares with: a column has luattn's ratio to the fastest of these.
 PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
-OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # other builds of luattn
 # Suites whose table has a row per cell and a column per library. Other tables have a row per entry.
 WIDE = ("plain", "variants", "flex", "masks", "packed")
 
@@ -182,87 +179,6 @@ def markdown(data):
 
 # ---- Plots
 
-GREY, WIDTH, PANEL_HEIGHT = "#707983", 960, 196
-FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-
-
-def text_at(x, y, words, size=11, anchor="middle", weight="normal", colour=GREY):
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" '
-        f'fill="{colour}">{html.escape(words)}</text>'
-    )
-
-
-def rect_at(x, y, width, height, colour, more="", tip=""):
-    return (
-        f'<rect {more}x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="1.5" '
-        f'fill="{colour}"><title>{html.escape(tip)}</title></rect>'
-    )
-
-
-def colours_of(libraries):
-    others = [x for x in libraries if x not in COLOURS]
-    return {**COLOURS, **{x: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, x in enumerate(others)}}
-
-
-def bars(centre, slot, floor, scale, label, values, colours):
-    """Draws the bars of one group, centred at x = centre, with their base at y = floor."""
-    out = []
-    for j, (library, value) in enumerate(values.items()):
-        x = centre + slot * (j - (len(values) - 1) / 2)
-        if value is None:
-            out.append(text_at(x, floor - 4, "-", 9.5))
-            continue
-        top, width = floor - scale * value, 0.9 * slot
-        tip = f"{label}: {name_of(library)} {value:.0f} TFLOP/s"
-        out.append(rect_at(x - width / 2, top, width, floor - top, colours[library], 'class="bar" ', tip))
-        style = dict(weight="600", colour=colours[library]) if library == "luattn" else {}
-        out.append(text_at(x, top - 3, f"{value:.0f}", 9.5, **style))
-    return out
-
-
-def panel(x, y, width, title, groups, colours, highest):
-    """Draws one panel. groups: (label, note, {library: rate or None})."""
-    out = [text_at(x, y, title, 13, "start", "600")]
-    height = PANEL_HEIGHT - 76
-    floor, scale = y + 24 + height, height / highest
-    for tick in range(0, highest + 1, 200):
-        at, opacity = floor - scale * tick, 0.22 if tick else 0.8
-        line = f'x1="{x:.1f}" x2="{x + width:.1f}" y1="{at:.1f}" y2="{at:.1f}"'
-        out.append(f'<line {line} stroke="{GREY}" stroke-opacity="{opacity}"/>')
-        out.append(text_at(x - 5, at + 3.5, str(tick), 9.5, "end"))
-    step = width / len(groups)
-    for i, (label, note, values) in enumerate(groups):
-        centre, slot = x + step * (i + 0.5), min(step * 0.86 / len(values), 40)
-        out += bars(centre, slot, floor, scale, label, values, colours)
-        out.append(text_at(centre, floor + 15, label))
-        if note:
-            out.append(text_at(centre, floor + 29, note, weight="600", colour=colours["luattn"]))
-    return out
-
-
-def figure(title, panels, columns):
-    """Returns an SVG of panels (title, groups) in a grid, with one scale and one legend."""
-    values = [values for _, groups in panels for _, _, values in groups]
-    libraries = list(dict.fromkeys(x for v in values for x in v))
-    colours = colours_of(libraries)
-    highest = 200 * math.ceil(max((r for v in values for r in v.values() if r), default=1) * 1.06 / 200)
-    left, right, gap = 36, 16, 44
-    height = 66 + PANEL_HEIGHT * math.ceil(len(panels) / columns)
-    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="{FONT}">']
-    out += [f"<title>{html.escape(title)}</title>", text_at(left, 24, title, 15, "start", "600")]
-    x = left
-    for library in libraries:
-        name = name_of(library)
-        out += [rect_at(x, 35, 11, 11, colours[library]), text_at(x + 16, 45, name, 12, "start")]
-        x += 7 * len(name) + 38
-    width = (WIDTH - left - right - gap * (columns - 1)) / columns
-    for i, (name, groups) in enumerate(panels):
-        x, y = left + (width + gap) * (i % columns), 76 + PANEL_HEIGHT * (i // columns)
-        out += panel(x, y, width, name, groups, colours, highest)
-    return "\n".join(out + ["</svg>"]) + "\n"
-
 
 def rates_of(row, libraries):
     found = {x: entry_of(row, x) for x in libraries}
@@ -275,7 +191,7 @@ def plot_of_plain(data, pass_, rows):
         groups = panels.setdefault(f"{row['mask']}, D {row['D']}", [])
         groups.append((length_of(row["S"]), "", rates_of(row, libraries)))
     title = f"Plain attention, {PASS_NAMES[pass_]}: TFLOP/s by length ({data['device']}, bf16)"
-    return figure(title, list(panels.items()), len({row["D"] for row in rows}))
+    return title, list(panels.items()), len({row["D"] for row in rows})
 
 
 def plot_of_variants(data, pass_, rows):
@@ -286,20 +202,29 @@ def plot_of_variants(data, pass_, rows):
         groups = panels.setdefault(row["shape"], [])
         groups.append((row["variant"], f"{ratio:.2f}x" if ratio else "", rates))
     title = f"Variants, {PASS_NAMES[pass_]}: TFLOP/s, and times FlexAttention ({data['device']}, bf16, D 128)"
-    return figure(title, list(panels.items()), 1)
+    return title, list(panels.items()), 1
 
 
 def plots(data):
-    """Returns the plots as a dict from name to SVG text."""
+    """Returns the plots as a dict from name to what bars.figure draws: a title, panels, columns."""
     kinds = {"plain": plot_of_plain, "variants": plot_of_variants}
     groups = [g for g in groups_of(data) if g[0] in kinds]
     return {f"{suite}_{pass_}": kinds[suite](data, pass_, rows) for suite, pass_, rows in groups}
 
 
+def pictures(data):
+    """Returns the plots as a dict from name to SVG text; without matplotlib none, and a line that says so."""
+    try:
+        return {name: bars.svg(*plot, name_of) for name, plot in plots(data).items()}
+    except ImportError as e:
+        print(f"no plots: {e}; pip install matplotlib, and run bench/report.py on the file", file=sys.stderr)
+        return {}
+
+
 def write(data, stem):
     """Writes STEM.json, STEM.md and STEM_SUITE_PASS.svg."""
     files = {".json": json.dumps(data, indent=1) + "\n", ".md": markdown(data)}
-    files.update((f"_{name}.svg", text) for name, text in plots(data).items())
+    files.update((f"_{name}.svg", text) for name, text in pictures(data).items())
     for end, text in files.items():
         with open(stem + end, "w") as f:
             f.write(text)

@@ -37,7 +37,7 @@ class Mask:
         counts = ", ".join(
             f"{self.count(i)} {word}" for i, word in ((FULL, "full"), (PARTIAL, "partial"), (EMPTY, "empty"))
         )
-        return f"<luattn.Mask {self.name} {self.q_len} x {self.kv_len}, tiles of {self.tile}: {counts}>"
+        return f"<luattn.Mask {self.name} {self.q_len} x {self.kv_len}, tiles of {self.tile if isinstance(self.tile, int) else f'{self.tile[0]} x {self.tile[1]}'}: {counts}>"
 
     def __str__(self) -> str:
         return "\n".join("".join(" ░█"[one] for one in row) for row in self.rows)
@@ -199,8 +199,8 @@ def survey(
 
 
 def mask_of(
-    spec: Spec, entry: Entry, head: int, tile: int | tuple[int, int], inputs: Sequence[Any], scalars: Sequence[float], seed: Any = None
-) -> Mask:
+    spec: Spec, entry: Entry, head: int, tile: int | tuple[int, int], inputs: Sequence[Any], scalars: Sequence[float], seed: Any = None, name: str = "",
+) -> Mask:  # fmt: skip
     """Errors: InvalidError, also of an input that is None and that the mask reads. tile: of as many queries as keys, or both."""
     tile_m, tile_n = (tile, tile) if isinstance(tile, int) else tile
     if min(tile_m, tile_n) < 1:
@@ -209,4 +209,4 @@ def mask_of(
     classes = ctypes.create_string_buffer(-(-q_len // tile_m) * -(-kv_len // tile_n))
     with _Problem(spec, entry, None, head, inputs, scalars, seed) as frame:
         call("luattn_mask_tiles", spec.pointer, frame.args, entry.batch, head, tile_m, tile_n, classes)
-    return Mask(spec.name, q_len, kv_len, tile, classes.raw)
+    return Mask(name or spec.name, q_len, kv_len, tile, classes.raw)

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import gc
 import importlib
+import importlib.util
 import io
 import itertools
 import json
@@ -21,6 +22,7 @@ import xml.etree.ElementTree as ET
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/bench")
+import bars  # noqa: E402
 import cells  # noqa: E402
 import installed  # noqa: E402
 import report  # noqa: E402
@@ -465,43 +467,40 @@ class WithStub(unittest.TestCase):
 
 
 class Plots(unittest.TestCase):
-    def bars(self, svg):
-        return [e for e in ET.fromstring(svg).iter() if e.get("class") == "bar"]
-
-    def test_bars_are_to_scale(self):
+    def test_what_is_drawn(self):
         plots = report.plots(CANNED)
         self.assertEqual(sorted(plots), ["plain_fwd", "variants_bwd"])
-        bars = self.bars(plots["plain_fwd"])
-        self.assertEqual(len(bars), 7)  # refused and wrong entries have no bar
-        rates = [300, 400, 200, 500, 250, 400, 100]
-        for bar, rate in zip(bars, rates):
-            self.assertAlmostEqual(
-                float(bar.get("height")) / float(bars[0].get("height")), rate / 300, delta=0.005
-            )
-
-    def test_everything_is_inside(self):
-        for name, svg in report.plots(CANNED).items():
-            root = ET.fromstring(svg)
-            width, height = (float(x) for x in root.get("viewBox").split()[2:])
-            for e in root.iter():
-                for at, size, limit in (("x", "width", width), ("y", "height", height)):
-                    if e.get(at) is not None:
-                        self.assertGreaterEqual(float(e.get(at)), 0, name)
-                        self.assertLessEqual(float(e.get(at)) + float(e.get(size, 0)), limit, name)
-
-    def test_text(self):
-        svg = report.plots(CANNED)["variants_bwd"]
-        words = [e.text for e in ET.fromstring(svg).iter() if e.tag.endswith("text")]
-        for word in ("causal", "3.00x", "450", "150", "FlexAttention", "luattn", "B4 S4096"):
-            self.assertIn(word, words)
-        self.assertTrue(any("a <device>" in w for w in words))
+        title, panels, columns = plots["plain_fwd"]
+        self.assertEqual((columns, [name for name, _ in panels]), (2, ["full, D 64", "causal, D 128"]))
+        rates = [values for _, groups in panels for _, _, values in groups]
+        self.assertEqual([[v[x] for x in ("luattn", "cudnn", "fa3")] for v in rates], [[300, 400, 200], [500, 250, 400], [100, None, None]])  # refused and wrong ones have none
+        title, panels, _ = plots["variants_bwd"]
+        self.assertIn("a <device>", title)
+        self.assertEqual(panels, [("B4 S4096", [("causal", "3.00x", {"luattn": 450.0, "flex": 150.0})])])
 
     def test_another_build_has_a_colour(self):
-        data = copy.deepcopy(CANNED)
-        data["rows"] = data["rows"][:1]
-        data["rows"][0]["entries"].append(entry("old", 290.0, 1.03))
-        colours = {bar.get("fill") for bar in self.bars(report.plots(data)["plain_fwd"])}
-        self.assertEqual(len(colours), 4)
+        self.assertEqual(len(set(bars.colours_of(["luattn", "cudnn", "fa3", "old"]).values())), len(bars.COLOURS) + 1)
+
+    def test_without_matplotlib(self):
+        with mock.patch.dict(sys.modules, {"matplotlib": None}), contextlib.redirect_stderr(io.StringIO()) as err:
+            self.assertEqual(report.pictures(CANNED), {})
+        self.assertIn("pip install matplotlib, and run bench/report.py", err.getvalue())
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "without matplotlib")
+    def test_pictures(self):
+        """Bars to scale, labels as text, the same bytes each time."""
+        drawn = report.pictures(CANNED)
+        self.assertEqual(drawn, report.pictures(CANNED))
+        found = [e for e in ET.fromstring(drawn["plain_fwd"]).iter() if (e.get("id") or "").startswith("bar ")]
+        heights = []
+        for bar in found:
+            ys = [float(y) for y in re.findall(r"[ML] [-\d.]+ ([-\d.]+)", next(e.get("d") for e in bar.iter() if e.get("d")))]
+            heights.append(max(ys) - min(ys))
+        for height, rate in zip(heights, [300, 400, 200, 500, 250, 400, 100], strict=True):
+            self.assertAlmostEqual(height / heights[0], rate / 300, delta=0.005)
+        words = [e.text for e in ET.fromstring(drawn["variants_bwd"]).iter() if e.tag.endswith("text")]
+        for word in ("causal", "3.00x", "450", "150", "FlexAttention", "luattn", "B4 S4096"):
+            self.assertIn(word, words)
 
 
 class Records(unittest.TestCase):

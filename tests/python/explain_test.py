@@ -1,4 +1,4 @@
-"""explain_test.py: Attention.weights, Attention.explain and pictures, on the CPU. Exits with 77 without torch; pictures need matplotlib."""
+"""explain_test.py: Attention.weights, Attention.explain, BlockMask.tiles and pictures, on the CPU. Exits with 77 without torch; pictures need matplotlib."""
 
 import importlib.util
 import os
@@ -9,6 +9,8 @@ import unittest
 from with_torch import torch  # exits without torch, so first
 
 import luattn
+from luattn import flex
+from torch.nn.attention import flex_attention as theirs
 
 causal, gemma2 = luattn.attention("causal"), luattn.attention("gemma2")
 DOCUMENTS = luattn.attention(
@@ -114,6 +116,28 @@ class Explanations(unittest.TestCase):
             self.assertIn(word, text)
         self.assertEqual(len(re.findall("<tr>", table)), len(found.rows()))
         self.assertRegex(repr(found), r"^<luattn.Explanation gemma2: \d+ full, \d+ partial, \d+ skipped tiles>$")
+
+
+class BlockMasks(unittest.TestCase):
+    def test_tiles(self):
+        """The classes of blocks, of what mask_mod says, of lists of blocks, and of both; the picture is that of the first entry."""
+        doc = torch.arange(256).expand(2, 256) // torch.tensor([[64], [32]])
+
+        def documents(b, h, i, j):
+            return (i >= j) & (doc[b, i] == doc[b, j])
+
+        made = flex.create_block_mask(documents, 2, None, 256, 256, device="cpu", BLOCK_SIZE=(32, 64))
+        for mask in (made, made[:, :], flex.BlockMask._from(theirs.create_block_mask(documents, 2, 1, 256, 256, device="cpu", BLOCK_SIZE=(32, 64)))):
+            kept = torch.stack([torch.stack([documents(b, 0, i, torch.arange(256)) for i in range(256)]) for b in (0, 1)])
+            for b in (0, 1):
+                blocks = kept[b].view(8, 32, 4, 64).transpose(1, 2).flatten(2)
+                tiles = mask.tiles(b)
+                self.assertEqual([[x > 0 for x in row] for row in tiles.rows], blocks.any(-1).tolist())
+            self.assertEqual(mask._repr_svg_(), mask.tiles()._repr_svg_())
+        self.assertEqual(repr(made.tiles()), "<luattn.Mask documents 256 x 256, tiles of 32 x 64: 0 full, 8 partial, 24 empty>")
+        self.assertEqual(flex.create_block_mask(flex.noop_mask, 1, 1, 64, 64, device="cpu").tiles().rows, [[2]])
+        with self.assertRaisesRegex(luattn.InvalidError, "BlockMask.tiles: batch: is 2, and the mask has 2: give 0 to 1"):
+            made.tiles(2)
 
 
 class Pictures(unittest.TestCase):

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
-from .._arguments import Arguments
+from .._arguments import Arguments, take
 from ..errors import InvalidError
+from ..mask import Entry, Mask, mask_of
 from ._trace import Mod
 
 # What decides, beside mask_mod. The others are for kernels of PyTorch's.
@@ -82,6 +83,38 @@ class BlockMask(theirs.BlockMask):
         """Of some batch entries, heads and rows of blocks. As in PyTorch it has no mask_mod until one is assigned."""
         self._find_blocks()
         return self._from(super().__getitem__(index))
+
+    def tiles(self, batch: int = 0, head: int = 0) -> Mask:
+        """Which blocks luattn computes of one batch entry and head, full or partial, as Attention.mask has them: it has a picture, and save(). A notebook shows
+        that of the first ones."""
+        from . import _programs  # which needs this module
+        from ._translate import Extras
+
+        batch, head = (take("BlockMask.tiles", name, "integer", x) for name, x in (("batch", batch), ("head", head)))
+        table = table_of(self)
+        mod = self.mask_mod if self.mask_mod not in (theirs.noop_mask, getattr(theirs, "_sliced_mask_mod_error", None)) else None
+        *sizes, q_len, kv_len = self.shape
+        b, h = [1] * (2 - len(sizes)) + sizes
+        for name, x, most in (("batch", batch, b), ("head", head, h)):
+            if not 0 <= x < most:
+                raise InvalidError(f"BlockMask.tiles: {name}: is {x}, and the mask has {most}: give 0 to {most - 1}")
+        extras = Extras() if table is None else Extras(table, self.BLOCK_SIZE)
+        spec, inputs, scalars = _programs.find(None, mod, extras, torch.float32, self._device(table), (b, h, q_len, kv_len))
+        name = getattr(mod, "__name__", "BlockMask")
+        return mask_of(spec, Entry(name, batch, q_len, kv_len, {}), head, self.BLOCK_SIZE, [t.cpu() for t in inputs], scalars, name=name)
+
+    def _device(self, table: Tensor | None) -> torch.device:
+        """Where the lists are, or would be."""
+        if table is not None:
+            return table.device
+        device: Any = self._asked[2] if self._asked is not None else self.kv_indices.device
+        if device is None:
+            device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        return torch.device(device)
+
+    def _repr_svg_(self) -> str:
+        """For notebooks: the picture that `luattn mask --svg` draws."""
+        return self.tiles()._repr_svg_()
 
     def to(self, device: Any) -> "BlockMask":
         """The lists on a device. Tensors of the mask_mod stay where they are."""
