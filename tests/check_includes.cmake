@@ -48,6 +48,7 @@ rule(gen/cpu      "${spec}|abi/(philox|merge_params|grid_params)\\.h|abi/kernel_
 rule(gen/compile  "${spec}|${abi}|gen/(base|ir|analysis|plan|nvrtc|cache|compile)/.*|gen/lower/lowered\\.h|gen/emit/emit\\.h|gen/lua/(front|prelude)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen          "${common}|gen/ir/ir\\.h"                                    "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(cli          "${spec}|abi/philox\\.h|abi/kernel_facts\\.(h|def)|gen/analysis/specs/int_range\\.h|cli/[a-z_]+\\.h|gen/(cache|cpu|lua)/.*"             "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(xla          "${public}|common/fail\\.h|xla/[a-z_]+\\.h" "${no_lua}|${no_cuda}")
 rule(examples     "${public}"                                                  "${no_lua}|${no_cuda}|dlfcn\\.h")
 
 # Kernels: a family includes neither another family nor the kernels around attention. Headers that families
