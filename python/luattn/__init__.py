@@ -52,7 +52,7 @@ if "torch" in sys.modules:
 
 
 def __getattr__(name: str) -> Any:
-    """These modules load torch, so they are imported when somebody asks for them."""
-    if name in ("flash_attn", "flex", "transformers", "vllm"):
+    """These modules load torch or JAX, so they are imported when somebody asks for them."""
+    if name in ("flash_attn", "flex", "jax", "transformers", "vllm"):
         return importlib.import_module(f"luattn.{name}")
     raise AttributeError(f"module 'luattn' has no attribute '{name}'")

@@ -53,6 +53,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_tuned_store": [_P, _P, ctypes.c_double, _P, _SIZE],
     "luattn_workspace_size": [_P, _P, _P],
     "luattn_launch": [_P, _P, _P],
+    "luattn_emit": [_P, _P, ctypes.c_char_p, _P],
     "luattn_synchronize": [_P, _INT, _P],
     "luattn_timer_open": [_P, _INT, _P],
     "luattn_timer_start": [_P, _P],

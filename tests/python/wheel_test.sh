@@ -14,12 +14,14 @@ machine=${BASH_REMATCH[1]}
 size=$(stat -c %s "$wheel")
 [ "$size" -le 4000000 ] || fail "has $size bytes, expected 4000000 at most: a library and a program that has one of its own"
 python3 -m zipfile -e "$wheel" "$folder/files"
-library=$folder/files/luattn/libluattn.so
-readelf -h "$library" | grep -qi "Machine:.*${machine/_/.}" || fail "its library is not for $machine"
-newest=$(readelf -V "$library" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1)
-[ "$(printf '%s\nGLIBC_2.17\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.17 ] || fail "its library needs $newest, later than GLIBC_2.17"
-others=$(readelf -d "$library" | grep NEEDED | grep -vE '\[(libc|libm|libdl|libpthread|ld-linux-.*)\.so' || true)
-[ -z "$others" ] || fail "its library needs others: $others"
+for name in libluattn libluattn_jax; do
+  library=$folder/files/luattn/$name.so
+  readelf -h "$library" | grep -qi "Machine:.*${machine/_/.}" || fail "its $name is not for $machine"
+  newest=$(readelf -V "$library" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1)
+  [ "$(printf '%s\nGLIBC_2.17\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.17 ] || fail "its $name needs $newest, later than GLIBC_2.17"
+  others=$(readelf -d "$library" | grep NEEDED | grep -vE '\[(libc|libm|libdl|libpthread|ld-linux-.*)\.so' || true)
+  [ -z "$others" ] || fail "its $name needs others: $others"
+done
 [ "$machine" = "$(uname -m)" ] || exit 0
 
 python3 -m venv "$folder/venv"
