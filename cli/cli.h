@@ -33,7 +33,7 @@ typedef struct cli_options {
   bool has_scale, has_dropout; /* --scale, --dropout were given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
   bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, decode, no_decode, packed;
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) bool name;
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) bool name;
 #include "abi/kernel_facts.def"
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
@@ -132,13 +132,16 @@ typedef struct cli_problem {
                               * not call the mask */
   bool heads_last;
   bool decode, no_decode; /* luattn_args.decode is LUATTN_DECODE_ALWAYS, .._NEVER */
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) bool name; /* as in luattn_args */
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) bool name; /* as in luattn_args */
 #include "abi/kernel_facts.def"
   uint64_t seed; /* of dropout: --seed */
 } cli_problem;
 
 /* --shape or --head-dim, of which only the sizes are set. */
 luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error *err);
+
+/* What an option asks for that backward lacks, and what to do; NULL: nothing. */
+const char *problem_lacks_backward(const cli_options *o);
 
 /* Fills a problem from files where given, with random numbers elsewhere (--seed). `need_dout`: fill dout
  * (random unless given). */

@@ -154,10 +154,11 @@ int cmd_check(const cli_options *o) {
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   const luattn_status status = check(o, spec, &failed, &err);
-  if (status == LUATTN_OK && (!info.has_backward || o->keys_modified))
-    printf("gradients are not compared: %s\n",
-           info.has_backward ? "there is no backward over keys that key_mod has changed already (--keys-modified)"
-                             : info.why_no_backward);
+  const char *lacks = problem_lacks_backward(o);
+  if (status == LUATTN_OK && !info.has_backward)
+    printf("gradients are not compared: %s\n", info.why_no_backward);
+  else if (status == LUATTN_OK && lacks != NULL)
+    printf("gradients are not compared: there is no backward over %.*s\n", (int)strcspn(lacks, ";"), lacks);
   luattn_spec_free(spec);
   if (status != LUATTN_OK) return cli_fail(&err);
   printf(failed ? "FAILED\n" : "all within tolerance\n");

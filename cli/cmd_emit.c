@@ -69,7 +69,7 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   if (o->offsets != NULL && strcmp(o->offsets, "numbers") != 0 && strcmp(o->offsets, "arrays") != 0)
     return luattn_fail(err, LUATTN_INVALID, "--offsets: '%s' is not numbers or arrays", o->offsets);
   if (o->offsets != NULL) t->offsets = o->offsets[0] == 'n' ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_ARRAYS;
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) t->name = o->name;
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) t->name = o->name;
 #include "abi/kernel_facts.def"
   t->decode = o->decode;
   TRY(lengths_option(o, &lengths, err));

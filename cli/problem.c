@@ -247,6 +247,13 @@ static luattn_status skip_option(const cli_options *o, int *out, luattn_error *e
   return luattn_fail(err, LUATTN_INVALID, "--skip: '%s' is not a choice; use auto, always or never", o->skip);
 }
 
+const char *problem_lacks_backward(const cli_options *o) {
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) \
+  if (o->name && (lacks)[0] != 0) return lacks;
+#include "abi/kernel_facts.def"
+  return NULL;
+}
+
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
@@ -257,7 +264,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
       .decode = o->decode,
       .no_decode = o->no_decode,
       .seed = seed,
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) .name = o->name,
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = o->name,
 #include "abi/kernel_facts.def"
   };
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
@@ -269,7 +276,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
   p->num_splits = (int)o->splits;
   TRY(skip_option(o, &p->skip, err));
   luattn_spec_get_info(spec, &p->info);
-  if (o->keys_modified) p->info.has_backward = 0;
+  if (problem_lacks_backward(o) != NULL) p->info.has_backward = 0;
   luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {
     status =

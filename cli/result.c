@@ -62,7 +62,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .num_scalars = (size_t)p->num_scalars,
       .scale = p->scale,
       .skip = p->skip,
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) .name = p->name,
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = p->name,
 #include "abi/kernel_facts.def"
       .decode = p->decode      ? LUATTN_DECODE_ALWAYS
                 : p->no_decode ? LUATTN_DECODE_NEVER

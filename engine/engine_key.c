@@ -68,7 +68,7 @@ static luattn_status check_supported(const engine_place *at, luattn_pass pass, c
         "equal lengths, or to packed sequences",
         place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k",
         place);
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks)                                                      \
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks)                                             \
   if ((lacks)[0] != 0 && args->name != 0 && pass != LUATTN_FORWARD)                                            \
     return luattn_fail(err, LUATTN_UNSUPPORTED, "%s: " #name ": is %d, and there is no %s over " lacks, place, \
                        args->name, place);
@@ -97,7 +97,7 @@ static luattn_status check_choices(const kernel_key *key, const luattn_args *arg
                                    luattn_error *err) {
   char wrong[300];
   wrong[0] = 0;
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) \
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) \
   if (args->name != 0 && args->name != 1) snprintf(wrong, sizeof wrong, #name ": is %d, expected 0 or 1", args->name);
 #include "abi/kernel_facts.def"
   if (wrong[0] == 0 && choices_ok(args, key->pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong))
@@ -158,10 +158,9 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
                : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8
                                                                                : 1,
       .offsets = batch_offsets(args->batch),
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) .name = args->name != 0,
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = args->name != 0 && (matters),
 #include "abi/kernel_facts.def"
   };
-  if (!luattn_spec_modifies_keys(spec)) key->keys_modified = 0; /* the same kernel */
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   memcpy(key->spec_hash, info.hash, sizeof key->spec_hash);

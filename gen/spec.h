@@ -83,7 +83,6 @@ typedef struct traced_spec {
   const row_tables *rows[3];
   /* Of a compilation with luattn_target.keys_modified: what key_mod and value_mod were, which are then IR_NONE: with
    * pages luattn_append applies these, which read append_inputs (a bit each). */
-  bool keys_modified;
   ir_ref append_mod[2];
   unsigned append_inputs;
   traced_online online;

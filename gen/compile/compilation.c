@@ -110,7 +110,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(resolve_types(c, err));
   TRY(resolve_rows(c, err));
   if (c->target.keys_modified == 1 && c->target.pass == LUATTN_FORWARD) /* else plan_start refuses it */
-    TRY(append_mods_take(c->a, &c->spec, c->target.pages != 0, err));
+    TRY(append_mods_take(c->a, &c->spec, c->target.pages != 0, &c->target.keys_modified, err));
   if (c->target.large_scores) TRY(large_scores_apply(c->a, &c->spec, err));
   TRY(resolve_decode(c, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));

@@ -299,7 +299,7 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
   p->takes_doubles = is_float64(args, precision);
   TRY(check_args(args, is_forward, p, err));
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks)                                                  \
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks)                                         \
   if (args->name != 0 && args->name != 1)                                                                  \
     return luattn_fail(err, LUATTN_INVALID, "cpu: " #name ": is %d, expected 0 or 1", args->name);         \
   if ((lacks)[0] != 0 && args->name != 0 && !is_forward)                                                   \

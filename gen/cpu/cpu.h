@@ -114,7 +114,7 @@ typedef struct cpu_problem {
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
   luattn_dtype precision;   /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool coarse; /* they are rounded to SCALAR_COARSE_BITS fewer bits than double has; precision is LUATTN_F64 */
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks) bool name; /* as in luattn_args */
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) bool name; /* as in luattn_args */
 #include "abi/kernel_facts.def"
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   bool decides_in_double; /* comparisons are those of f64 kernels (gen/ir/decide.c) */

@@ -37,7 +37,7 @@ static luattn_status check_paged(const luattn_target *t, luattn_error *err) {
 }
 
 static luattn_status check_choices(const luattn_target *t, luattn_error *err) {
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks)                                                            \
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks)                                                   \
   if ((lacks)[0] != 0 && t->name != 0 && t->pass != LUATTN_FORWARD)                                                  \
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: " #name ": is %d, and there is no %s over " lacks, t->name, \
                        kernel_pass_name(t->pass));

@@ -176,12 +176,11 @@ static const char *explain(arena *a, const plan *p) {
   return text_get(&t);
 }
 
-/* Defaults, and what changes no kernel of this pass, family and spec. */
-static void fill_defaults(plan *p, const struct luattn_spec *spec) {
+/* Defaults, and what changes no kernel of this pass. */
+static void fill_defaults(plan *p) {
   if (p->head_dim_v == 0) p->head_dim_v = p->head_dim;
   const unsigned wants = kernel_pass_wants(p->pass);
   if (p->wants == 0 || wants == 0) p->wants = wants;
-  p->keys_modified = spec->traced.keys_modified;
 }
 
 /* Classes of lengths and rows count where the family has tiles of their own for them. */
@@ -208,7 +207,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   TRY(refuse_grid(&spec->traced, err));
 #define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, p->name = t->name;)
 #include "abi/kernel_facts.def"
-  fill_defaults(p, spec);
+  fill_defaults(p);
   p->arch = t->arch;
   p->arch_suffix = t->arch == 90 ? 'a' : 0;
   p->shared_limit = tiles_shared_limit(t->arch);

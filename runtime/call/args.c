@@ -217,7 +217,7 @@ static luattn_status check_choice(const args_call *c, const char *name, int give
 
 static luattn_status check_compiled_choices(const args_call *c) {
   const image_manifest *m = c->info;
-#define CALL_CHOICE(name, serves_both, if_1, if_0, lacks)                                           \
+#define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks)                                  \
   if ((lacks)[0] != 0 && c->args->name == 1 && m->pass != LUATTN_FORWARD)                           \
     return args_fail(c, #name ": is 1, and there is no %s over " lacks, kernel_pass_name(m->pass)); \
   if (m->name != 0 || !(serves_both)) TRY(check_choice(c, #name, c->args->name, (int)m->name, m->name ? if_1 : if_0));

@@ -47,15 +47,15 @@ static luattn_status check_mod(arena *a, const traced_spec *t, int side, ir_ref 
   return find_inputs(a, t, side, mod, inputs, err);
 }
 
-luattn_status append_mods_take(arena *a, struct luattn_spec *spec, bool appends, luattn_error *err) {
+luattn_status append_mods_take(arena *a, struct luattn_spec *spec, bool appends, int *keys_modified,
+                               luattn_error *err) {
   traced_spec *t = &spec->traced;
   const ir_ref mod[2] = {t->key_mod, t->value_mod};
-  if (mod[0] == IR_NONE && mod[1] == IR_NONE) return LUATTN_OK;
+  *keys_modified = mod[0] != IR_NONE || mod[1] != IR_NONE;
   for (int i = 0; i < 2 && appends; i++) {
     TRY(check_mod(a, t, i, mod[i], &t->append_inputs, err));
     t->append_mod[i] = mod[i];
   }
   t->key_mod = t->value_mod = IR_NONE;
-  t->keys_modified = true;
   return LUATTN_OK;
 }

@@ -6,8 +6,8 @@
 #include "gen/spec.h"
 
 /* Leaves the spec without key_mod and value_mod, in traced_spec.append_mod and append_inputs if rows are appended
- * through them, and sets keys_modified; nothing if it has neither. Head dims have been put in (mod_rows_resolve).
+ * through them, and says in *keys_modified whether it had either. Head dims have been put in (mod_rows_resolve).
  * Errors: LUATTN_UNSUPPORTED (a mod that reads what a new row has not), LUATTN_NO_MEMORY. */
-luattn_status append_mods_take(arena *a, struct luattn_spec *spec, bool appends, luattn_error *err);
+luattn_status append_mods_take(arena *a, struct luattn_spec *spec, bool appends, int *keys_modified, luattn_error *err);
 
 #endif
