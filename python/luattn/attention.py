@@ -464,7 +464,7 @@ class Attention:
         self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", decode: str = "auto", arch: str | None = None, **given: Any
     ) -> Explanation:
         """What a call with these arguments computes and why, as a table in a notebook and as text by print: the kernel family, its tiles, which of
-        them the mask leaves out and by what means, the least bytes and the operations. Computes nothing. arch: of kernels for a GPU of this
+        them the mask leaves out and by what means, the least bytes and the operations. Computes nothing, and compiles the kernel if it is new. arch: of kernels for a GPU of this
         architecture, as "sm_90a", wherever the tensors are; None: of where q is. given: as plan takes it; an input that the mask reads is needed."""
         place = f"{self.name}: explain"
         q, k, v, backward, layout = _OF_PLAN.take(place, q, k, v, backward, layout)

@@ -1,5 +1,6 @@
 """Pictures by matplotlib, which is loaded when one is drawn: weights as a heat map, and a mask as a PNG."""
 
+import io
 from typing import TYPE_CHECKING, Any
 
 from ._arguments import is_tensor, take, what
@@ -10,12 +11,19 @@ if TYPE_CHECKING:
 
 
 def _figure(place: str, size: tuple[float, float]) -> Any:
-    """A figure with axes that no window shows."""
+    """A figure that no window shows, and a notebook does, with pyplot or without."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise Unsupported(f"{place}: needs matplotlib; pip install matplotlib, or for a mask save a .svg, which needs nothing") from None
-    return Figure(figsize=size, layout="constrained")
+
+    class Shown(Figure):  # type: ignore[misc]
+        def _repr_png_(self) -> bytes:
+            drawn = io.BytesIO()
+            self.savefig(drawn, format="png", dpi=80)
+            return drawn.getvalue()
+
+    return Shown(figsize=size, layout="constrained")
 
 
 def _label(axes: Any, title: str) -> None:
