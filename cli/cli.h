@@ -31,7 +31,7 @@ typedef struct cli_options {
   int num_inputs, num_sets;
   double scale, dropout;
   bool has_scale, has_dropout; /* --scale, --dropout were given */
-  long seed, repeat, time_limit, jobs, splits, batch, head;
+  long seed, repeat, time_limit, jobs, splits, batch, head, ranks, node;
   bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, decode, no_decode, packed;
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) bool name;
 #include "abi/kernel_facts.def"
@@ -49,7 +49,8 @@ enum {
   CLI_DEVICES = 64,
   CLI_TUNE = 128,
   CLI_PACK = 256,
-  CLI_WARM = 512
+  CLI_WARM = 512,
+  CLI_PLAN = 1024
 };
 
 /* `name`: the subcommand, for messages. Splits NAME=VALUE words of argv in place. */
@@ -232,6 +233,7 @@ luattn_status naive_mask(const cli_options *o, const cli_problem *p, unsigned ch
 int cmd_run(const cli_options *o);
 int cmd_check(const cli_options *o);
 int cmd_emit(const cli_options *o);
+int cmd_plan(const cli_options *o);
 int cmd_mask(const cli_options *o);
 int cmd_bench(const cli_options *o);
 int cmd_tune(const cli_options *o);

@@ -26,6 +26,8 @@ static const command commands[] = {
     {"emit", CLI_EMIT, cmd_emit, "emit SPEC --stage NAME [options]", "show one stage of the pipeline"},
     {"mask", CLI_MASK, cmd_mask, "mask SPEC [options]",
      "draw which tiles of a head are empty, partial or full, and count them"},
+    {"plan", CLI_PLAN, cmd_plan, "plan SPEC --ranks N [options]",
+     "share a sequence out to GPUs by the tiles that its mask keeps; predict their speed"},
     {"bench", CLI_BENCH, cmd_bench, "bench SPEC [options]", "time a spec on a GPU"},
     {"tune", CLI_TUNE, cmd_tune, "tune SPEC [options]", "measure tiles on a GPU; remember the best beside the cache"},
     {"pack", CLI_PACK, cmd_pack, "pack -o FILE SPEC.. [options], or pack --list FILE",

@@ -20,7 +20,7 @@ typedef struct option {
 } option;
 
 #define GRID (CLI_PACK | CLI_WARM)
-#define ARRAYS (CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_MASK | CLI_TUNE)
+#define ARRAYS (CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_MASK | CLI_TUNE | CLI_PLAN)
 #define AT(field) offsetof(cli_options, field)
 
 /* "|simt|sm80|sm90", and likewise. */
@@ -39,7 +39,7 @@ static const char dtypes_of_grid[] =
     " (default bf16)";
 
 static const option options[] = {
-    {"--shape", TEXT, AT(shape), CLI_RUN | CLI_EMIT | CLI_MASK | CLI_BENCH, "B,H,Hkv,Sq,Skv,D[,Dv]",
+    {"--shape", TEXT, AT(shape), CLI_RUN | CLI_EMIT | CLI_MASK | CLI_BENCH | CLI_PLAN, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "sizes of random q, k, v (default 1,2,2,256,256,64)"},
     {"--shape", TEXT, AT(shape), CLI_CHECK, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "sizes of random q, k, v (default 1,2,2,256,256,64; beside plain Lua 2,2,1,19,23,6,5)"},
@@ -76,7 +76,7 @@ static const option options[] = {
      "dropout(P, ..) around the spec's online function: drops weights with this probability, in steps of 1/256"},
     {"--seed", WHOLE, AT(seed), CLI_RUN | CLI_CHECK | CLI_BENCH, "N",
      "seed of the random arrays, and of the numbers that kernels draw (default 1)"},
-    {"--seed", WHOLE, AT(seed), CLI_MASK | CLI_TUNE, "N", "seed of the random arrays (default 1)"},
+    {"--seed", WHOLE, AT(seed), CLI_MASK | CLI_TUNE | CLI_PLAN, "N", "seed of the random arrays (default 1)"},
     {"-o", TEXT, AT(pack), CLI_PACK, "FILE", "the pack to write"},
     {"--list", SWITCH, AT(list), CLI_PACK, NULL, "check a pack and print what is in it; it is named as FILE"},
     {"--out", TEXT, AT(out), CLI_PACK, "DIR", "with --list: write the specs and sources that it carries to DIR"},
@@ -142,6 +142,9 @@ static const option options[] = {
     {"--head", WHOLE, AT(head), CLI_MASK, "N", "which query head to draw, counted from 0 (default 0)"},
     {"--svg", TEXT, AT(svg), CLI_MASK, "out.svg", "draw the picture into a file"},
     {"--json", TEXT, AT(json), CLI_MASK, "out.json", "write the means and the counts into a file"},
+    {"--ranks", WHOLE, AT(ranks), CLI_PLAN, "N", "GPUs, 1 to 1024"},
+    {"--node", WHOLE, AT(node), CLI_PLAN, "N", "those of them that NVLink joins (default 8)"},
+    {"--dtype", TEXT, AT(dtype), CLI_PLAN, dtypes + 1, "of q, k, v, o (default bf16)"},
     {"--repeat", WHOLE, AT(repeat), CLI_BENCH | CLI_TUNE, "N",
      "launches to take the median of, 1 to 1000 (default 30; tune: at most, of each candidate in turn)"},
     {"--time-limit", WHOLE, AT(time_limit), CLI_TUNE, "SECONDS",

@@ -49,6 +49,7 @@ typedef struct survey {
   size_t num_open, most_open;
   /* of the batch entry and head at work */
   int b, h;
+  double of_set; /* what a tile of it counts in `chunks` */
   double full, partial, needed, kept;
   double partial_variance, full_variance, needed_variance, kept_variance;
 } survey;
@@ -260,12 +261,27 @@ static tiles tiles_at(const survey *s, int64_t row, int64_t column, int64_t size
   return t;
 }
 
+static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
+
+/* Enters `weight` for each of these tiles. */
+static void enter_chunks(const survey *s, const tiles *t, double weight) {
+  const int64_t n = s->given->chunk_tiles, columns = (s->columns + n - 1) / n;
+  for (int64_t r = t->r0, end; r < t->r1; r = end) {
+    end = least(r / n * n + n, t->r1);
+    for (int64_t c = t->c0, next; c < t->c1; c = next) {
+      next = least(c / n * n + n, t->c1);
+      s->given->chunks[r / n * columns + c / n] += weight * (double)(end - r) * (double)(next - c);
+    }
+  }
+}
+
 /* Enters tiles of one class in kernels (PARTIAL of single tiles only), of which the mask keeps nothing, all, or not. */
 static void settle(survey *s, const tiles *t, int class, int kept) {
   const double count = (double)(t->r1 - t->r0) * (double)(t->c1 - t->c0);
   unsigned char *out = s->given->classes;
   if (class == FULL) s->full += count;
   if (class == PARTIAL) s->partial += count;
+  if (class != EMPTY && s->given->chunks != NULL) enter_chunks(s, t, s->of_set);
   if (kept == FULL) s->needed += count, s->kept += (double)(t->q1 - t->q0 + 1) * (t->kv1 - t->kv0 + 1);
   for (int64_t r = t->r0; out != NULL && r < t->r1; r++)
     memset(out + r * s->columns + t->c0, class, (size_t)(t->c1 - t->c0));
@@ -285,7 +301,8 @@ static bool leave_open(survey *s, const tiles *t) {
 
 static bool one_tile(survey *s, const tiles *t, int class, int kept) {
   if (t->c0 < s->first[t->r0] || t->c0 >= s->end[t->r0]) class = kept = EMPTY;
-  if (class == PARTIAL && (kept == PARTIAL || s->cell != NULL) && (s->evaluates || s->given->classes == NULL)) {
+  const bool counts = s->given->counts != NULL;
+  if (class == PARTIAL && (kept == PARTIAL || s->cell != NULL) && (s->evaluates || counts)) {
     if (!s->evaluates) settle(s, t, class, EMPTY); /* what is kept of it is to be found */
     return leave_open(s, t);
   }
@@ -355,6 +372,8 @@ static void evaluate_open(survey *s, double work) {
     if (counts || !by_cells) x = evaluate(s, counts, t.q0, t.q1, t.kv0, t.kv1);
     if (s->evaluates) class = by_cells ? class_by_cells(s, t.q0, t.q1, t.kv0, t.kv1) : class_of_scores(x);
     add(&kept, (double)x.kept), add(&needed, x.some), add(&full, class == FULL), add(&partial, class == PARTIAL);
+    if (s->given->chunks != NULL && class != EMPTY)
+      enter_chunks(s, &t, s->of_set * (double)(left < step ? left : step));
     if (s->given->classes != NULL) s->given->classes[t.r0 * s->columns + t.c0] = (unsigned char)class;
     count++;
   }
@@ -415,6 +434,7 @@ static luattn_status survey_all(survey *s, luattn_mask_counts *out, luattn_error
   for (int64_t i = 0; i < of_sets; i++) {
     const int64_t set = i * sets / of_sets + (of_sets < sets ? sets / of_sets / 2 : 0);
     s->full = s->partial = s->needed = s->kept = 0;
+    s->of_set = 1.0 / (double)of_sets;
     if (!survey_head(s, (int)(set / heads), (int)(set % heads), most_work / (double)of_sets))
       return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
     add(&taken[0], s->kept), add(&taken[1], s->needed), add(&taken[2], s->full), add(&taken[3], s->partial);
@@ -505,7 +525,7 @@ luattn_status mask_survey_run(void *call, luattn_error *err) {
     return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
   }
   s->a = a, s->given = given;
-  const bool only_asks = given->classes == NULL && given->counts == NULL;
+  const bool all = given->counts != NULL || given->chunks != NULL, only_asks = given->classes == NULL && !all;
   if (!only_asks && (given->tile_m < 1 || given->tile_n < 1))
     status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", given->tile_m,
                          given->tile_n);
@@ -523,7 +543,8 @@ luattn_status mask_survey_run(void *call, luattn_error *err) {
                          given->h, s->p.batch, s->p.heads);
   if (status == LUATTN_OK && (!survey_open(s) || (given->classes != NULL && !survey_head(s, given->b, given->h, 0))))
     status = luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
-  if (status == LUATTN_OK && given->counts != NULL) status = survey_all(s, given->counts, err);
+  luattn_mask_counts unused;
+  if (status == LUATTN_OK && all) status = survey_all(s, given->counts != NULL ? given->counts : &unused, err);
   if (status == LUATTN_OK && given->counts != NULL) {
     given->counts->means = means_of(s);
     given->counts->may_evaluate = given->may_evaluate;

@@ -28,6 +28,9 @@ typedef struct mask_survey_call {
   luattn_mask_counts *counts; /* of all batch entries and heads, or NULL */
   unsigned char *classes;     /* of tiles of entry b, head h, as of luattn_mask_tiles, or NULL */
   int b, h;
+  double *chunks; /* or NULL: tiles that kernels compute, the mean of batch entries and heads, by chunk of `chunk_tiles`
+                   * rows of tiles and chunk of as many columns: [rows][columns] of chunks, zeroed by the caller */
+  int chunk_tiles;
   bool may_evaluate; /* filled: kernels of this mask can evaluate it */
 } mask_survey_call;
 

@@ -271,6 +271,13 @@ LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luatt
                                             const luattn_args *args, int tile_m, int tile_n, luattn_mask_counts *out,
                                             luattn_error *err);
 
+/* Counts the tiles of 128 x 128 scores that kernels compute for each chunk of chunk_rows queries and each of as many keys
+ * (the last may be shorter), the mean over batch entries and heads: out[ceil(q_len / chunk_rows)][ceil(kv_len /
+ * chunk_rows)]. A mask from data is evaluated, of very long sequences in a sample of tiles; args and args->skip as for
+ * luattn_mask_tiles. For luattn/parallel.h. Errors: LUATTN_INVALID (chunk_rows no multiple of 128). */
+LUATTN_API luattn_status luattn_mask_chunks(const luattn_spec *spec, const luattn_args *args, int chunk_rows,
+                                            float *out, luattn_error *err);
+
 /* Counts exactly how many of the batch * heads * q_len * kv_len scores the mask keeps: it adds the size of full tiles
  * and evaluates the mask in partial ones. args as above. */
 LUATTN_API luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept,

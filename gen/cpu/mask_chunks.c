@@ -1,0 +1,43 @@
+/* mask_chunks.c: counts tiles by chunk, for plans of context parallelism. */
+#include <stdlib.h>
+
+#include "common/call/choices.h"
+#include "gen/cpu/mask_survey.h"
+
+enum { TILE = 128 }; /* LUATTN_PARALLEL_TILE */
+
+static luattn_status chunks_of(const DLTensor *t, const char *name, int rows, int64_t *chunks, luattn_error *err) {
+  if (t == NULL || t->shape == NULL || t->ndim != 4)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "mask: %s: is missing, or has not four axes; give a tensor of the whole sequence's shape", name);
+  *chunks = t->shape[2] > 0 ? (t->shape[2] - 1) / rows + 1 : 0;
+  return LUATTN_OK;
+}
+
+luattn_status luattn_mask_chunks(const luattn_spec *spec, const luattn_args *args, int chunk_rows, float *out,
+                                 luattn_error *err) {
+  luattn_args used;
+  int64_t rows = 0, columns = 0;
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
+  NEED(out);
+  TRY(choices_take_dense(args, "mask", &used, err));
+  if (chunk_rows < TILE || chunk_rows % TILE != 0)
+    return luattn_fail(err, LUATTN_INVALID, "mask: chunk_rows: is %d, expected a multiple of %d", chunk_rows, TILE);
+  TRY(chunks_of(used.q, "q", chunk_rows, &rows, err));
+  TRY(chunks_of(used.k, "k", chunk_rows, &columns, err));
+  double *tiles = calloc((size_t)(rows * columns) + 1, sizeof *tiles);
+  if (tiles == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
+  mask_survey_call call = {.spec = spec,
+                           .args = &used,
+                           .evaluates = used.skip != LUATTN_SKIP_NEVER,
+                           .tile_m = TILE,
+                           .tile_n = TILE,
+                           .chunks = tiles,
+                           .chunk_tiles = chunk_rows / TILE};
+  const luattn_status status = host_run(mask_survey_run, &call, err);
+  for (int64_t i = 0; status == LUATTN_OK && i < rows * columns; i++) out[i] = (float)tiles[i];
+  free(tiles);
+  return status;
+}

@@ -1,0 +1,88 @@
+/* parallel.h: plans attention over several GPUs (context parallelism): which rows of a sequence each rank has.
+ *
+ * A sequence is cut into chunks of equal numbers of rows. Each rank has as many chunks as every other, so that the other
+ * layers of a model have equal work, and computes attention of its queries over all keys that the mask leaves them: its
+ * own first, then those of other ranks as they arrive. Its work is the number of tiles of 128 x 128 scores that kernels
+ * compute for its queries (luattn_mask_chunks, luattn/compiler.h), so the choice of chunks balances exactly what runs.
+ *
+ * The plan tries partitions at several sizes of chunks, contiguous, zigzag, and by counts, predicts the time of each, and
+ * takes the fastest. It is a function of its arguments alone: equal on all ranks. */
+#ifndef LUATTN_PUBLIC_PARALLEL_H
+#define LUATTN_PUBLIC_PARALLEL_H
+
+#include "luattn/status.h"
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LUATTN_PARALLEL_TILE 128 /* rows and columns of the tiles that are counted */
+#define LUATTN_PARALLEL_MAX_RANKS 1024
+#define LUATTN_PARALLEL_MAX_CHUNKS 2048 /* of a problem's counts */
+#define LUATTN_PARALLEL_MAX_CANDIDATES 32
+
+/* What a machine does. A member of 0 is that of one H200 in nodes of 8 with NVLink. */
+typedef struct luattn_parallel_rates {
+  double forward, backward; /* FLOP a second of a GPU in tiles that the mask keeps whole: 760e12, 650e12 */
+  double peer;              /* bytes a second that a GPU receives from others of its node: 380e9 */
+  double network; /* the same from another node, where a node fetches what several of its GPUs need once: 45e9 */
+  double memory;  /* bytes a second of its own memory: 3.6e12 */
+  double stage;   /* seconds to start a stage and to end its last tiles: 12e-6 */
+  int node;       /* ranks of a node: 8 */
+} luattn_parallel_rates;
+
+/* Layers of a model that have one mask. */
+typedef struct luattn_parallel_layers {
+  const float *tiles; /* [chunks][chunks], of queries and keys: luattn_mask_chunks */
+  double weight;      /* how many layers; above 0 */
+} luattn_parallel_layers;
+
+typedef struct luattn_parallel_problem {
+  size_t struct_size;
+  int ranks;              /* 1 .. LUATTN_PARALLEL_MAX_RANKS */
+  int chunks, chunk_rows; /* of the counts, the finest; chunk_rows a multiple of 128, chunks one of ranks */
+  int num_layers;
+  const luattn_parallel_layers *layers; /* all layers of the model have one partition */
+  int heads, heads_kv, head_dim, head_dim_v, elem_bytes;
+  luattn_parallel_rates rates;
+} luattn_parallel_problem;
+
+typedef enum luattn_partition {
+  LUATTN_PARTITION_CONTIGUOUS, /* rank r has the r-th part of the sequence */
+  LUATTN_PARTITION_ZIGZAG,     /* of 2 * ranks parts, rank r has the r-th one and the r-th from the end */
+  LUATTN_PARTITION_BY_COUNTS   /* the most expensive chunks first, each to the rank with the least work */
+} luattn_partition;
+
+typedef struct luattn_parallel_candidate {
+  luattn_partition partition;
+  int chunk_rows;
+  double forward, backward; /* predicted efficiency: the time of one GPU over that of `ranks` GPUs, and over ranks */
+  double imbalance;         /* the most tiles of a rank over the mean, by the layers' weights */
+  double seconds;           /* predicted, of forward and backward of all layers */
+  double received;          /* bytes of keys and values that a rank receives in a forward of one layer, the most */
+  double memory; /* bytes of a rank in forward of one layer, the most: its q, k, v, o and lse, and the keys and
+                             * values of the two largest successive stages */
+} luattn_parallel_candidate;
+
+typedef struct luattn_parallel_plan {
+  int ranks, chunks, chunk_rows;
+  const int *rank_of; /* [chunks] */
+  int num_candidates, chosen;
+  const luattn_parallel_candidate *candidates; /* [num_candidates]; the plan is number `chosen` */
+} luattn_parallel_plan;
+
+/* Makes a plan, which the caller frees. Takes milliseconds, up to a second for 64 ranks and 2048 chunks. Errors:
+ * LUATTN_INVALID (by name), LUATTN_NO_MEMORY. */
+LUATTN_API luattn_status luattn_parallel_plan_new(const luattn_parallel_problem *problem, luattn_parallel_plan **out,
+                                                  luattn_error *err);
+LUATTN_API void luattn_parallel_plan_free(luattn_parallel_plan *plan);
+
+/* "contiguous", "zigzag" or "by counts"; "?" for another number. */
+LUATTN_API const char *luattn_partition_name(luattn_partition partition);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
