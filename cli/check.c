@@ -35,6 +35,7 @@ typedef struct comparison {
   const cli_result *kinks;  /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
   const cli_result *scores; /* effect of rounded scores (cpu_forward_score_noise), or NULL */
   double exponent;          /* and the magnitude of a row's exponents (likewise) */
+  bool out_f32;             /* o is not rounded to the type */
 } comparison;
 
 /* Returns the largest finite value: infinities must not widen a tolerance. */
@@ -119,7 +120,7 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const double error = distance(got, want, kinks, &biggest);
   double tolerance = base_tolerance(c->dtype) * biggest + score_tolerance(c, offset, biggest);
   tolerance += factor * plain_error(c, offset, want);
-  if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
+  if (offset == offsetof(cli_result, o) && !c->out_f32) tolerance += rounding_of(c->dtype, biggest);
   const array *noise = at_offset(c->noise, offset);
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
     /* Tolerance of a sum of many contributions that cancel: four standard deviations of their independent
@@ -294,7 +295,8 @@ static comparison comparison_of(const cli_problem *p, const cli_result *got, con
                       &r->noise,
                       r->has_kinks ? &r->kinks : NULL,
                       r->scores.matters ? &r->scores.of : NULL,
-                      r->scores.exponent};
+                      r->scores.exponent,
+                      p->out_f32};
 }
 
 /* Compares m + log l of large_scores, the last two rows of `saved`, with lse: a kernel may subtract a number
@@ -403,7 +405,7 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
   if (s == LUATTN_OK) s = score_noise_compute(p, &got, false, &scores, err);
   if (s == LUATTN_OK) {
     const comparison c = {
-        out, LUATTN_F64, &got, &want, &rounded, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent};
+        out, LUATTN_F64, &got, &want, &rounded, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent, false};
     compare(&c, "out", offsetof(cli_result, o), 2);
     compare(&c, "lse", offsetof(cli_result, lse), 2);
     if (backward) s = check_slopes(o, p, &got, &scores.of.o, &want, out, err);

@@ -170,8 +170,9 @@ static const char *lengths_name(const luattn_pack_entry *e) {
 static void variant_text(const luattn_kernel_description *d, const char *between, char out[64]) {
   char pages[16];
   snprintf(pages, sizeof pages, "%spages%s%d", between, between[0] == '_' ? "" : " ", d->pages);
-  snprintf(out, 64, "%s%s%s%s%s", d->packed ? between : "", d->packed ? "packed" : "", d->pages != 0 ? pages : "",
-           d->decode ? between : "", d->decode ? "decode" : "");
+  snprintf(out, 64, "%s%s%s%s%s%s%s%s%s", d->packed ? between : "", d->packed ? "packed" : "",
+           d->pages != 0 ? pages : "", d->decode ? between : "", d->decode ? "decode" : "", d->out_f32 ? between : "",
+           d->out_f32 ? "out_f32" : "", d->grad_f32 ? between : "", d->grad_f32 ? "grad_f32" : "");
 }
 
 static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_error *err) {
@@ -280,6 +281,8 @@ static luattn_status check_list_options(const cli_options *o, luattn_error *err)
                 {"--deterministic", o->deterministic},
                 {"--decode", o->decode},
                 {"--packed", o->packed},
+                {"--out-f32", o->out_f32},
+                {"--grad-f32", o->grad_f32},
                 {"--pages", o->pages != NULL},
                 {"--cache-dir", o->cache_dir != NULL}};
   if (o->pack != NULL)

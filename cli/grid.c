@@ -8,6 +8,8 @@
 
 #define MOST_JOBS 1024
 
+enum { VARIANT_BITS = 5 }; /* what makes a kernel another than the plain one: add_variants */
+
 /* The parsed lists of the command line. */
 typedef struct choices {
   luattn_target arch[GRID_MAX_CHOICES]; /* arch and ptx */
@@ -197,19 +199,23 @@ static const char *variants_of(const luattn_target *t, char out[80]) {
   return out;
 }
 
-/* Adds the kernels of --packed, --pages and --decode that go with the last one: of each with each. Backward is of
- * packed sequences alone. */
+/* Adds the kernels of --packed, --pages, --decode, --out-f32 and --grad-f32 that go with the last one: of each with
+ * each. Pages and decode are of forward alone, and results in float32 of half types. */
 static void add_variants(grid *g, int pages) {
+  const cli_options *o = g->options;
   const grid_kernel *plain = &g->kernel[g->num_kernels - 1];
-  const bool forward = plain->target.pass == LUATTN_FORWARD;
-  for (int i = 1; i < 8; i++) {
-    const bool packed = (i & 1) != 0, paged = (i & 2) != 0, decode = (i & 4) != 0;
-    if ((packed && !g->options->packed) || (paged && (pages == 0 || !forward)) ||
-        (decode && (!g->options->decode || !forward)))
-      continue;
+  const bool forward = plain->target.pass == LUATTN_FORWARD,
+             is_half = plain->target.dtype == LUATTN_BF16 || plain->target.dtype == LUATTN_F16;
+  const bool may[VARIANT_BITS] = {o->packed, pages != 0 && forward, o->decode && forward, o->out_f32 && is_half,
+                                  o->grad_f32 && is_half && !forward};
+  for (int i = 1; i < 1 << VARIANT_BITS; i++) {
+    bool has[VARIANT_BITS], may_all = true;
+    for (int j = 0; j < VARIANT_BITS; j++) has[j] = (i >> j & 1) != 0, may_all &= may[j] || !has[j];
+    if (!may_all) continue;
     grid_kernel *k = &g->kernel[g->num_kernels++];
     *k = *plain;
-    k->target.packed = packed, k->target.pages = paged ? pages : 0, k->target.decode = decode;
+    k->target.packed = has[0], k->target.pages = has[1] ? pages : 0, k->target.decode = has[2];
+    k->target.out_f32 = has[3], k->target.grad_f32 = has[4];
   }
 }
 
@@ -267,7 +273,7 @@ luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
   TRY(check_names(g, err));
   TRY(check_passes(g, &c, err));
   const size_t count = g->num_specs * (size_t)(c.num_dtypes * c.num_dims) * (size_t)(c.num_archs * c.num_passes);
-  g->kernel = calloc(8 * count, sizeof *g->kernel);
+  g->kernel = calloc(count << VARIANT_BITS, sizeof *g->kernel);
   if (g->kernel == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
   for (size_t k = 0; k < count; k++) {
     place_kernel(g, &c, k, &g->kernel[g->num_kernels++]);

@@ -5,19 +5,25 @@ size_t problem_num_saved(const cli_problem *p) {
   return p->large_scores ? p->info.num_saved_large_scores : p->info.num_saved;
 }
 
+/* float32 where the call asks for it in place of a half type. */
+static DLDataType result_type(DLDataType storage, bool is_f32) {
+  return is_f32 && storage.bits == 16 ? dtype_dl(LUATTN_F32) : storage;
+}
+
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *r,
                          luattn_error *err) {
   int64_t rows[4], saved[5] = {(int64_t)problem_num_saved(p)};
   const int ndim = problem_tensor_shape(p, p->heads, p->q_len, p->dim_v, rows),
             lse_ndim = problem_lse_shape(p, saved + 1);
   *r = (cli_result){0};
-  luattn_status s = array_new(&r->o, storage, ndim, rows, p->heads_last, err);
+  const DLDataType of_gradients = result_type(storage, p->grad_f32);
+  luattn_status s = array_new(&r->o, result_type(storage, p->out_f32), ndim, rows, p->heads_last, err);
   if (s == LUATTN_OK && p->info.has_lse) s = array_new(&r->lse, real, lse_ndim, saved + 1, false, err);
   if (s == LUATTN_OK && problem_num_saved(p) > 0) s = array_new(&r->saved, real, 1 + lse_ndim, saved, false, err);
   if (s == LUATTN_OK && backward) {
-    s = array_new(&r->dq, storage, ndim, p->q.shape, p->heads_last, err);
-    if (s == LUATTN_OK) s = array_new(&r->dk, storage, ndim, p->k.shape, p->heads_last, err);
-    if (s == LUATTN_OK) s = array_new(&r->dv, storage, ndim, p->v.shape, p->heads_last, err);
+    s = array_new(&r->dq, of_gradients, ndim, p->q.shape, p->heads_last, err);
+    if (s == LUATTN_OK) s = array_new(&r->dk, of_gradients, ndim, p->k.shape, p->heads_last, err);
+    if (s == LUATTN_OK) s = array_new(&r->dv, of_gradients, ndim, p->v.shape, p->heads_last, err);
     for (size_t i = 0; i < p->info.num_inputs && s == LUATTN_OK; i++) {
       if (p->info.inputs[i].grad)
         s = array_new(&r->input_grad[i], real, p->input[i].t.ndim, p->input[i].shape, false, err);

@@ -105,6 +105,16 @@ static luattn_status check_choices(const kernel_key *key, const luattn_args *arg
   return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s", kernel_pass_name(key->pass), spec_name, wrong);
 }
 
+/* o and gradients in float32 are of half types. */
+static luattn_status check_results(const kernel_key *key, luattn_error *err) {
+  const bool is_half = key->dtype == LUATTN_BF16 || key->dtype == LUATTN_F16;
+  if ((key->out_f32 == 0 && key->grad_f32 == 0) || is_half) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "%s: %s: is 1, and q, k and v are %s: %s has their type, unless it is bf16 or f16; leave it 0",
+                     kernel_pass_name(key->pass), key->out_f32 != 0 ? "out_f32" : "grad_f32",
+                     kernel_dtype_name(key->dtype), key->out_f32 != 0 ? "o" : "a gradient");
+}
+
 static luattn_status read_dims(const engine_place *at, const luattn_args *args, const int ndims[2], kernel_key *key,
                                luattn_error *err) {
   const int64_t dim[] = {args->q->shape[ndims[0] - 1], args->v->shape[ndims[1] - 1]};
@@ -161,6 +171,7 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = args->name != 0 && (matters),
 #include "abi/kernel_facts.def"
   };
+  if (pass == LUATTN_FORWARD) key->grad_f32 = 0;
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   memcpy(key->spec_hash, info.hash, sizeof key->spec_hash);
@@ -171,6 +182,7 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
   key->dtype = (luattn_dtype)dtype;
+  TRY(check_results(key, err));
   if (!at->cpu_relaxed) TRY(check_choices(key, args, info.name, err));
   TRY(read_dims(at, args, ndims, key, err));
   key->decode = choice_of_decode(at, pass, args);

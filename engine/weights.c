@@ -16,7 +16,7 @@ static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const 
         args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
   kernel_key_leave_decode(&key);
   key.weights = 1;
-  key.large_scores = 0;
+  key.large_scores = key.out_f32 = 0;
   return engine_kernel(engine, &key, kernel, err);
 }
 

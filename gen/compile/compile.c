@@ -90,7 +90,8 @@ static luattn_status compile_pass(const compile_call *given, arena *a, int numbe
   TRY(compilation_take_target(given->target, &target, err));
   TRY(pass_spec_make(a, given->spec, number, target.dtype, spec, err));
   target.pass = LUATTN_FORWARD;
-  target.tile_m = target.tile_n = 0; /* those are backward's */
+  target.out_f32 = target.grad_f32 = 0; /* of the caller's tensors */
+  target.tile_m = target.tile_n = 0;    /* those are backward's */
   target.tiles = NULL;
   target.device = NULL;
   TRY(compile_image(&(compile_call){.spec = spec, .target = &target}, image, r, err));

@@ -39,6 +39,8 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
            "// config.cuh: the plan's constants, written by luattn.\n#pragma once\n#include "
            "\"arch/types.cuh\"\n\nstruct Config {\n");
   text_add(&t, "  using Elem = %s;\n", elems[p->dtype]);
+  if (p->out_f32) text_add(&t, "  using Out = float;\n");
+  if (p->grad_f32) text_add(&t, "  using Grad = float;\n");
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (numbers[i].value > 0) text_add(&t, "  static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)

@@ -19,6 +19,7 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   const char *beside = t->pass != LUATTN_FORWARD ? pass
                        : t->decode != 0          ? "decode"
                        : t->large_scores != 0    ? "large_scores"
+                       : t->out_f32 != 0         ? "out_f32"
                                                  : NULL;
   if (t->weights == 0) return LUATTN_OK;
   if (beside != NULL)

@@ -45,10 +45,24 @@ static luattn_status check_choices(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_results(const luattn_target *t, luattn_error *err) {
+  const bool is_half = t->dtype == LUATTN_BF16 || t->dtype == LUATTN_F16;
+  if (t->grad_f32 != 0 && t->pass == LUATTN_FORWARD)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: grad_f32: is 1 for a %s kernel, which writes no gradients; leave it 0",
+                       kernel_pass_name(t->pass));
+  if ((t->out_f32 == 0 && t->grad_f32 == 0) || is_half) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "target: %s: is 1 for dtype %s, and is of bf16 and f16: results of others have the type of q, k "
+                     "and v; leave it 0",
+                     t->out_f32 != 0 ? "out_f32" : "grad_f32", kernel_dtype_name(t->dtype));
+}
+
 luattn_status target_check(const luattn_target *t, luattn_error *err) {
   TRY(check_ranges(t, err));
   TRY(check_arch(t, err));
   TRY(check_paged(t, err));
   TRY(check_choices(t, err));
+  TRY(check_results(t, err));
   return family_check_target(t, err);
 }

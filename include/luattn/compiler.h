@@ -167,6 +167,12 @@ typedef struct luattn_target {
   int many_rows; /* 1: a decode kernel for more than LUATTN_DECODE_MANY rows of a kv head, which has tiles of 64 rows
                   * where they are faster (LUATTN_LONG, head dims 65 to 128). It runs with fewer too. Changes nothing
                   * for other kernels, and packs do not tell it. LUATTN_INVALID: neither 0 nor 1 */
+  int out_f32; /* 1: o is float32, while q, k, v and dout are bf16 or f16: forward stores what it has summed, unrounded,
+                  * and backward reads such an o. For o of parts, which are merged. LUATTN_UNSUPPORTED: f32 and f64,
+                  * whose o has their own type. LUATTN_INVALID: neither 0 nor 1; beside weights */
+  int grad_f32; /* 1: dq, dk and dv are float32, while q, k and v are bf16 or f16, for gradients that are added up over
+                  * parts. Gradients of inputs and scalars are float32 in any case. LUATTN_UNSUPPORTED: f32 and f64.
+                  * LUATTN_INVALID: neither 0 nor 1; a forward target */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

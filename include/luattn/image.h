@@ -124,6 +124,8 @@ typedef struct luattn_kernel_description {
   int weights;       /* luattn_target.weights */
   int keys_modified; /* luattn_target.keys_modified, and what luattn_args.keys_modified has to be; 0 for a spec without
                         key_mod and value_mod */
+  int out_f32;       /* luattn_target.out_f32, and what luattn_args.out_f32 has to be: o is float32 */
+  int grad_f32; /* luattn_target.grad_f32, and what backward's luattn_args.grad_f32 has to be: dq, dk, dv are float32 */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

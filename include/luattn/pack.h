@@ -79,10 +79,11 @@ typedef struct luattn_pack_query {
   int lengths;    /* 0, or 1 + luattn_lengths: prefers tiles of this class; any image runs at every length */
   int deterministic; /* 1: in backward and decode, only deterministic images; 0: prefers other images */
   /* As in luattn_target; 0: no such images. */
-  int packed; /* 1: for packed sequences */
-  int pages;  /* 1: for pages of any size; 8: for page sizes that are multiples of 8, or for any */
-  int decode; /* 1: for few queries */
-  int unused; /* 0 */
+  int packed;   /* 1: for packed sequences */
+  int pages;    /* 1: for pages of any size; 8: for page sizes that are multiples of 8, or for any */
+  int decode;   /* 1: for few queries */
+  int out_f32;  /* 1: o is float32, and q, k, v are bf16 or f16 */
+  int grad_f32; /* 1: dq, dk and dv are, likewise; of backward */
 } luattn_pack_query;
 
 /* Finds the best image: one for exactly this architecture, else for an earlier one whose code runs there, else

@@ -148,6 +148,11 @@ typedef struct luattn_args {
                 * attention, as luattn_append(kernel, append, stream) would, in a launch of its own. `batch` here counts
                 * them, in append->batch they are not there yet; its k, v, inputs and scalars are these where they are
                 * NULL. Or NULL. Backward ignores it */
+  int out_f32; /* luattn_target.out_f32, the same in forward and in backward: 1: o is float32, while q, k, v and dout are
+                 * bf16 or f16. 0 or 1; a kernel takes the value that it is compiled for. luattn_cpu_forward and similar
+                 * calls take an o of any type, and do not read it */
+  int grad_f32; /* luattn_target.grad_f32, of backward: 1: dq, dk and dv are float32, while q, k and v are bf16 or f16.
+                 * Likewise. Forward ignores it */
 } luattn_args;
 
 #ifdef __cplusplus

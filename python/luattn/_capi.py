@@ -85,6 +85,8 @@ class Args(c.Structure):
         ("decode", c.c_int),
         ("keys_modified", c.c_int),
         ("append", c.c_void_p),
+        ("out_f32", c.c_int),
+        ("grad_f32", c.c_int),
     ]
 
 
@@ -272,6 +274,8 @@ class Target(c.Structure):
         ("weights", c.c_int),
         ("keys_modified", c.c_int),
         ("many_rows", c.c_int),
+        ("out_f32", c.c_int),
+        ("grad_f32", c.c_int),
     ]
 
 

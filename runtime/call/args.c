@@ -140,6 +140,11 @@ static presence row_presence(const image_manifest *m, const tensor_row *row) {
   }
 }
 
+/* Whether a tensor is float32 beside q, k and v of half types. */
+static bool is_float(const image_manifest *m, const tensor_row *row) {
+  return row->want != 0 ? m->grad_f32 : row->out_forward && m->out_f32;
+}
+
 static luattn_status refuse(const args_call *c, const tensor_row *row) {
   if (row->want != 0)
     return args_fail(c, "%s: this image does not compute it; leave it NULL, or compile with more luattn_wants",
@@ -179,11 +184,12 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   if (use == UNUSED || (t == NULL && use != REQUIRED)) return LUATTN_OK;
   if (use == REFUSED) return refuse(c, row);
   if (t == NULL) return missing(c, row);
-  const bool is_row = row->ndim == 4;
+  const bool is_row = row->ndim == 4, is_wide = is_row && is_float(c->info, row);
   tensor_rule rule = {.name = row->name,
                       .axes = row->axes,
                       .ndim = row->ndim,
-                      .dtype = is_row ? args_elem(c->info) : args_real(c->info),
+                      .dtype = is_row && !is_wide ? args_elem(c->info) : args_real(c->info),
+                      .is_wide = is_wide,
                       .is_output = row->want != 0 || (row->out_forward && c->info->pass == LUATTN_FORWARD),
                       .is_row = is_row};
   for (int i = 0; i < row->ndim; ++i) rule.shape[i] = dim[row->dim[i]];

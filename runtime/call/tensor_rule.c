@@ -45,7 +45,9 @@ static luattn_status check_shape(const args_call *c, const tensor_rule *rule, co
     args_dtype_text(t->dtype, have, sizeof have);
     args_dtype_text(rule->dtype, want, sizeof want);
     return args_fail(c, "%s: has dtype %s, expected %s; convert it%s", rule->name, have, want,
-                     rule->is_row ? " or compile for its dtype" : "");
+                     rule->is_wide  ? ", or leave out_f32 and grad_f32 0"
+                     : rule->is_row ? " or compile for its dtype"
+                                    : "");
   }
   for (int i = 0; i < rule->ndim; ++i) {
     if (t->shape[i] == rule->shape[i]) continue;
@@ -164,7 +166,7 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
 static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                      const long long stride[4], uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
-  const bool vectors = rule->is_row && rule->dtype.bits <= manifest_traits(c->info)->vector_bits;
+  const bool vectors = rule->is_row && (rule->is_wide || rule->dtype.bits <= manifest_traits(c->info)->vector_bits);
   const unsigned align = vectors ? 16 : elem;
   if ((address & (align - 1)) != 0)
     return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s", rule->name,

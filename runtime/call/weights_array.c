@@ -7,7 +7,7 @@
 
 void weights_take(luattn_args *args) {
   args->o = args->lse = args->saved = NULL;
-  args->large_scores = 0; /* it decides what forward saves */
+  args->large_scores = args->out_f32 = 0; /* they decide what forward saves, and of which type o is */
 }
 
 luattn_status weights_fill(const args_call *c, const DLTensor *weights, const LuattnParams *params,

@@ -177,6 +177,10 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
                (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE}, total_q,
                &out->q));
   TRY(describe_keys(d, cache, c, all, paging, tile_n, out));
+  if (c->info->out_f32 && !backward) { /* stored from registers */
+    memset(&out->o, 0, sizeof out->o);
+    return LUATTN_OK;
+  }
   if (!backward)
     return describe(d, cache, c, &p->tensors.o,
                     (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS, AXES_DENSE},

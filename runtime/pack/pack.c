@@ -75,7 +75,8 @@ static bool is_sound(const pack_record *r, uint64_t offset, uint64_t total) {
                       e->dtype < KERNEL_DTYPES && e->arch <= 999 && e->is_ptx <= 1 && e->lengths <= 2 &&
                       e->deterministic <= 1 && e->head_dim <= 1024 && e->head_dim_v <= 1024;
   const pack_variant *v = &r->variant;
-  const bool variant = v->packed <= 1 && (v->pages <= 1 || v->pages == 8) && v->decode <= 1 && v->unused == 0;
+  const bool variant = v->packed <= 1 && (v->pages <= 1 || v->pages == 8) && v->decode <= 1 && v->out_f32 <= 1 &&
+                       v->grad_f32 <= 1 && v->unused == 0;
   const bool sizes = e->size <= PACK_MAX_ENTRY_BYTES && e->stored_size <= e->size && r->offset == offset &&
                      e->stored_size <= total - offset;
   return names && values && variant && sizes;

@@ -87,7 +87,7 @@ enum {
   HAS_ARCH = 16,
   HAS_DIMS = 32,
   HAS_DTYPE = 64,
-  HAS_VARIANT = 128, /* packed, pages, decode */
+  HAS_VARIANT = 128, /* packed, pages, decode, types of results */
   HAS_PASS = 256,
   HAS_ALL = 511
 };
@@ -95,8 +95,8 @@ enum {
 /* Kernels for pages of any size read those of multiples of 8. */
 static bool has_variant(const pack_variant *v, const luattn_pack_query *q) {
   const uint32_t pages = (uint32_t)q->pages;
-  return v->packed == (uint32_t)q->packed && v->decode == (uint32_t)q->decode &&
-         (v->pages == pages || (pages == 8 && v->pages == 1));
+  return v->packed == (uint32_t)q->packed && v->decode == (uint32_t)q->decode && v->out_f32 == (uint32_t)q->out_f32 &&
+         v->grad_f32 == (uint32_t)q->grad_f32 && (v->pages == pages || (pages == 8 && v->pages == 1));
 }
 
 /* 0: another spec, or no image. */
@@ -213,10 +213,15 @@ static luattn_status take_query(const luattn_pack_query *given, luattn_pack_quer
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_query: family is %d, expected 1 + luattn_family, 1 to %d, or 0 for any",
                        query->family, KERNEL_FAMILIES);
-  if ((unsigned)query->packed > 1 || (unsigned)query->decode > 1)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: %s is %d, expected 0 or 1",
-                       (unsigned)query->packed > 1 ? "packed" : "decode",
-                       (unsigned)query->packed > 1 ? query->packed : query->decode);
+  const struct {
+    const char *name;
+    int value;
+  } flags[] = {
+      {"packed", query->packed}, {"decode", query->decode}, {"out_f32", query->out_f32}, {"grad_f32", query->grad_f32}};
+  for (size_t i = 0; i < sizeof flags / sizeof *flags; ++i)
+    if ((unsigned)flags[i].value > 1)
+      return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: %s is %d, expected 0 or 1", flags[i].name,
+                         flags[i].value);
   if (query->pages != 0 && query->pages != 1 && query->pages != 8)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: pages is %d, expected 0, 1 or 8, as in luattn_target",
                        query->pages);

@@ -110,9 +110,13 @@ static luattn_status compress_item(void *user, size_t index, luattn_error *err) 
 /* The earliest version that has all of the entries' variants, so that an earlier luattn reads what it can. */
 static uint32_t version_of(const writer *w) {
   static const pack_variant none;
-  for (size_t i = 0; i < w->count; ++i)
-    if (memcmp(&w->record[i].variant, &none, sizeof none) != 0) return PACK_FORMAT_VERSION;
-  return 1;
+  uint32_t version = 1;
+  for (size_t i = 0; i < w->count; ++i) {
+    const pack_variant *v = &w->record[i].variant;
+    if (v->out_f32 != 0 || v->grad_f32 != 0) return PACK_FORMAT_VERSION;
+    if (memcmp(v, &none, sizeof none) != 0) version = 2;
+  }
+  return version;
 }
 
 static void fill_header(writer *w, const char *nvrtc_version, pack_header *h) {

@@ -239,6 +239,22 @@ LUATTN_FN void store_block(float *out, int rows, int columns) {
       : "memory");
 }
 
+// Stores the upper and the lower 8 rows of block C, where they exist, up to the given number of columns from this lane's
+// first number on. `upper` and `lower` are the destinations of that number.
+template <int C>
+LUATTN_FN void store_block_halves(float *upper, float *lower, bool has_upper, bool has_lower, int columns) {
+  asm volatile(
+      "{.reg .pred p, q, l, r;"
+      "setp.gt.s32 l, %4, 0; setp.gt.s32 r, %4, 8;"
+      "setp.ne.and.s32 p, %2, 0, l; setp.ne.and.s32 q, %3, 0, l;"
+      "@p st.global.v2.f32 [%0], {c%5_0, c%5_1}; @q st.global.v2.f32 [%1], {c%5_2, c%5_3};"
+      "setp.ne.and.s32 p, %2, 0, r; setp.ne.and.s32 q, %3, 0, r;"
+      "@p st.global.v2.f32 [%0 + 32], {c%5_4, c%5_5}; @q st.global.v2.f32 [%1 + 32], {c%5_6, c%5_7};}" ::"l"(
+          __cvta_generic_to_global(upper)),
+      "l"(__cvta_generic_to_global(lower)), "r"(int(has_upper)), "r"(int(has_lower)), "r"(columns), "n"(C)
+      : "memory");
+}
+
 // Rounds block C to block A of a product that sums over C's columns.
 template <class Elem, int A, int C>
 LUATTN_FN void round_block() {

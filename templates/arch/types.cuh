@@ -70,6 +70,30 @@ LUATTN_FN T from_real(float x) {
   }
 }
 
+// The types of O, and of dQ, dK and dV: as q, k and v, unless Config says otherwise.
+template <class Config>
+struct ResultsOf {
+  using Out = typename Config::Elem;
+};
+template <class Config>
+  requires requires { typename Config::Out; }
+struct ResultsOf<Config> {
+  using Out = typename Config::Out;
+};
+template <class Config>
+struct GradientsOf {
+  using Grad = typename Config::Elem;
+};
+template <class Config>
+  requires requires { typename Config::Grad; }
+struct GradientsOf<Config> {
+  using Grad = typename Config::Grad;
+};
+template <class Config>
+using OutOf = typename ResultsOf<Config>::Out;
+template <class Config>
+using GradOf = typename GradientsOf<Config>::Grad;
+
 LUATTN_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // The plan's part of a shared-memory layout's parameters, added to the spec's part in `s`.

@@ -503,13 +503,13 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
       if (mine == 0) write_row<Spec>(p, at, of_head, of_row, merged.state, place.q, merged.kept);
       float scale = merged.kept ? Spec::out_scale(p, at, of_head, of_row, merged.state) : 0.f;
       if constexpr (Drops::any) scale *= float(Drops::factor);  // as luattn_merge does
-      Elem *to = at.template q_row<Elem>(p, p.tensors.o, place.q);
+      OutOf<Config> *to = at.template q_row<OutOf<Config>>(p, p.tensors.o, place.q);
 #pragma unroll 1
       for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) {
         Pack<float, 4> x = merged_4(r, d, factor);
-        Pack<Elem, 4> rounded;
+        Pack<OutOf<Config>, 4> rounded;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) rounded[i] = from_real<Elem>(scale == 0.f ? 0.f : scale * x[i]);
+        for (int i = 0; i < 4; ++i) rounded[i] = from_real<OutOf<Config>>(scale == 0.f ? 0.f : scale * x[i]);
         rounded.store(to + d);
       }
     }

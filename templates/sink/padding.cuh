@@ -10,20 +10,19 @@
 template <class Config, int Threads>
 struct Padding {
   using Sequence = SequenceOf<Config>;
-  using Elem = typename Config::Elem;
   const LuattnParams &p;
   const int thread;
 
-  template <int Width>
+  template <class T, int Width>
   __device__ __forceinline__ void zero_row(const LuattnTensor &t, int heads, int row) const {
-    constexpr int n = per_access<Elem>, vectors = Width / n;
+    constexpr int n = per_access<typename Config::Elem>, vectors = Width / n;
     static_assert(Width % n == 0);
     if (t.data == nullptr) return;
-    Pack<Elem, n> zero = {};
+    Pack<T, n> zero = {};
 #pragma unroll 1
     for (int i = thread; i < heads * vectors; i += Threads) {
       const int h = i / vectors;
-      zero.store(row_of<Elem>(t, 0, h, row) + (i - h * vectors) * n);
+      zero.store(row_of<T>(t, 0, h, row) + (i - h * vectors) * n);
     }
   }
 
@@ -32,7 +31,7 @@ struct Padding {
     using Real = typename Spec::Real;
     const int heads = Sequence::heads(p);
     each_padding_row<Sequence, false>(p, [&](int row) {
-      zero_row<Config::head_dim_v>(p.tensors.o, heads, row);
+      zero_row<OutOf<Config>, Config::head_dim_v>(p.tensors.o, heads, row);
 #pragma unroll 1
       for (int h = thread; h < heads; h += Threads) {
         if constexpr (Spec::has_lse)
@@ -48,12 +47,13 @@ struct Padding {
   }
 
   __device__ __forceinline__ void backward() const {
+    using Grad = GradOf<Config>;
     each_padding_row<Sequence, false>(
-        p, [&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::heads(p), row); });
+        p, [&](int row) { zero_row<Grad, Config::head_dim>(p.tensors.dq, Sequence::heads(p), row); });
     each_padding_row<Sequence, true>(p, [&](int row) {
       const int heads = Sequence::heads(p) / Sequence::group(p);
-      zero_row<Config::head_dim>(p.tensors.dk, heads, row);
-      zero_row<Config::head_dim_v>(p.tensors.dv, heads, row);
+      zero_row<Grad, Config::head_dim>(p.tensors.dk, heads, row);
+      zero_row<Grad, Config::head_dim_v>(p.tensors.dv, heads, row);
     });
   }
 };

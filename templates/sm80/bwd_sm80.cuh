@@ -667,6 +667,21 @@ struct BwdSm80 {
     store_tile<N, Dim, threads>(rows.from(kv0), base + at, ends().keys_from(p, kv0), int(thread));
   }
 
+  // Stores a gradient in f32 to the caller's tensor, from the blocks C and on.
+  template <int Dim, int C, int Tiles, bool Scaled, int B = 0>
+  __device__ __forceinline__ void store_gradient_f32(const LuattnTensor &t) const {
+    if constexpr (B < out_frags * Tiles) {
+      if (B == 0 && t.data == nullptr) return;
+      const auto rows = site.template kv_rows<float>(p, t, h_kv);
+      const int row = kv0 + out_row() + Fragment::row(lane) + B / Tiles * 16,
+                column = (int(warp % out_c) * Tiles + B % Tiles) * 16 + Fragment::column(lane);
+      if constexpr (Scaled) scale_block<C + B>(float(p.scale));
+      store_block_halves<C + B>(rows.element(row, column), rows.element(row + 8, column), rows.has(row),
+                                rows.has(row + 8), Dim - column);
+      store_gradient_f32<Dim, C, Tiles, Scaled, B + 1>(t);
+    }
+  }
+
   // Stores a gradient in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a mod.
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
@@ -687,12 +702,18 @@ struct BwdSm80 {
 
   // Stores dk and dv. Called after a barrier, when the tiles of K and V are no longer read.
   __device__ __forceinline__ void finish() const {
-    constexpr bool stores_dk = Need::dk && !Spec::has_key_mod, stores_dv = Need::dv && !Spec::has_value_mod;
-    if constexpr (stores_dk)
+    constexpr bool is_f32 = same_type<GradOf<Config>, float>::value;
+    constexpr bool stores_dk = Need::dk && !Spec::has_key_mod && !is_f32,
+                   stores_dv = Need::dv && !Spec::has_value_mod && !is_f32;
+    if constexpr (is_f32 && Need::dk && !Spec::has_key_mod)
+      store_gradient_f32<D, c_dk, k_tiles, true>(p.tensors.dk);
+    else if constexpr (stores_dk)
       share_gradient<D, c_dk, k_tiles, true>(base + at_k);
     else if constexpr (Need::dk)
       store_accumulator<D, c_dk, k_tiles>(p.scratch.dk_acc);
-    if constexpr (stores_dv)
+    if constexpr (is_f32 && Need::dv && !Spec::has_value_mod)
+      store_gradient_f32<DV, c_dv, v_tiles, false>(p.tensors.dv);
+    else if constexpr (stores_dv)
       share_gradient<DV, c_dv, v_tiles, false>(base + at_v);
     else if constexpr (Need::dv)
       store_accumulator<DV, c_dv, v_tiles>(p.scratch.dv_acc);

@@ -533,15 +533,16 @@ struct ForwardSm80 {
   // Stores O directly from registers. Stores through shared memory would be wider and fill whole cache lines,
   // but they are no faster: L2 merges the lines.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
-    const auto out = site.template q_rows<Elem>(p, p.tensors.o);
+    using Out = OutOf<Config>;
+    const auto out = site.template q_rows<Out>(p, p.tensors.o);
     OutRow row[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = position(r, lane);
       row[r] = {__cvta_generic_to_global(out.element(at, Fragment::column(lane))), scale[r], out.has(at)};
     }
-    store_out<Elem, 0, Config::head_dim_v>(row[0], row[1]);
-    if constexpr (m_tiles > 1) store_out<Elem, v_tiles, Config::head_dim_v>(row[2], row[3]);
+    store_out<Out, 0, Config::head_dim_v>(row[0], row[1]);
+    if constexpr (m_tiles > 1) store_out<Out, v_tiles, Config::head_dim_v>(row[2], row[3]);
   }
 };
 

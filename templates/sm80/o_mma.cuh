@@ -69,10 +69,36 @@ struct OutRow {
   u32 exists;
 };
 
+// Stores Columns columns from fragment Fragment on, scaled, as floats: a thread's two of every 8 at once.
+template <int Fragment, int Columns>
+LUATTN_FN void store_out_f32(const OutRow &upper, const OutRow &lower) {
+#define PAIR(to, i, j, scale, some, exists)                                                            \
+  "mul.f32 l, o%6_" i ", " scale "; mul.f32 r, o%6_" j ", " scale "; selp.f32 l, l, 0f00000000, " some \
+  "; selp.f32 r, r, 0f00000000, " some "; @" exists " st.global.v2.f32 [" to "], {l, r};"
+#define STORE(a, b, c, d)                                                                                        \
+  asm volatile(                                                                                                  \
+      "{.reg .f32 l, r; .reg .pred some0, some1, exists0, exists1;"                                              \
+      "setp.neu.f32 some0, %2, 0f00000000; setp.neu.f32 some1, %3, 0f00000000;"                                  \
+      "setp.ne.u32 exists0, %4, 0; setp.ne.u32 exists1, %5, 0;" PAIR("%0", a, b, "%2", "some0", "exists0")       \
+          PAIR("%1", c, d, "%3", "some1", "exists1") "}" ::"l"(upper.to),                                        \
+      "l"(lower.to), "f"(upper.scale), "f"(lower.scale), "r"(upper.exists), "r"(lower.exists), "n"(Fragment / 2) \
+      : "memory")
+  if constexpr (Columns > 0) {
+    if constexpr (Fragment % 2 == 0)
+      STORE("0", "1", "2", "3");
+    else
+      STORE("4", "5", "6", "7");
+    store_out_f32<Fragment + 1, Columns - 8>({upper.to + 32, upper.scale, upper.exists},
+                                             {lower.to + 32, lower.scale, lower.exists});
+  }
+#undef STORE
+#undef PAIR
+}
+
 // Stores Columns columns from fragment Fragment on, scaled and rounded. One asm statement stores 64 or 8
 // columns, because the compiler takes time for each statement. A factor of 0 gives 0, even where a row that
 // keeps nothing has met infinities in V: 0 * inf is NaN.
-template <class Elem, int Fragment, int Columns>
+template <class Out, int Fragment, int Columns>
 LUATTN_FN void store_out(const OutRow &upper, const OutRow &lower) {
 #define PAIR(type, to, i, j, scale, some, exists, at)                      \
   "mul.f32 l, " i ", " scale "; mul.f32 r, " j ", " scale "; cvt.rn." type \
@@ -99,15 +125,17 @@ LUATTN_FN void store_out(const OutRow &upper, const OutRow &lower) {
   ".reg .b32 x; .reg .f32 l, r; .reg .pred some0, some1, exists0, exists1;" \
   "setp.neu.f32 some0, %2, 0f00000000; setp.neu.f32 some1, %3, 0f00000000;" \
   "setp.ne.u32 exists0, %4, 0; setp.ne.u32 exists1, %5, 0;"
-  if constexpr (Columns > 0) {
+  if constexpr (same_type<Out, float>::value) {
+    store_out_f32<Fragment, Columns>(upper, lower);
+  } else if constexpr (Columns > 0) {
     constexpr int stored = Columns >= 64 ? 64 : 8;
-    if constexpr (same_type<Elem, half_t>::value) {
+    if constexpr (same_type<Out, half_t>::value) {
       STORE("f16");
     } else {
       STORE("bf16");
     }
-    store_out<Elem, Fragment + stored / 8, Columns - stored>({upper.to + stored * 2, upper.scale, upper.exists},
-                                                             {lower.to + stored * 2, lower.scale, lower.exists});
+    store_out<Out, Fragment + stored / 8, Columns - stored>({upper.to + stored * 2, upper.scale, upper.exists},
+                                                            {lower.to + stored * 2, lower.scale, lower.exists});
   }
 #undef SETUP
 #undef STORE

@@ -154,6 +154,36 @@ static void finds_variants(void **state) {
   sample_close(&s);
 }
 
+/* Images whose results are float32 are found by those who ask for them, and by none else. */
+static void finds_results_in_f32(void **state) {
+  (void)state;
+  sample s = {.count = 0};
+  luattn_error err;
+  size_t index;
+  add_image(&s, make_out_f32(90, "a", 1)), add_image(&s, make_out_f32(90, "a", 0)),
+      add_image(&s, make_grad_f32(90, "a"));
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_pack *pack = open_sample();
+  luattn_pack_query q = query_for(90);
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  assert_int_equal(index, 1);
+  q.out_f32 = 1;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  assert_int_equal(index, 0);
+  q.pass = LUATTN_BACKWARD;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "has no backward of 'demo', bf16, head dim 64x32, sm_90, o in f32, gradients "));
+  assert_non_null(strstr(err.message, "sm_90a, gradients in f32, gradients "));
+  q.out_f32 = 0, q.grad_f32 = 1;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  assert_int_equal(index, 2);
+  q.grad_f32 = 2;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "luattn_pack_query: grad_f32 is 2, expected 0 or 1");
+  luattn_pack_close(pack);
+  sample_close(&s);
+}
+
 static luattn_image *make_deterministic(unsigned arch, const char *suffix, unsigned wants) {
   problem p;
   problem_open(&p, LUATTN_BACKWARD);
@@ -388,17 +418,12 @@ static void image_is_a_pack(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_best),
-      cmocka_unit_test(finds_all_gradients_there_are),
-      cmocka_unit_test(finds_tiles_for_lengths),
-      cmocka_unit_test(finds_variants),
-      cmocka_unit_test(finds_deterministic_kernels),
-      cmocka_unit_test(says_which_gradients),
-      cmocka_unit_test(says_what_is_nearest),
-      cmocka_unit_test(says_what_there_is),
-      cmocka_unit_test(launches_as_any_kernel),
-      cmocka_unit_test(takes_what_fits),
-      cmocka_unit_test(image_is_a_pack),
+      cmocka_unit_test(finds_the_best),          cmocka_unit_test(finds_all_gradients_there_are),
+      cmocka_unit_test(finds_tiles_for_lengths), cmocka_unit_test(finds_variants),
+      cmocka_unit_test(finds_results_in_f32),    cmocka_unit_test(finds_deterministic_kernels),
+      cmocka_unit_test(says_which_gradients),    cmocka_unit_test(says_what_is_nearest),
+      cmocka_unit_test(says_what_there_is),      cmocka_unit_test(launches_as_any_kernel),
+      cmocka_unit_test(takes_what_fits),         cmocka_unit_test(image_is_a_pack),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

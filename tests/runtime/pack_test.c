@@ -115,7 +115,7 @@ static void other_kinds_are_refused(void **state) {
 /* A pack is of the earliest version that can hold it: an earlier luattn reads packs without variants. */
 static void versions(void **state) {
   (void)state;
-  for (sample_version = 1; sample_version <= 2; ++sample_version) {
+  for (sample_version = 1; sample_version <= 3; ++sample_version) {
     size_t size;
     pack_header h;
     write_sample();
@@ -177,7 +177,7 @@ static void truncations_and_bit_flips(void) {
 
 static void every_truncation_and_bit_flip(void **state) {
   (void)state;
-  for (sample_version = 1; sample_version <= 2; ++sample_version) truncations_and_bit_flips();
+  for (sample_version = 1; sample_version <= 3; ++sample_version) truncations_and_bit_flips();
   sample_version = 1;
 }
 
@@ -230,16 +230,22 @@ static void refuse_lies(void) {
       {IN_RECORD(1, entry.arch), 4, 86, "entry 1: is not the image that the index says"},
       {IN_RECORD(4, entry.wants), 4, 1, "entry 4: is not the image that the index says"},
       {IN_RECORD(0, entry.kind), 4, LUATTN_PACK_IMAGE, "image: byte 0: magic is not LUATTNIM"},
-      /* Of version 2 alone: */
+      /* Of versions 2 and 3: */
       {IN_RECORD(3, variant.packed), 4, 2, "entry 3: has values"},
       {IN_RECORD(3, variant.pages), 4, 4, "entry 3: has values"},
       {IN_RECORD(3, variant.decode), 4, 2, "entry 3: has values"},
-      {IN_RECORD(3, variant.unused), 4, 1, "entry 3: has values"},
-      {IN_RECORD(1, variant.decode), 4, 0, "entry 1: is not the image that the index says"},
+      {IN_RECORD(3, variant.out_f32), 4, 2, "entry 3: has values"},
+      {IN_RECORD(3, variant.out_f32), 4, 1, "entry 3: is not the image that the index says"},
       {IN_RECORD(3, variant.packed), 4, 1, "entry 3: is not the image that the index says"},
       {IN_RECORD(3, variant.pages), 4, 8, "entry 3: is not the image that the index says"},
+      /* Of one of them: */
+      {IN_RECORD(1, variant.decode), 4, sample_version == 3, "entry 1: is not the image that the index says"},
+      {IN_RECORD(3, variant.grad_f32), 4, 2, "entry 3: has values"},
+      {IN_RECORD(3, variant.unused), 4, 1, "entry 3: has values"},
+      {IN_RECORD(3, variant.grad_f32), 4, 1, "entry 3: is not the image that the index says"},
+      {IN_RECORD(1, variant.out_f32), 4, 0, "entry 1: is not the image that the index says"},
   };
-  const size_t count = sizeof lie / sizeof *lie - (sample_version == 1 ? 7 : 0);
+  const size_t count = sizeof lie / sizeof *lie - (sample_version == 1 ? 12 : sample_version == 2 ? 4 : 0);
   for (size_t i = 0; i < count; ++i) {
     luattn_error err;
     bool opened;
@@ -261,7 +267,7 @@ static void refuse_lies(void) {
 
 static void lies_are_refused(void **state) {
   (void)state;
-  for (sample_version = 1; sample_version <= 2; ++sample_version) refuse_lies();
+  for (sample_version = 1; sample_version <= 3; ++sample_version) refuse_lies();
   sample_version = 1;
 }
 

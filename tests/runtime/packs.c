@@ -52,6 +52,23 @@ luattn_image *make_variant(unsigned arch, const char *suffix, int packed, int pa
   return image;
 }
 
+static luattn_image *make_f32(luattn_pass pass, unsigned arch, const char *suffix, int out_f32, int grad_f32) {
+  problem p;
+  problem_open(&p, pass);
+  p.info.arch = arch;
+  snprintf(p.info.arch_suffix, sizeof p.info.arch_suffix, "%s", suffix);
+  p.info.out_f32 = (uint32_t)out_f32, p.info.grad_f32 = (uint32_t)grad_f32;
+  luattn_image *image = problem_image(&p);
+  problem_close(&p);
+  return image;
+}
+
+luattn_image *make_out_f32(unsigned arch, const char *suffix, int out_f32) {
+  return make_f32(LUATTN_FORWARD, arch, suffix, out_f32, 0);
+}
+
+luattn_image *make_grad_f32(unsigned arch, const char *suffix) { return make_f32(LUATTN_BACKWARD, arch, suffix, 0, 1); }
+
 int sample_version = 1;
 
 void add_image(sample *s, luattn_image *image) {
@@ -65,7 +82,7 @@ void sample_open(sample *s) {
                                            .spec_hash = {7, 8},
                                            .text = SPEC_TEXT,
                                            .text_size = sizeof SPEC_TEXT - 1};
-  add_image(s, make_variant(80, "", 0, 0, sample_version == 2));
+  add_image(s, sample_version == 3 ? make_out_f32(80, "", 1) : make_variant(80, "", 0, 0, sample_version == 2));
   add_image(s, make_image(LUATTN_FORWARD, 86, "", 1, 0));
   add_image(s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
   add_image(s, make_image(LUATTN_BACKWARD, 90, "a", 0, LUATTN_WANT_ALL));

@@ -16,6 +16,9 @@ luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, in
 
 /* Creates the same of forward, for packed sequences, pages and few queries as the members of luattn_pack_query say. */
 luattn_image *make_variant(unsigned arch, const char *suffix, int packed, int pages, int decode);
+/* The same with an o, or of backward with gradients, in float32. */
+luattn_image *make_out_f32(unsigned arch, const char *suffix, int out_f32);
+luattn_image *make_grad_f32(unsigned arch, const char *suffix);
 
 typedef struct sample {
   luattn_pack_item item[8];
@@ -23,7 +26,8 @@ typedef struct sample {
 } sample;
 
 void add_image(sample *s, luattn_image *image);
-extern int sample_version; /* of the pack's format. 1: as below; 2: the image for 8.0 is for few queries */
+extern int sample_version; /* of the pack's format. 1: as below; 2: the image for 8.0 is for few queries; 3: its o is
+                              * float32 */
 /* A spec, and images for 8.0, 8.6 as PTX, 9.0a forward and 9.0a backward. */
 void sample_open(sample *s);
 void sample_close(sample *s);

@@ -29,7 +29,7 @@ LUATTN_FN const Real *acc_of_head(const LuattnParams &p, const Sequence &entry, 
     return entry.template kv_acc_row<Order, Width, const Real>(p, from, 0, entry.b, h, 0);
 }
 
-template <class Spec, class Elem, int Which, int Width, int N, class Order, class Sequence>
+template <class Spec, class Elem, class Grad, int Which, int Width, int N, class Order, class Sequence>
 LUATTN_FN void finish_elements(const LuattnParams &p, const Sequence &site, void *from, const LuattnTensor &src,
                                const LuattnTensor &dst, const u32 *first_store, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
@@ -37,7 +37,7 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Sequence &site, void
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   const bool there = first_store == nullptr || *first_store != 0;
   const Real *acc_head = acc_of_head<Which, Width, Order, Real>(p, site, from, site.h);
-  for_each_element<Width, N>(rows_of<Which, Elem>(p, site, dst), end, [&](int i, int d) {
+  for_each_element<Width, N>(rows_of<Which, Grad>(p, site, dst), end, [&](int i, int d) {
     Pack<Real, N> g;
     Order::template load<Width>(g, acc_head, end, i, d);
     if constexpr (Order::writes && Which == WHICH_Q) {
@@ -53,16 +53,17 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Sequence &site, void
         for (int j = 0; j < N; ++j) g[j] += more[j];
       }
     }
-    Pack<Elem, N> x, y;
+    Pack<Elem, N> x;
+    Pack<Grad, N> y;
     if constexpr (has_mod<Spec, Which>) x.load(rows_of<Which, const Elem>(p, site, src).row(i) + d);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       Real value = g[j] * scale;
       if constexpr (has_mod<Spec, Which>)
         value = apply_mod_grad<Spec, Which>(p, site, to_real(x[j]), value, i, d + j, acc);
-      y[j] = from_real<Elem>(value);
+      y[j] = from_real<Grad>(value);
     }
-    if (dst.data != nullptr) y.store(rows_of<Which, Elem>(p, site, dst).row(i) + d);
+    if (dst.data != nullptr) y.store(rows_of<Which, Grad>(p, site, dst).row(i) + d);
   });
 }
 
@@ -177,6 +178,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
                            const LuattnTensor &dst) {
   using Sequence = SequenceOf<Config>;
   using Elem = typename Config::Elem;
+  using Grad = GradOf<Config>;
   using Real = typename Spec::Real;
   using Row = RowMapOf<Spec, Which>;
   constexpr int n = Row::width;
@@ -210,7 +212,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
       // of inputs is then read once for all heads.
       if (Needs<Spec, Config>::parameters && h >= share.heads) continue;
       const Sequence site = entry.of_head(p, share.head + min_of(h, share.heads - 1));
-      Pack<Elem, n> y[both ? 2 : 1];
+      Pack<Grad, n> y[both ? 2 : 1];
 #pragma unroll
       for (int half = 0; half < (both ? 2 : 1); ++half) {
         const int w = v + half * (Width / n / 2);
@@ -218,11 +220,11 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
 #pragma unroll
         for (int j = 0; j < n; ++j) {
           const auto row = row_values<Row, Real>(x[h], w, j, [&](int t) { return g[h].at(t, j); });
-          y[half][j] = from_real<Elem>(
+          y[half][j] = from_real<Grad>(
               apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i, w * n + j, acc));
         }
       }
-      Elem *to = row_in<Which, Elem>(p, site, dst, i) + v * n;
+      Grad *to = row_in<Which, Grad>(p, site, dst, i) + v * n;
       if (dst.data == nullptr || h >= share.heads) continue;
 #pragma unroll
       for (int half = 0; half < (both ? 2 : 1); ++half) store_at_once(to + half * (Width / 2), y[half]);
@@ -246,7 +248,8 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
     finish_rows<Spec, Config, Which, Width, Order>(p, site, from, src, dst);
   } else {
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-    finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, first_store, acc);
+    finish_elements<Spec, Elem, GradOf<Config>, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst,
+                                                                                       first_store, acc);
     if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
       flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
   }
@@ -255,9 +258,9 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
 // Writes dq of one head of a packed entry, without a query_mod.
 template <class Spec, class Config, class Order>
 LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
-  using Elem = typename Config::Elem;
+  using Grad = GradOf<Config>;
   using Real = typename Spec::Real;
-  constexpr int width = Config::head_dim, n = per_access<Elem>;
+  constexpr int width = Config::head_dim, n = per_access<typename Config::Elem>;
   const RowBlock block = row_block<Config>(p, b);
   if (block.none) return;
   const int first = block.first;
@@ -269,13 +272,13 @@ LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
                                          has_state ? dq_state_of<Config>(p, site.b, h, first) : nullptr);
   } else {
     const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, site.b, h);
-    const auto to = site.template q_rows<Elem>(p, p.tensors.dq);
+    const auto to = site.template q_rows<Grad>(p, p.tensors.dq);
     for_each_element<width, n>(to, site.q_end(p), [&](int i, int d) {
       Pack<Real, n> g;
-      Pack<Elem, n> y;
+      Pack<Grad, n> y;
       Order::template load<width>(g, head, site.q_end(p), i, d);
 #pragma unroll
-      for (int j = 0; j < n; ++j) y[j] = from_real<Elem>(g[j] * Real(p.scale));
+      for (int j = 0; j < n; ++j) y[j] = from_real<Grad>(g[j] * Real(p.scale));
       y.store(to.row(i) + d);
     });
   }

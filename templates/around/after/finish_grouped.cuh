@@ -39,7 +39,7 @@ struct WrittenGroups : ResultGroups {
     const int row0 = first + int(threadIdx.x) / 32 * 16;
     if (!site.has_query(p, row0)) return;
     LuattnTensor to = p.tensors.dq;  // from the entry's first row of this head on
-    to.data = site.template q_row<typename Config::Elem>(p, to, 0);
+    to.data = site.template q_row<GradOf<Config>>(p, to, 0);
     const float *acc = site.template q_acc_head<ResultGroups, D, const float>(p, p.scratch.dq_acc, site.b, site.h);
     write_rows<Config, D>(p, to, acc, 1, site.q_len, 0, 0, row0, 1, float(p.scale), first_store);
   }
@@ -52,7 +52,7 @@ struct WrittenGroups : ResultGroups {
   template <class Config, int D>
   LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads, int len, int b,
                             int h, int row0, int splits, float scale, const u32 *first_store) {
-    using Elem = typename Config::Elem;
+    using Grad = GradOf<Config>;
     constexpr int groups = D / 8, padded = groups < 16 ? (groups + 3) / 4 * 4 : 16;
     const int lane = int(threadIdx.x) % 32, rows = head_rows(len);
     const i64 plane = i64(SequenceOf<Config>::batch(p)) * heads * rows * (D / 4);
@@ -75,16 +75,28 @@ struct WrittenGroups : ResultGroups {
       for (int n = 0; n < padded; n += 4) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          u32 w[4];
+          if constexpr (sizeof(Grad) == 4) {
+            const int row = row0 + half * 8 + lane / 4;
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            w[i] = none        ? 0
-                   : half == 0 ? pack<Elem>(x[n + i].x * scale, x[n + i].y * scale)
-                               : pack<Elem>(x[n + i].z * scale, x[n + i].w * scale);
-          gather_columns(w, lane);
-          const int row = row0 + half * 8 + lane / 4, d = (first + n + lane % 4) * 8;
-          if (row < len && d < D)
-            *reinterpret_cast<uint4 *>(row_of<Elem>(to, b, h, row) + d) = make_uint4(w[0], w[1], w[2], w[3]);
+            for (int i = 0; i < 4; ++i) {
+              const int d = (first + n + i) * 8 + lane % 4 * 2;
+              const float2 two = half == 0 ? make_float2(x[n + i].x, x[n + i].y) : make_float2(x[n + i].z, x[n + i].w);
+              if (row < len && d < D)
+                *reinterpret_cast<float2 *>(row_of<Grad>(to, b, h, row) + d) =
+                    none ? make_float2(0.f, 0.f) : make_float2(two.x * scale, two.y * scale);
+            }
+          } else {
+            u32 w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              w[i] = none        ? 0
+                     : half == 0 ? pack<Grad>(x[n + i].x * scale, x[n + i].y * scale)
+                                 : pack<Grad>(x[n + i].z * scale, x[n + i].w * scale);
+            gather_columns(w, lane);
+            const int row = row0 + half * 8 + lane / 4, d = (first + n + lane % 4) * 8;
+            if (row < len && d < D)
+              *reinterpret_cast<uint4 *>(row_of<Grad>(to, b, h, row) + d) = make_uint4(w[0], w[1], w[2], w[3]);
+          }
         }
       }
     }

@@ -20,7 +20,7 @@ inline constexpr int merge_threads = ceil_div(Config::head_dim_v / merge_width<C
 template <class Spec, class Config>
 struct MergeSplits {
   using Real = typename Spec::Real;
-  using Elem = typename Config::Elem;
+  using Out = OutOf<Config>;
   enum : int { dim = Config::head_dim_v, width = merge_width<Config>, lanes = 32, ahead = 8 };
   using Part = RowPart<Spec>;
   using Values = Pack<Real, width>;
@@ -93,11 +93,11 @@ struct MergeSplits {
         part.kept ? Spec::out_scale(p, site, head, row, part.state) * Real(Dropout<Config>::factor) : Real(0);
     if (threadIdx.x == 0) write_row<Spec>(p, site, head, row, part.state, at, part.kept);
     if (channel >= dim) return;
-    Pack<Elem, width> rounded;
+    Pack<Out, width> rounded;
 #pragma unroll
-    for (int j = 0; j < width; ++j) rounded[j] = from_real<Elem>(scale == Real(0) ? Real(0) : scale * o[j]);
-    Elem *to = site.template q_row<Elem>(p, p.tensors.o, at) + channel;
-    if constexpr (sizeof(Elem) == 2) {  // rows are multiples of 16 bytes: the runtime refuses others
+    for (int j = 0; j < width; ++j) rounded[j] = from_real<Out>(scale == Real(0) ? Real(0) : scale * o[j]);
+    Out *to = site.template q_row<Out>(p, p.tensors.o, at) + channel;
+    if constexpr (sizeof(typename Config::Elem) == 2) {  // rows are multiples of 16 bytes: the runtime refuses others
       rounded.store(to);
     } else {
 #pragma unroll

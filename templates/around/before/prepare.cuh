@@ -17,18 +17,18 @@ LUATTN_FN constexpr int lanes_for(int units) {
 template <int Width, int N>
 constexpr int lanes_for_width = lanes_for(Width / N);
 
-// Computes delta[r] = sum over d of dO * O of the block's row r, N elements at a time; O is `of`. A thread issues its
+// Computes delta[r] = sum over d of dO * O of the block's row r, N elements at a time; O is `of`, of type Out. A thread issues its
 // loads for several rows before it waits for the first; rows past the end load the last row. With Once, loads
 // bypass the L1 cache, which pays if nothing is stored meanwhile (bench/journal.md).
-template <class Elem, int Width, int N, bool Once, class Sequence, class Real>
+template <class Elem, class Out, int Width, int N, bool Once, class Sequence, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, const LuattnTensor &of, const Sequence &site, int first, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
                 rows = steps % 4 == 0 ? 4 : 1;
   static_assert(Width % N == 0);
   if (first >= site.q_end(p)) return;  // no queries
   const int lane = int(threadIdx.x) % lanes;
-  const auto dout = site.template q_rows<const Elem>(p, p.tensors.dout).from(first),
-             o = site.template q_rows<const Elem>(p, of).from(first);
+  const auto dout = site.template q_rows<const Elem>(p, p.tensors.dout).from(first);
+  const auto o = site.template q_rows<const Out>(p, of).from(first);
 #pragma unroll 1
   for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups * rows) {
     Real sum[rows] = {};
@@ -36,7 +36,8 @@ LUATTN_FN void row_dots(const LuattnParams &p, const LuattnTensor &of, const Seq
     for (int d0 = 0; d0 < Width; d0 += lanes * N) {
       const int d = d0 + lane * N;
       if (d0 + lanes * N > Width && d >= Width) continue;
-      Pack<Elem, N> x[rows], y[rows];
+      Pack<Elem, N> x[rows];
+      Pack<Out, N> y[rows];
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
         const int row = dout.clamped(r + i * groups);
@@ -112,7 +113,7 @@ struct PassedRows {
     using Elem = typename Config::Elem;
 #pragma unroll 1
     for (int i = 0; i < Spec::num_passes; ++i)
-      row_dots<Elem, Config::head_dim_v, per_access<Elem>, false>(p, of(p).o[i], site, first, delta[i]);
+      row_dots<Elem, Elem, Config::head_dim_v, per_access<Elem>, false>(p, of(p).o[i], site, first, delta[i]);
   }
   template <class Real>
   LUATTN_FN void numbers(const LuattnParams &p, const Real (*delta)[aux_tile], i64 plane, i64 at, Real *out) {
@@ -151,7 +152,8 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
   if (site.packed && first >= RowOrder::head_rows(site.kept_q_end(p))) return;  // the grid is for the longest entry
   __shared__ Real delta[aux_tile];
-  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(p, p.tensors.o, site, first, delta);
+  row_dots<Elem, OutOf<Config>, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(p, p.tensors.o, site,
+                                                                                              first, delta);
   constexpr int passed = row_pass_numbers<Spec>;
   __shared__ Real passed_delta[LUATTN_MAX_PASSES][passed > 0 ? aux_tile : 1];
   if constexpr (HasRowPasses<Spec>) PassedRows<Spec, Config>::dots(p, site, first, passed_delta);

@@ -2,6 +2,7 @@
 // backward). Each consumer warp has a part of its own, for 16 rows.
 #pragma once
 #include "arch/warp.cuh"
+#include "score/fragment.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
 #include "tma/bulk_copies.cuh"
 #include "tma/mbarrier.cuh"
@@ -115,11 +116,36 @@ struct WarpPart {
 
   // ---- dK and dV ----
 
-  // Stores the warp's rows from kv0 on, in Elem.
+  // Stores the warp's rows from kv0 on, as floats, from registers.
+  template <int Dim>
+  __device__ __forceinline__ void store_f32(const LuattnParams &p, const Sequence &site, const LuattnTensor &t,
+                                            const KvBlock &at, int kv0, const float (&x)[padded_dim(Dim) / 2],
+                                            float factor) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int kv = kv0 + MmaFragment::row(lane, half);
+      float *row = site.template kv_row<float>(p, t, at.h, kv) + MmaFragment::column(lane);
+      if (kv >= site.kv_end(p)) continue;
+#pragma unroll
+      for (int d = 0; d < Dim; d += 8)
+        *reinterpret_cast<float2 *>(row + d) =
+            make_float2(x[d / 2 + 2 * half] * factor, x[d / 2 + 2 * half + 1] * factor);
+    }
+  }
+  // Stores the warp's rows from kv0 on, in the gradients' type.
   template <int Dim>
   __device__ __forceinline__ void store(const LuattnParams &p, const Sequence &site, const LuattnTensor &t,
                                         const KvBlock &at, int kv0, const float (&x)[padded_dim(Dim) / 2],
                                         float factor) {
+    if constexpr (same_type<GradOf<Config>, float>::value)
+      store_f32<Dim>(p, site, t, at, kv0, x, factor);
+    else
+      store_rounded<Dim>(p, site, t, at, kv0, x, factor);
+  }
+  template <int Dim>
+  __device__ __forceinline__ void store_rounded(const LuattnParams &p, const Sequence &site, const LuattnTensor &t,
+                                                const KvBlock &at, int kv0, const float (&x)[padded_dim(Dim) / 2],
+                                                float factor) {
     const u32 to = address() + lane % 16 * Shared::row_pitch + lane / 16 * 16;
     await();
 #pragma unroll

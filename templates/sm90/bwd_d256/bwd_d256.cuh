@@ -134,7 +134,31 @@ struct SumsD256 {
   __device__ __forceinline__ Sequence sequence(const D256Message &block) const {
     return {p, int(block.b), int(block.head)};
   }
+  // Stores the rows as floats, a thread's two of every 8 channels at once.
+  __device__ __forceinline__ void store_f32(const LuattnTensor &t, const D256Message &block, float factor) const {
+    if (t.data == nullptr) return;
+    __syncwarp();
+    const int thread = lane_anew();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Sequence site = sequence(block);
+      const int kv = first_row(block) + Fragment::row(thread, half);
+      float *out = site.template kv_row<float>(p, t, site.kv_head(p), kv) + Fragment::column(thread);
+      if (kv >= site.kv_end(p)) continue;
+#pragma unroll
+      for (int n = 0; n < Dim / 8; ++n) {
+        const int e = n * Fragment::element(0, 2) + Fragment::element(half, 0);
+        *reinterpret_cast<float2 *>(out + n * 8) = make_float2(at(e) * factor, at(e + 1) * factor);
+      }
+    }
+  }
   __device__ __forceinline__ void store(const LuattnTensor &t, const D256Message &block, float factor) const {
+    if constexpr (same_type<GradOf<Config>, float>::value)
+      store_f32(t, block, factor);
+    else
+      store_rounded(t, block, factor);
+  }
+  __device__ __forceinline__ void store_rounded(const LuattnTensor &t, const D256Message &block, float factor) const {
     if (t.data == nullptr) return;
     __syncwarp();
     const int thread = lane_anew(), part = gathered_column(thread);

@@ -89,7 +89,9 @@ struct ConsumerSm90 {
   static constexpr bool once =
       Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_reads == 0 && !Spec::prob_is_sigmoid;
   static constexpr bool ping_pong = Shared::groups > 2 || two_softcap_poly || two_sigmoid || once;
-  static constexpr int o_boxes = two_softcap_poly ? 0 : Shared::o_boxes;  // of 64 columns, staged for TMA
+  using Out = OutOf<Config>;
+  static constexpr bool is_out_f32 = same_type<Out, float>::value;                      // stored from registers
+  static constexpr int o_boxes = two_softcap_poly || is_out_f32 ? 0 : Shared::o_boxes;  // of 64 columns, staged for TMA
   // The softmax step has one copy, in a loop, because it takes most of a kernel's compile time. Three
   // consumers have no registers for scores that live across the loop's end, so they have a second copy for
   // the first kv tile of a q tile.
@@ -669,10 +671,14 @@ struct ConsumerSm90 {
     OutRow to[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const Elem *row = site.template q_row<Elem>(p, p.tensors.o, position(r)) + gathered_column(lane);
+      const Out *row = site.template q_row<Out>(p, p.tensors.o, position(r)) +
+                       (is_out_f32 ? Fragment::column(lane) : gathered_column(lane));
       to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
     }
-    store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
+    if constexpr (is_out_f32)
+      store_outs_f32<Config::head_dim_v>(to);
+    else
+      store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
   }
   // Writes O through shared memory by TMA, which stores it while the next q tile is computed, and clips it to
   // the tensor.

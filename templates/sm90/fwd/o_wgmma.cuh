@@ -150,7 +150,7 @@ LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
 
 // The destination of a thread's part of a row of O, and the row's factor, which is applied before rounding.
 struct OutRow {
-  u64 to;  // in global memory, at gathered_column
+  u64 to;  // in global memory, at gathered_column; of floats at the fragment's own
   float scale;
   u32 exists;
 };
@@ -209,4 +209,30 @@ LUATTN_FN void store_outs(OutRow (&row)[2], int lane) {
     store_out<Elem, Block>(row, lane);
     store_outs<Elem, Columns, Block + 2>(row, lane);
   }
+}
+
+// Stores Columns columns, a multiple of 8, as floats: a thread's two of every 8 at once.
+template <int Columns, int Half = 0>
+LUATTN_FN void store_outs_f32(const OutRow (&row)[2]) {
+#define PAIR(to, i, j, scale, some, exists)                                                            \
+  "mul.f32 a, o%6_" i ", " scale "; mul.f32 b, o%6_" j ", " scale "; selp.f32 a, a, 0f00000000, " some \
+  "; selp.f32 b, b, 0f00000000, " some "; @" exists " st.global.v2.f32 [" to " + %7], {a, b};\n"
+#define STORE(upper0, upper1, lower0, lower1)                                                                          \
+  asm volatile(                                                                                                        \
+      "{.reg .f32 a, b; .reg .pred some0, some1, exists0, exists1;\n"                                                  \
+      "setp.neu.f32 some0, %2, 0f00000000; setp.neu.f32 some1, %3, 0f00000000;\n"                                      \
+      "setp.ne.u32 exists0, %4, 0; setp.ne.u32 exists1, %5, 0;\n" PAIR("%0", upper0, upper1, "%2", "some0", "exists0") \
+          PAIR("%1", lower0, lower1, "%3", "some1", "exists1") "}" ::"l"(row[0].to),                                   \
+      "l"(row[1].to), "f"(row[0].scale), "f"(row[1].scale), "r"(row[0].exists), "r"(row[1].exists), "n"(Half / 2),     \
+      "n"(Half * 32)                                                                                                   \
+      : "memory")
+  if constexpr (Half * 8 < Columns) {
+    if constexpr (Half % 2 == 0)
+      STORE("0", "1", "2", "3");
+    else
+      STORE("4", "5", "6", "7");
+    store_outs_f32<Columns, Half + 1>(row);
+  }
+#undef STORE
+#undef PAIR
 }
