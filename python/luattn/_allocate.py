@@ -13,18 +13,24 @@ def rows_type(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype is torch.float64 else torch.float32
 
 
-def fake_results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def type_of(q: Tensor, is_f32: bool) -> torch.dtype:
+    """That of o, or of a gradient of q, k or v. is_f32: float32 where these are of a half type."""
+    return torch.float32 if is_f32 and q.dtype.itemsize == 2 else q.dtype
+
+
+def fake_results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True, out_f32: bool = False) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """What results() returns, where q may be fake."""
+    dtype = type_of(q, out_f32)
     d, shape = v.shape[-1], q.shape[:-1]
     rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
     if q.is_contiguous() and d == q.shape[-1]:
-        o = torch.empty_like(q)
+        o = torch.empty_like(q, dtype=dtype)
     elif len(shape) == 3:  # in the order that q has in memory, such as [B, S, H, D]
         strides = q.stride()
         order = sorted((0, 1, 2), key=lambda i: -strides[i])
-        o = q.new_empty((*(shape[i] for i in order), d)).permute(*(order.index(i) for i in (0, 1, 2)), 3)
+        o = q.new_empty((*(shape[i] for i in order), d), dtype=dtype).permute(*(order.index(i) for i in (0, 1, 2)), 3)
     else:
-        o = q.new_empty((*shape, d))
+        o = q.new_empty((*shape, d), dtype=dtype)
     lse = q.new_empty(rows, dtype=rows_type(q)) if spec.has_lse and want_lse else None
     saved = q.new_empty((spec.num_saved, *rows), dtype=rows_type(q)) if spec.num_saved else None
     return o, lse, saved
@@ -38,11 +44,13 @@ def fake_gradients(
     inputs: Sequence[Tensor],
     wants: int,
     want_inputs: Sequence[bool],
+    grad_f32: bool = False,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
     """What gradients() returns, where tensors may be fake."""
-    dq = torch.empty_like(q) if wants & capi.WANT_DQ else None
-    dk = torch.empty_like(k) if wants & capi.WANT_DK else None
-    dv = torch.empty_like(v) if wants & capi.WANT_DV else None
+    dtype = type_of(q, grad_f32)
+    dq = torch.empty_like(q, dtype=dtype) if wants & capi.WANT_DQ else None
+    dk = torch.empty_like(k, dtype=dtype) if wants & capi.WANT_DK else None
+    dv = torch.empty_like(v, dtype=dtype) if wants & capi.WANT_DV else None
     dscalars = None
     if wants & capi.WANT_SCALARS and spec.scalars:
         dscalars = q.new_empty((len(spec.scalars),), dtype=rows_type(q))
@@ -95,25 +103,25 @@ def _remember(key: Any, layout: Any) -> None:
 
 
 def results(
-    spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True, out: Tensor | None = None
+    spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True, out: Tensor | None = None, out_f32: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """o, lse and saved; None for what the spec does not have, or nobody wants. out: memory for o."""
-    key = spec.saves, q.shape, q.stride(), q.dtype, v.size(-1), want_lse
+    key = spec.saves, q.shape, q.stride(), q.dtype, v.size(-1), want_lse, out_f32
     known = _LAYOUTS.get(key)
     if known is None:
-        made = fake_results(spec, q, v, want_lse)
+        made = fake_results(spec, q, v, want_lse, out_f32)
         _remember(key, tuple(map(layout_of, made)))
         return made if out is None else (out, *made[1:])
     new, (o, lse, saved) = new_where(q), known
     return new(*o) if out is None else out, None if lse is None else new(*lse), None if saved is None else new(*saved)
 
 
-def _like(t: Tensor, new: New) -> Tensor:
+def _like(t: Tensor, new: New, dtype: torch.dtype) -> Tensor:
     """torch.empty_like."""
-    key = t.shape, t.stride(), t.dtype
+    key = t.shape, t.stride(), t.dtype, dtype
     known = _LAYOUTS.get(key)
     if known is None:
-        made = torch.empty_like(t)
+        made = torch.empty_like(t, dtype=dtype)
         _remember(key, layout_of(made))
         return made
     return new(*known)
@@ -127,12 +135,13 @@ def gradients(
     inputs: Sequence[Tensor],
     wants: int,
     want_inputs: Sequence[bool],
+    grad_f32: bool = False,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
     """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants."""
-    new = new_where(q)
-    dq = _like(q, new) if wants & capi.WANT_DQ else None
-    dk = _like(k, new) if wants & capi.WANT_DK else None
-    dv = _like(v, new) if wants & capi.WANT_DV else None
+    new, dtype = new_where(q), type_of(q, grad_f32)
+    dq = _like(q, new, dtype) if wants & capi.WANT_DQ else None
+    dk = _like(k, new, dtype) if wants & capi.WANT_DK else None
+    dv = _like(v, new, dtype) if wants & capi.WANT_DV else None
     if not inputs and not wants & capi.WANT_SCALARS:
         return dq, dk, dv, None, ()
     *_, dscalars, dinputs = fake_gradients(spec, q, k, v, inputs, wants & capi.WANT_SCALARS, want_inputs)

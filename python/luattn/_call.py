@@ -140,9 +140,12 @@ class Frame:
             setattr(self._args, name, value)
 
     def set_choices(self, given: Mapping[str, Any]) -> None:
-        """CHOICES, for this call."""
+        """CHOICES and RESULTS, for this call, whose q is set."""
         for name in CHOICES:
             if given.get(name):
+                setattr(self._args, name, 1)
+        for name in RESULTS:
+            if given.get(name) and capi.DLTensor.from_address(self._at[0]).dtype.bits == 16:  # other results are float32 by themselves
                 setattr(self._args, name, 1)
 
     def set_scalar_grads(self, fill: Fill, grads: Any) -> None:
@@ -390,7 +393,7 @@ class Frame:
         """Forgets what only some calls set."""
         args = self._args
         args.random, args.num_splits, args.decode = None, 0, 0
-        for name in CHOICES:
+        for name in (*CHOICES, *RESULTS):
             setattr(args, name, 0)
         if args.workspace:
             args.workspace, args.workspace_size = None, 0
@@ -421,6 +424,8 @@ ROWS = {"new_k": "new_k", "new_v": "new_v", "seqused_k before": "seqused_k", "bl
 
 # Arguments that are members of luattn_args, 0 or 1 (CALL_CHOICE in abi/kernel_facts.def).
 CHOICES = ("keys_modified",)
+# Likewise, of results that are float32 beside q, k and v of half types.
+RESULTS = ("out_f32", "grad_f32")
 
 # Which of forward's kernels, in luattn_decode's order.
 DECODE = ("auto", "always", "never")
@@ -430,12 +435,12 @@ LATER = ("exact_rows",)
 
 
 # Arguments of calls that say nothing of a plan, or of a mask, and their kinds.
-_OF_RESULTS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", **dict.fromkeys(CHOICES, "flag")}
-NOT_OF_PLANS = {**_OF_RESULTS, "seed": "seed?", "out": "any"}
+_OF_RESULTS = {"scale": "scale?", "return_lse": "flag", "return_state": "flag", **dict.fromkeys(CHOICES, "flag"), "out_dtype": "dtype?"}
+NOT_OF_PLANS = {**_OF_RESULTS, "grad_dtype": "dtype?", "seed": "seed?", "out": "any"}
 NOT_OF_MASKS = {**_OF_RESULTS, "layout": "layout", "decode": "any", "out": "any"}
 
 # Arguments that say nothing of what luattn_batch holds.
-IN_NO_BATCH = frozenset(("decode", "deterministic", "exact_rows", "num_splits", "seed", *CHOICES))
+IN_NO_BATCH = frozenset(("decode", "deterministic", "exact_rows", "num_splits", "seed", *CHOICES, *RESULTS))
 
 
 FIXED_AXES = frozenset(("b", "h", "hkv", "q", "kv"))  # of inputs: of the lengths of q and k

@@ -352,7 +352,7 @@ def run(given: Any, known: KnownCall | None) -> tuple[Tensor, Any]:
         call.set_turns(given.rotary_cos, given.rotary_sin, given.rotary_interleaved, spread, given.k is not None or given.v is not None)
         call.set_scores(given.softmax_scale, window, _cap(_NAME, given.softcap), given.alibi_slopes, given.attention_chunk, given.sinks)
         if given.out is not None:  # before anything is written
-            _out.check(_NAME, given.out, given.q, given.v_cache)
+            _out.check(_NAME, given.out, given.q, given.v_cache, given.q.dtype)
             if not torch.compiler.is_compiling():
                 _out.check_apart(_NAME, given.out, {x: getattr(given, x) for x in ("q", "k_cache", "v_cache", "k", "v")})
         call.append(given.q, given.k, given.v)

@@ -41,12 +41,17 @@ def fill(array: np.ndarray, at: int) -> None:
     tensor.byte_offset = 0
 
 
-def like_rows(q: np.ndarray, head_dim: int) -> np.ndarray:
+def _type_of(q: np.ndarray, given: Mapping[str, Any]) -> np.dtype[Any]:
+    """That of o."""
+    return np.dtype(np.float32) if given.get("out_f32") and q.dtype.itemsize == 2 else q.dtype
+
+
+def like_rows(q: np.ndarray, head_dim: int, dtype: np.dtype[Any]) -> np.ndarray:
     """An empty array of q's rows, in the order that q has in memory: [B, H, S, D] or [B, S, H, D]."""
     b, h, n = q.shape[:3]
     if q.strides[1] < q.strides[2]:
-        return np.empty((b, n, h, head_dim), q.dtype).transpose(0, 2, 1, 3)
-    return np.empty((b, h, n, head_dim), q.dtype)
+        return np.empty((b, n, h, head_dim), dtype).transpose(0, 2, 1, 3)
+    return np.empty((b, h, n, head_dim), dtype)
 
 
 def attend(
@@ -64,7 +69,7 @@ def attend(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch. swapped: lengths are before heads. out: where the result goes."""
     if out is not None:
-        check(spec.name, out, q, v)
+        check(spec.name, out, q, v, _type_of(q, given))
     to = out.swapaxes(1, 2) if swapped and out is not None else out
     if swapped:
         q, k, v = (t.swapaxes(1, 2) for t in (q, k, v))
@@ -126,7 +131,8 @@ def _attend(
             raise InvalidError(f"{spec.name}: {name}: has {array.ndim} dimensions, expected {ndim}: {axes}")
     row = np.float64 if q.dtype == np.float64 else np.float32
     rows = (q.shape[1], q.shape[0]) if packed else q.shape[:3]
-    o = np.empty((*q.shape[:2], v.shape[-1]), q.dtype) if packed else like_rows(q, v.shape[-1])
+    dtype = _type_of(q, given)
+    o = np.empty((*q.shape[:2], v.shape[-1]), dtype) if packed else like_rows(q, v.shape[-1], dtype)
     o = o if out is None else out
     lse = np.empty(rows, row) if spec.has_lse and return_lse else None
     saved = np.empty((spec.num_saved, *rows), row) if spec.num_saved else None

@@ -4,6 +4,7 @@ from typing import Any
 
 from ._arguments import is_compiling, take
 from ._call import is_numpy, numbers_of
+from .errors import InvalidError
 
 
 def seed_of(place: str, seed: Any, q: Any) -> Any:
@@ -13,6 +14,24 @@ def seed_of(place: str, seed: Any, q: Any) -> Any:
     from . import _torch
 
     return _torch.seed_of(seed, q)
+
+
+def is_in_f32(place: str, name: str, dtype: Any, q: Any) -> bool:
+    """Whether results of this type are float32 beside a q of half precision, or one that autocast may make so."""
+    if dtype is None:
+        return False
+    if not is_compiling():
+        dtype = take(place, name, "dtype", dtype)
+    want, have = _name_of(dtype), _name_of(q.dtype)
+    if want == "float32" and q.dtype.itemsize <= 4:
+        return True
+    if want == have:
+        return False
+    raise InvalidError(f"{place}: {name}: is {want}, and q {have}: expected {have}{' or float32' if q.dtype.itemsize == 2 else ''}")
+
+
+def _name_of(dtype: Any) -> str:
+    return str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
 
 
 def whole_of(q: Any, cu_seqlens_q: Any, q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from ._call import is_numpy
 from .errors import InvalidError
 
 
-def check(name: str, out: Any, q: Any, v: Any) -> None:
-    """That o fits, of these q and v. Tensors may be fake."""
+def check(name: str, out: Any, q: Any, v: Any, dtype: Any) -> None:
+    """That o fits, of these q and v and of this type. Tensors may be fake."""
     take(name, "out", "tensor", out)
     if is_numpy(out) != is_numpy(q):
         raise InvalidError(f"{name}: out: is {what(out)}, and q {what(q)}: give one of the same library")
     want = (*q.shape[:-1], v.shape[-1])
     if tuple(out.shape) != want:
         raise InvalidError(f"{name}: out: has shape {list(out.shape)}, expected {list(want)}, as the result has")
-    if out.dtype != q.dtype:
-        raise InvalidError(f"{name}: out: has type {_word(out.dtype)}, expected {_word(q.dtype)}, as the result has")
+    if out.dtype != dtype:
+        raise InvalidError(f"{name}: out: has type {_word(out.dtype)}, expected {_word(dtype)}, as the result has")
     if not is_numpy(q) and out.device != q.device:
         raise InvalidError(f"{name}: out: is on {out.device}, and q on {q.device}: move one of them")
     if is_numpy(q) and not out.flags.writeable:

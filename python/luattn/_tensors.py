@@ -383,7 +383,7 @@ def forward(
     """o, lse and saved, as results() has them. given: keyword arguments of the op. made: the results, if they are there. out: memory for o."""
     _check(spec, q, inputs, scalars, given)
     if made is None:
-        made = results(spec, q, v, want_lse, out)
+        made = results(spec, q, v, want_lse, out, bool(given and given.get("out_f32")))
         if given and given.get("seqused_q") is not None:
             _clear(made[0], made[2])
             if made[1] is not None:
@@ -500,7 +500,7 @@ def backward(
     dlse = None if dlse is None else dlse.contiguous()
     if not dout.is_contiguous() or dout.data_ptr() % 16:
         dout = _aligned(dout)
-    made = gradients(spec, q, k, v, inputs, wants, want_inputs)
+    made = gradients(spec, q, k, v, inputs, wants, want_inputs, bool(given and given.get("grad_f32")))
     if given and given.get("seqused_q") is not None:
         _clear(made[0])
     if given and given.get("seqused_k") is not None:

@@ -20,7 +20,7 @@ from . import _capi as capi
 from . import _tensors as tensors
 from . import _allocate, _fit, _out, _scale, _signature
 from ._arguments import take
-from ._call import ARRAYS, CHOICES, Frame, numbers_of
+from ._call import ARRAYS, CHOICES, RESULTS, Frame, numbers_of
 from ._import_hook import when_imported
 from ._signature import is_plain as is_plain
 from ._signature import named_of
@@ -42,10 +42,11 @@ _SPEC = (
 )
 _lib = torch.library.Library("luattn", "DEF")
 # keys_modified, of CHOICES: k and v have been through the spec's key_mod and value_mod; forward alone.
-_OF_FORWARD = "bool exact_rows=False, int num_splits=0, " + "".join(f"bool {name}=False, " for name in CHOICES) + "int decode=0, "
+_OF_FORWARD = "bool exact_rows=False, int num_splits=0, " + "".join(f"bool {name}=False, " for name in CHOICES) + "bool out_f32=False, int decode=0, "
+_OF_RESULTS = "".join(f"bool {name}=False, " for name in RESULTS)
 _lib.define(f"forward({_SPEC.format('', '', _OF_FORWARD)}) -> (Tensor o, Tensor lse, Tensor saved)")
 _lib.define(
-    f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', '')}, "
+    f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', _OF_RESULTS)}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
 )
 # Writes rows to caches, as in graphs of torch.compile; eager calls go past it.
@@ -124,7 +125,7 @@ def _check_fake(text: str, inputs: Sequence[Tensor], q: Tensor, given: dict[str,
 @torch.library.register_fake("luattn::forward", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _check_fake(text, inputs, q, given, k=k, v=v)
-    return tuple(_filled(q, _allocate.fake_results(spec_in_graph(text), q, v)))
+    return tuple(_filled(q, _allocate.fake_results(spec_in_graph(text), q, v, out_f32=given.get("out_f32", False))))
 
 
 @torch.library.register_fake("luattn::append", lib=_lib)
@@ -142,7 +143,7 @@ def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[
 def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
     _check_fake(text, inputs, q, given, k=k, v=v, dout=dout, o=o)
     want_inputs = want_inputs or [False] * len(inputs)
-    *made, dinputs = _allocate.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs)
+    *made, dinputs = _allocate.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs, given.get("grad_f32", False))
     return (*_filled(q, made), _filled(q, dinputs))
 
 
@@ -199,6 +200,8 @@ class _Attention(torch.autograd.Function):
             return (None,) * len(needs)
         if dout is None:
             dout = torch.zeros_like(o)
+        if given and given.get("out_f32"):
+            dout = dout.to(q.dtype)  # of an operand of the tensor cores
         made: Any = None
         if not torch.is_grad_enabled():
             tensors_of_rows = q, k, v, o, _given(lse), _given(saved), dout, dlse
@@ -463,9 +466,9 @@ def _attend_into(
         if not compiling:
             _out.check_apart(spec.name, out, {"q": q, "k": k, "v": v, **{f"input '{info.name}'": t for info, t in zip(spec.inputs, inputs)}})
         o, lse = attend(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped)
-        _out.check(spec.name, out, o, o)
+        _out.check(spec.name, out, o, o, o.dtype)
         return out.copy_(o), lse
-    _out.check(spec.name, out, q, v)
+    _out.check(spec.name, out, q, v, _allocate.type_of(q, given.get("out_f32", False)))
     try:
         _, lse = _attend_anew(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named, out)
     except InvalidError as e:
@@ -566,6 +569,8 @@ def gradients_of(
     if _fit.needs_padding(spec, q, v):
         scale = _fit.scale_of(scale, q)
         q, k, v, o, dout = _fit.padded(spec, q, k, v, o, dout)
+    if o.dtype is torch.float32:
+        dout, given = dout.to(q.dtype), {**given, "out_f32": True}
     wants = [info.grad for info in spec.inputs]
     with torch.no_grad():
         dq, dk, dv, dscalars, dinputs = _backward(

@@ -6,10 +6,10 @@ from typing import Any, Literal, TypeVar, overload
 
 from . import _by_library as by_library
 from ._arguments import AllArguments, Arguments, is_dense, take, what
-from ._call import CHOICES, DECODE, LATER, NOT_OF_MASKS, NOT_OF_PLANS, WHOLE, is_numpy, refuse_later
+from ._call import CHOICES, DECODE, LATER, NOT_OF_MASKS, NOT_OF_PLANS, RESULTS, WHOLE, is_numpy, refuse_later
 from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
-from ._options import seed_of, whole_of
+from ._options import is_in_f32, seed_of, whole_of
 from ._plan import Given, plan_of
 from ._prepare import prepare
 from ._scale import is_plain
@@ -24,7 +24,7 @@ from .merge import merge, merge_states
 T = TypeVar("T")  # torch.Tensor or numpy.ndarray: results are of the library of q
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
-_RESERVED = ("self", "q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", *CHOICES, "decode", "out", *LATER)
+_RESERVED = ("self", "q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", *CHOICES, "decode", "out", "out_dtype", "grad_dtype", *LATER)
 _NOTHING: dict[str, Any] = {}
 _FLAGS = dict.fromkeys(CHOICES, "flag")
 _TENSORS = {"q": "tensor", "k": "tensor", "v": "tensor"}
@@ -122,6 +122,7 @@ class Attention:
         keys_modified: bool = False,
         decode: str = "auto",
         out: Any = None,
+        out_dtype: Any = None,
         **given: Any,
     ) -> Any:
         """Computes o, with return_lse (o, lse), and with return_state (o, lse, state), as merge takes them where these are some of the keys. Torch
@@ -155,6 +156,9 @@ class Attention:
 
         out: a tensor that the result is written to and which is returned: of o's shape and type, and memory of its own; without gradients, so under
         torch.no_grad() where an argument requires one.
+
+        out_dtype: torch.float32, or NumPy's: o of half-precision q, k and v is float32, as kernels have summed it: for parts that are merged.
+        None: o is of their type.
 
         decode: which of forward's kernels on a GPU in half precision: "auto", the one that a model predicts to be faster, which plan() tells;
         "always", that for few queries and many keys; "never", that for all lengths.
@@ -197,6 +201,8 @@ class Attention:
             options = {**options, "batch": take_batch(self.name, batch).token}
         if keys_modified:
             options = {**options, "keys_modified": True}
+        if out_dtype is not None and is_in_f32(self.name, "out_dtype", out_dtype, q):
+            options = {**options, "out_f32": True}
         if decode != "auto":
             options = {**options, "decode": self._number_of(decode)}
         if seed is not None or spec.draws:
@@ -371,13 +377,15 @@ class Attention:
         dlse: Any = None,
         scale: Any = None,
         layout: str = "bhsd",
+        grad_dtype: Any = None,
         **given: Any,
     ) -> tuple[T, T, T, dict[str, T]]:
-        """(dq, dk, dv, {name: gradient}) of a part of the keys, given o, lse and saved of all of them, as merge(.., return_saved=True) gives them (None where the spec saves
-        nothing), and the gradients dout and dlse of that o and lse. dk and dv are those of these keys. dq is to be added up over the parts, and so are the gradients of
+        """(dq, dk, dv, {name: gradient}) of a part of the keys, given o, lse and saved of all of them, as merge(.., return_saved=True) gives them (saved may be left out where
+        the spec saves nothing), and the gradients dout and dlse of that o and lse. dk and dv are those of these keys. dq is to be added up over the parts, and so are the gradients of
         inputs and scalars, unless they arise once a row, as a sink's does, and not from scores: these are whole in the result of each part that
         has keys. given: inputs, scalars, and what else the call of the part had. Torch tensors; of inputs those that say grad = true; "scale": of a scale
-        that is a tensor."""
+        that is a tensor. An o of float32 goes with q, k and v of half types too, and dout is then rounded to their type. grad_dtype: torch.float32, for dq, dk and
+        dv in it, for sums over parts; None: of the type of q."""
         from ._torch import gradients_of
 
         self._check_names(f"{self.name}: gradients", ("dout", "o", "lse", "saved", "dlse"))
@@ -394,6 +402,8 @@ class Attention:
         seed, part = given.pop("seed", None), self._part_of(q, *(given.pop(name, None) for name in (*WHOLE, *_PACKED)))
         inputs, scalars, later = self._sort(given, q)
         options = {**part, **later}
+        if is_in_f32(f"{self.name}: gradients", "grad_dtype", grad_dtype, q):
+            options["grad_f32"] = True
         if seed is not None or self._spec.draws:
             options["seed"] = seed_of(self.name, seed, q)
         numbers = [float(x) for x in scalars]
@@ -444,6 +454,7 @@ class Attention:
             options["batch"] = take_batch(place, batch).token
         rest = {name: take(place, name, kind, given.pop(name, None)) for name, kind in NOT_OF_PLANS.items() if name in given}
         options |= {name: True for name in CHOICES if rest.get(name)}
+        options |= {f"{name}_f32": True for name in ("out", "grad") if is_in_f32(place, f"{name}_dtype", rest.get(f"{name}_dtype"), q)}
         inputs, scalars, later = self._sort(given, q, some=some, reads=False)
         refuse_later(place, later)
         spec = self._for(inputs).parts() if rest.get("return_state") else self._for(inputs)
@@ -479,6 +490,8 @@ class Attention:
         place = f"{self.name}: weights"
         q, k, v, layout = _OF_WEIGHTS.take(place, q, k, v, layout)
         made = self._given(place, (), q, k, v, layout, given, some=False)
+        for name in RESULTS:
+            made.options.pop(name, None)
         if made.seed is not None or made.spec.draws:
             made.options["seed"] = seed_of(self.name, made.seed, q)
         found: T = by_library.weights_of(is_numpy(q))(made.spec, made.q, made.k, made.v, made.inputs, made.scalars, made.scale, made.options)

@@ -149,6 +149,8 @@ def _target(given: Given, backward: bool, decode: int, arch: int) -> capi.Target
         head_dim_v=dims[1], arch=arch, lengths=capi.SHORT if lengths[backward] <= capi.SHORT_MAX else capi.LONG, packed=int(packed),
         offsets=2 if any(options.get(x) is not None for x in ("q_offset", "kv_offset")) else int(any(options.get("whole") or ())),
         pages=int(paged) * (8 if k.shape[2] % 8 == 0 else 1), keys_modified=int(bool(options.get("keys_modified"))),
+        out_f32=int(q.dtype.itemsize == 2 and bool(options.get("out_f32"))),
+        grad_f32=int(backward and q.dtype.itemsize == 2 and bool(options.get("grad_f32"))),
     )  # fmt: skip
     if decode == DECODE.index("always"):
         rows = lengths[0] * q.shape[1] // k.shape[1]
