@@ -139,16 +139,17 @@ static double workspace(const image_manifest *m, const sizes *s) {
 static luattn_status estimate_of(const image_manifest *m, const sizes *s, luattn_memory_estimate *out,
                                  luattn_error *err) {
   const double q = q_rows(s) * s->dim * s->elem, k = kv_rows(s) * s->dim * s->elem, v = kv_rows(s) * s->dim_v * s->elem;
-  const double o = q_rows(s) * s->dim_v * s->elem, rows = q_rows(s) * s->real * (m->has_lse + m->num_saved);
+  const double dout = q_rows(s) * s->dim_v * s->elem, o = m->out_f32 ? dout / s->elem * s->real : dout,
+               grad = m->grad_f32 ? s->real / s->elem : 1, rows = q_rows(s) * s->real * (m->has_lse + m->num_saved);
   double input = q + k + v, output = 0;
   for (uint32_t i = 0; i < m->num_inputs; i++) input += input_count(&m->input[i], s) * input_size(m->input[i].dtype);
   if (m->pass == LUATTN_FORWARD) {
     output = o + rows;
   } else {
-    input += 2 * o + rows; /* o, dout */
-    if (m->wants & LUATTN_WANT_DQ) output += q;
-    if (m->wants & LUATTN_WANT_DK) output += k;
-    if (m->wants & LUATTN_WANT_DV) output += v;
+    input += o + dout + rows;
+    if (m->wants & LUATTN_WANT_DQ) output += q * grad;
+    if (m->wants & LUATTN_WANT_DK) output += k * grad;
+    if (m->wants & LUATTN_WANT_DV) output += v * grad;
     for (uint32_t i = 0; i < m->num_inputs; i++)
       if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad) output += input_count(&m->input[i], s) * s->real;
     if (m->wants & LUATTN_WANT_SCALARS) output += m->num_scalars * s->real;
