@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "gen/plan/check_target.h"
 #include "gen/plan/plan.h"
 #include "gen/spec.h"
 #include "luattn/compiler.h"
@@ -396,6 +397,11 @@ static void test_memory_and_tiles(void **state) {
   /* Two numbers per row, dq in f32, a semaphore per q tile of 64, and 32 entries for the work counter. */
   assert_int_equal(m.internal, 4 * 2 * whole + 4 * 128 * whole + 4 * (32 + 2 * 8 * 16));
   assert_int_equal(m.total, m.input + m.output + m.internal);
+  t.out_f32 = t.grad_f32 = 1; /* o, and what is written, in four bytes */
+  assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
+  assert_int_equal(m.input, 2 * (q + 2 * k + q) + 4 * q + 4 * rows);
+  assert_int_equal(m.output, 4 * (q + 2 * k));
+  t.out_f32 = t.grad_f32 = 0;
   const size_t internal = m.internal;
   t.deterministic = 1; /* without inputs, whose sums would need more */
   assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
@@ -415,6 +421,37 @@ static void test_memory_and_tiles(void **state) {
   assert_non_null(strstr(err.message, "more than a machine can address"));
 }
 
+/* Results in float32 are of half types, and gradients of backward. */
+static void test_results_in_f32(void **state) {
+  (void)state;
+  static const struct {
+    luattn_pass pass;
+    luattn_dtype dtype;
+    int out_f32, grad_f32, weights;
+    const char *message; /* NULL: none */
+  } cases[] = {
+      {LUATTN_FORWARD, LUATTN_BF16, 1, 0, 0, NULL},
+      {LUATTN_BACKWARD, LUATTN_F16, 1, 1, 0, NULL},
+      {LUATTN_FORWARD, LUATTN_F32, 1, 0, 0,
+       "target: out_f32: is 1 for dtype f32, and is of bf16 and f16: results of others have the type of q, k and v; "
+       "leave it 0"},
+      {LUATTN_BACKWARD, LUATTN_F64, 0, 1, 0,
+       "target: grad_f32: is 1 for dtype f64, and is of bf16 and f16: results of others have the type of q, k and v; "
+       "leave it 0"},
+      {LUATTN_FORWARD, LUATTN_BF16, 0, 1, 0,
+       "target: grad_f32: is 1 for a forward kernel, which writes no gradients; leave it 0"},
+      {LUATTN_FORWARD, LUATTN_BF16, 2, 0, 0, "target: out_f32: is 2, expected 0 or 1"},
+      {LUATTN_FORWARD, LUATTN_BF16, 1, 0, 1,
+       "target: weights: is 1 beside out_f32, and is a kernel of its own; leave one of both 0"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    luattn_error err;
+    luattn_target t = target_of(cases[i].pass, cases[i].dtype, 64, 64, 90);
+    t.out_f32 = cases[i].out_f32, t.grad_f32 = cases[i].grad_f32, t.weights = cases[i].weights;
+    assert_int_equal(target_check(&t, &err) == LUATTN_OK, cases[i].message == NULL);
+    if (cases[i].message != NULL) assert_string_equal(err.message, cases[i].message);
+  }
+}
+
 /* A row of KERNEL_FAMILY without one in families.def would be another family, silently. */
 static void test_families_are_known(void **state) {
   (void)state;
@@ -432,13 +469,21 @@ static void test_families_are_known(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_plan_fits),      cmocka_unit_test(test_impossible_targets),
-      cmocka_unit_test(test_small_dots),           cmocka_unit_test(test_forced_tiles),
-      cmocka_unit_test(test_entries_follow_wants), cmocka_unit_test(test_memory_and_tiles),
-      cmocka_unit_test(test_backward_falls_back),  cmocka_unit_test(test_deterministic_families),
-      cmocka_unit_test(test_wide_backward),        cmocka_unit_test(test_wide_backward_of_any_wants),
-      cmocka_unit_test(test_packed_targets),       cmocka_unit_test(test_ranges),
-      cmocka_unit_test(test_tiles_of_cells),       cmocka_unit_test(test_families_are_known),
+      cmocka_unit_test(test_every_plan_fits),
+      cmocka_unit_test(test_impossible_targets),
+      cmocka_unit_test(test_small_dots),
+      cmocka_unit_test(test_forced_tiles),
+      cmocka_unit_test(test_entries_follow_wants),
+      cmocka_unit_test(test_memory_and_tiles),
+      cmocka_unit_test(test_results_in_f32),
+      cmocka_unit_test(test_backward_falls_back),
+      cmocka_unit_test(test_deterministic_families),
+      cmocka_unit_test(test_wide_backward),
+      cmocka_unit_test(test_wide_backward_of_any_wants),
+      cmocka_unit_test(test_packed_targets),
+      cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_tiles_of_cells),
+      cmocka_unit_test(test_families_are_known),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }
