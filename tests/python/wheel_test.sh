@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # wheel_test.sh WHEEL: what its library needs; and, where it is for this machine, that it installs into a bare venv without a network,
-# and computes there on the CPU.
+# and computes there on the CPU. Of another machine it computes by qemu, where LUATTN_EMULATED_ROOT names a root of that machine with a Python.
 set -euo pipefail
 examples=$(cd "$(dirname "$0")/../.." && pwd)/examples
 wheel=$(readlink -f "$1")
@@ -22,15 +22,27 @@ for name in libluattn libluattn_jax; do
   others=$(readelf -d "$library" | grep NEEDED | grep -vE '\[(libc|libm|libdl|libpthread|ld-linux-.*)\.so' || true)
   [ -z "$others" ] || fail "its $name needs others: $others"
 done
-[ "$machine" = "$(uname -m)" ] || exit 0
-
-python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
-cd "$folder"
-venv/bin/luattn info >info.txt || fail "luattn info: $(cat info.txt)"
-venv/bin/luattn check gemma2 --device cpu >check.txt || fail "luattn check gemma2: $(tail -n 3 check.txt)"
-venv/bin/python - "$examples" <<'PYTHON'
+root=${LUATTN_EMULATED_ROOT:-}
+if [ "$machine" = "$(uname -m)" ]; then
+  python3 -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
+  cd "$folder"
+  python=(venv/bin/python)
+  venv/bin/luattn info >info.txt || fail "luattn info: $(cat info.txt)"
+  check=(venv/bin/luattn check gemma2)
+elif [ -n "$root" ]; then # a root of that machine, with a Python: its programs run by qemu
+  cd "$folder/files"
+  emulate=("qemu-$machine-static" -L "$root")
+  python=(env "PYTHONPATH=$PWD" "${emulate[@]}" "$(ls "$root"/usr/bin/python3.[0-9]*)")
+  chmod +x luattn/bin/luattn # zipfile forgets it
+  check=("${emulate[@]}" luattn/bin/luattn check "$examples/gemma2.lua")
+else
+  exit 0
+fi
+"${check[@]}" --device cpu >check.txt || fail "luattn check gemma2: $(tail -n 3 check.txt)"
+"${python[@]}" - "$examples" <<'PYTHON'
 import ctypes
+import os
 import sys
 
 import luattn
@@ -38,7 +50,7 @@ from luattn import _capi as capi
 from luattn._call import give_back, take_frame
 from luattn.engine import engine_of
 
-assert luattn.__file__.startswith(sys.prefix), luattn.__file__
+assert luattn.__file__.startswith((sys.prefix, os.getcwd())), luattn.__file__
 gemma2 = luattn.attention(f"{sys.argv[1]}/gemma2.lua")
 assert repr(gemma2) == "<luattn.Attention gemma2(q, k, v, cap=50)>", gemma2
 assert gemma2.mask(128, 128).rows == [[1, 0], [2, 1]]
