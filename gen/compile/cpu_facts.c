@@ -27,7 +27,6 @@ static void describe_declared(const compilation *c, image_manifest *out) {
   out->wants = t->pass == LUATTN_BACKWARD ? t->wants : 0;
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) out->name = t->name != 0;
 #include "abi/kernel_facts.def"
-  manifest_fill_append_mods(&c->spec.traced, out);
   out->max_len = INT64_C(1) << 30; /* the CPU path's limit */
   if (c->spec.traced.most_len > 0 && c->spec.traced.most_len < out->max_len) out->max_len = c->spec.traced.most_len;
   manifest_fill_declared(c, out);

@@ -31,6 +31,8 @@ void manifest_fill_declared(const compilation *c, image_manifest *out) {
   out->num_inputs = (uint32_t)t->num_inputs;
   out->num_scalars = (uint32_t)t->num_scalars;
   out->has_ranges = t->num_ranges > 0;
+  out->append_mods[0] = (manifest_append_mods){
+      .key_mod = t->append_mod[0] != IR_NONE, .value_mod = t->append_mod[1] != IR_NONE, .inputs = t->append_inputs};
   for (int i = 0; i < t->num_inputs; i++) out->input[i] = t->input[i];
   for (int i = 0; i < t->num_scalars; i++) {
     copy_name(out->scalar[i].name, t->scalar_name[i]);
@@ -90,11 +92,6 @@ static luattn_status fill_row_passes(const compilation *c, manifest_row_passes *
   return LUATTN_OK;
 }
 
-void manifest_fill_append_mods(const traced_spec *t, image_manifest *out) {
-  out->append_mods[0] = (manifest_append_mods){
-      .key_mod = t->append_mod[0] != IR_NONE, .value_mod = t->append_mod[1] != IR_NONE, .inputs = t->append_inputs};
-}
-
 /* Refuses a spec whose integers might exceed a kernel's 32 bits at any length. */
 static luattn_status refuse_large(const compilation *c, luattn_error *err) {
   /* Tile ranges that could overflow have been dropped already, so the overflow is in the spec's own
@@ -124,7 +121,6 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
   if (out->tile_bits) fill_tile_bits(c, l->rows.evaluated, &out->bits[0]);
-  manifest_fill_append_mods(&c->spec.traced, out);
   if (out->row_passes) TRY(fill_row_passes(c, &out->passes[0], err));
   out->num_bwd_rows = (uint32_t)l->num_rows;
   out->accumulates_dq = plan_kernel(p)->accumulates_dq;

@@ -11,7 +11,4 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
 /* Fills only what the spec itself says about arguments. */
 void manifest_fill_declared(const compilation *c, image_manifest *out);
 
-/* And the mods that luattn_append applies, where luattn_target.keys_modified has made them so. */
-void manifest_fill_append_mods(const traced_spec *t, image_manifest *out);
-
 #endif
