@@ -29,7 +29,7 @@ def with_learned(text: str, place: str, names: Sequence[str]) -> Spec:
 
 @functools.lru_cache(maxsize=256)
 def computes_with_entry(text: str, place: str) -> bool:
-    """Whether hooks do more with the number of their batch entry than to read an axis "b" there: two batches in one would then be told
+    """Whether hooks do anything with the number of their batch entry but to read each axis "b" there: batches in one would then be told
     apart."""
     spec = spec_of(text, place)
     single = capi.DTYPES.index("float32")  # the types and the rest change nothing of what is looked for
@@ -46,7 +46,7 @@ def computes_with_entry(text: str, place: str) -> bool:
 
 def _computes_with(line: str, entries: set[str], axes: dict[str, tuple[str, ...]]) -> bool:
     value = line.partition(" = ")[2]
-    if not entries.intersection(re.findall(r"%\d+", value)):
-        return False
     load = re.match(r"load (\w+)\[(.*)\]", value)
-    return load is None or any(index in entries and axis != "b" for index, axis in zip(load[2].split(", "), axes[load[1]]))
+    if load is None:
+        return bool(entries.intersection(re.findall(r"%\d+", value)))
+    return any((index in entries) != (axis == "b") for index, axis in zip(load[2].split(", "), axes[load[1]]))
