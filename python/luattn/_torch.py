@@ -42,7 +42,8 @@ _SPEC = (
 )
 _lib = torch.library.Library("luattn", "DEF")
 # keys_modified, of CHOICES: k and v have been through the spec's key_mod and value_mod; forward alone.
-_OF_FORWARD = "bool exact_rows=False, int num_splits=0, " + "".join(f"bool {name}=False, " for name in CHOICES) + "bool out_f32=False, int decode=0, "
+_OF_CHOICES = "".join(f"bool {name}=False, " for name in CHOICES)
+_OF_FORWARD = f"bool exact_rows=False, int num_splits=0, {_OF_CHOICES}bool out_f32=False, int decode=0, "
 _OF_RESULTS = "".join(f"bool {name}=False, " for name in RESULTS)
 _lib.define(f"forward({_SPEC.format('', '', _OF_FORWARD)}) -> (Tensor o, Tensor lse, Tensor saved)")
 _lib.define(
@@ -54,7 +55,7 @@ _lib.define(
     "append(str spec, Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor[] inputs, Tensor new_k, Tensor new_v, *, Tensor seqused_k, "
     "Tensor? block_table=None, Tensor? cu_seqlens_q=None, bool keys_modified=False) -> ()"
 )
-_lib.define(f"weights({_SPEC.format('', '', '')}) -> Tensor")
+_lib.define(f"weights({_SPEC.format('', '', _OF_CHOICES)}) -> Tensor")
 _forward = torch.ops.luattn.forward.default
 _backward = torch.ops.luattn.backward.default
 _weights = torch.ops.luattn.weights.default

@@ -489,6 +489,7 @@ class Attention:
         pages or in a cache)."""
         place = f"{self.name}: weights"
         q, k, v, layout = _OF_WEIGHTS.take(place, q, k, v, layout)
+        self._number_of(given.pop("decode", "auto"))
         made = self._given(place, (), q, k, v, layout, given, some=False)
         for name in RESULTS:
             made.options.pop(name, None)

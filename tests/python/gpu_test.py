@@ -224,6 +224,16 @@ class Gpu(unittest.TestCase):
             self.close([o], [causal(*(t.clone() for t in tensors)).cpu()], 1e-3)
 
     @apart
+    def test_explain_and_weights(self):
+        """The plan is the GPU's, tiles are those that the mask leaves, and weights are those of the CPU."""
+        gemma2, (q, k, v) = example("gemma2"), [rand(2, heads, 300, 64).detach() for heads in (4, 2, 2)]
+        found = gemma2.explain(q, k, v, cap=30.0)
+        self.assertIn("family ", found.plan)
+        self.assertEqual((found.kept, found.scores), (8 * 300 * 301 // 2, 8 * 300 * 300))
+        self.assertEqual(found.full + found.partial + found.skipped, 8 * -(-300 // found.tile[0]) * -(-300 // found.tile[1]))
+        self.assertEqual(gemma2.explain(*(t.cpu() for t in (q, k, v)), arch="".join(map(str, torch.cuda.get_device_capability()))).kept, found.kept)
+        self.close([gemma2.weights(q, k, v, cap=30.0)], [gemma2.weights(*(t.cpu() for t in (q, k, v)), cap=30.0)], 1e-2)
+
     def test_batch(self):
         """Masks of two attentions, evaluated once, in a graph whose replays evaluate them again; too many queries for the kernel for few,
         which asks masks itself."""

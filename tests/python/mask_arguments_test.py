@@ -1,6 +1,7 @@
 """mask_arguments_test.py: Attention.mask and Attention.plan with what a call has of packed sequences, caches, pages, offsets, scalars and inputs. A mask is compared
 with the scores that a call with these arguments keeps: v is a row of the identity for each key, so that o has the weights. On the CPU. Exits with 77 without torch."""
 
+import inspect
 import unittest
 
 from with_torch import torch  # exits without torch, so first
@@ -105,6 +106,26 @@ class Masks(unittest.TestCase):
         for given, message in (({"scale": "x"}, "m: plan: scale: is the string 'x'"), ({"exact_rows": True}, "m: plan: exact_rows: there is no such argument yet")):
             with self.assertRaisesRegex(luattn.Error, message):
                 CAUSAL.plan(q, q, q, **given)
+
+    def test_every_argument_of_a_call(self):
+        """Plans, explanations and weights take each, and masks each that is not theirs by another meaning; so a new one is missed here."""
+        q, packed, cu = torch.randn(2, H, 6, 16), torch.randn(12, H, 16), ints(0, 5, 12)
+        own = {"scale": 0.5, "return_lse": True, "return_state": True, "layout": "bhsd", "q_offset": 3, "kv_offset": 1, "q_len": 20, "kv_len": 20, "head_offset": 0, "heads": H,
+               "keys_modified": True, "decode": "never", "out": torch.empty_like(q), "seed": None, "batch": luattn.Batch()}  # fmt: skip
+        rows = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 7, "max_seqlen_k": 7, "seqused_q": ints(2, 3), "seqused_k": ints(4, 4)}
+        pages = {"block_table": ints(1, 0)[:, None], "seqused_k": ints(4, 2)}
+        of_part = {"heads": H, "heads_kv": H}
+        names = set(inspect.signature(luattn.Attention.__call__).parameters) - {"self", "q", "k", "v", "given"}
+        self.assertEqual(names, {*own, *rows, *pages, *of_part})
+        for tensor, given in (*((q, {name: x}) for name, x in own.items()), (q, of_part), (packed, rows), (q, pages)):
+            with self.subTest(list(given)):
+                CAUSAL.plan(tensor, tensor, tensor, **given)
+                CAUSAL.explain(tensor, tensor, tensor, **given)
+                if given is not pages:
+                    CAUSAL.weights(tensor, tensor, tensor, **given)
+                lengths = {} if tensor is packed else {"q_len": 6, "kv_len": 6}
+                if not given.keys() & {"batch", "q_len", "kv_len"}:
+                    CAUSAL.mask(**lengths, **given)
 
     def test_refusals(self):
         cu = ints(0, 3, 5)
