@@ -12,6 +12,7 @@ from ._call import DECODE, WHOLE, is_paged
 from ._library import call, lib
 from ._plan import Given, plan_of
 from ._spec import Spec
+from .errors import Error
 from .mask import COLORS, EMPTY, FULL, PARTIAL, Entry, mask_of, survey
 
 _TILES = re.compile(r"tiles (?:of )?(\d+) x (\d+)")
@@ -33,6 +34,7 @@ class Explanation:
     name: str
     call: str
     plan: str
+    why: str
     tile: tuple[int, int]
     full: float
     partial: float
@@ -52,6 +54,8 @@ class Explanation:
             found.append(("family" if name.startswith("family ") else "tiles" if name.startswith("tiles ") else name if colon else "", text))
             if name.startswith(("family ", "tiles ")):
                 found[-1] = found[-1][0], f"{name.partition(' ')[2]}: {text}"
+            if name.startswith("family ") and self.why:
+                found.append(("why", self.why))
         tiles, about = max(1.0, self.full + self.partial + self.skipped), " (a sample)" if self.error else ""
         of = f"of {self.tile[0]} x {self.tile[1]} scores, {tiles:,.0f} in all batch entries and heads"
         found += [
@@ -71,7 +75,8 @@ class Explanation:
         return f"the mask keeps no score there; found by {self.means}"
 
     def __str__(self) -> str:
-        return "\n".join([self.name, *(f"  {name:12} {text}" for name, text in self.rows())])
+        width = max(len(name) for name, _ in self.rows())
+        return "\n".join([self.name, *(f"  {name:{width}} {text}" for name, text in self.rows())])
 
     def __repr__(self) -> str:
         return f"<luattn.Explanation {self.name}: {self.full:,.0f} full, {self.partial:,.0f} partial, {self.skipped:,.0f} skipped tiles>"
@@ -117,7 +122,7 @@ def explain(given: Given, backward: bool, decode: int, arch: str | None) -> Expl
     mask_line = re.search(r"^mask: tiles by (.*)$", text, re.M)
     said = _MEANS[means] if means == 0 or mask_line is None else _MEANS[3] if means == 3 else mask_line[1]
     return Explanation(
-        spec.name, _call_of(given, backward), text, tile, full, partial, every - full - partial, said, scores, kept, error,
+        spec.name, _call_of(given, backward), text, _why(spec, target, text), tile, full, partial, every - full - partial, said, scores, kept, error,
         2.0 * each * (full + partial) * tile[0] * tile[1], _bytes(given, backward),
     )  # fmt: skip
 
@@ -161,6 +166,26 @@ def _target(given: Given, backward: bool, decode: int, arch: int) -> capi.Target
             name = "float32" if x is None else str(getattr(x.dtype, "name", x.dtype)).removeprefix("torch.")
             target.input_types |= 1 + capi.INPUT_DTYPES.index(name) << 4 * i
     return target
+
+
+_FAMILIES = ("simt", "sm80", "sm90")  # of luattn_family; later ones are faster
+
+
+def _why(spec: Spec, target: capi.Target | None, plan: str) -> str:
+    """What the faster families say of the call."""
+    found = re.search(r"^family (\w+):", plan, re.M)
+    if target is None or found is None or found[1] not in _FAMILIES or re.search("^decode: ", plan, re.M):
+        return ""
+    said = []
+    for i in range(len(_FAMILIES) - 1, _FAMILIES.index(found[1]), -1):
+        target.family = 1 + i
+        try:
+            _planned(spec, target)
+            said.append(f"{_FAMILIES[i]} could run it, and the plan takes {found[1]}")
+        except Error as e:
+            said.append(str(e).removeprefix("target: ").removeprefix("family: ").partition("; ")[0])
+    target.family = 0
+    return "; ".join(said) or f"{found[1]} is the fastest family, and runs such calls on this GPU"
 
 
 def _planned(spec: Spec, target: capi.Target) -> str:

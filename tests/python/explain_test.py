@@ -115,6 +115,10 @@ class Explanations(unittest.TestCase):
         for word in ("family ", "skipped ", "scores kept", "FLOP", "by ranges of positions"):
             self.assertIn(word, text)
         self.assertEqual(len(re.findall("<tr>", table)), len(found.rows()))
+        self.assertIn("sm90 does not run f32; sm80 does not run f32", found.why)
+        half = [t.half() for t in qkv(torch.float32)]
+        self.assertEqual(gemma2.explain(*half, arch="90").why, "sm90 is the fastest family, and runs such calls on this GPU")
+        self.assertIn("sm90 has kernels for arch 90, not 120", gemma2.explain(*half, arch="sm_120").why)
         self.assertRegex(repr(found), r"^<luattn.Explanation gemma2: \d+ full, \d+ partial, \d+ skipped tiles>$")
 
 
