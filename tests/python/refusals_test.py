@@ -38,6 +38,18 @@ class Float8(unittest.TestCase):
                 call()
 
 
+    def test_numpy(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("without ml_dtypes")
+        q = torch.randn(1, 2, 4, 16).numpy()
+        f = q.astype(ml_dtypes.float8_e4m3fn)
+        for call in (lambda: causal(q, f, f), lambda: causal.plan(q, f, f), lambda: causal.append(f, f, q, q, seqused_k=ints(0).numpy()), lambda: causal.weights(q, f, f)):
+            with self.assertRaisesRegex(luattn.InvalidError, r"k: has type float8_e4m3fn, and no kernel reads float8, .*: pass k\.astype\(numpy\.float32\), and multiply"):
+                call()
+
+
 class Names(unittest.TestCase):
     def test_what_an_argument_of_one_method_hides(self):
         """The spec is called as ever, and the method says that it cannot tell its argument from the spec's."""
