@@ -96,6 +96,7 @@ BEND(v_len, p->v.shape[2] = 7)
 BEND(o_shape, p->o.shape[2] = 101)
 BEND(q_f16, p->q.t.dtype.code = kDLFloat)
 BEND(k_lanes, p->k.t.dtype.lanes = 2)
+BEND(k_float8, (p->k.t.dtype.code = 10, p->k.t.dtype.bits = 8)) /* kDLFloat8_e4m3fn */
 BEND(lse_f64, p->lse.t.dtype.bits = 64)
 BEND(v_device_type, p->v.t.device.device_type = kDLROCM)
 BEND(q_on_cpu, p->q.t.device.device_type = kDLCPU)
@@ -324,6 +325,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, o_shape, "o: has shape [2, 8, 101, 32]"},
     {LUATTN_FORWARD, q_f16, "q: has dtype float16, expected bfloat16; convert it or compile for its dtype"},
     {LUATTN_FORWARD, k_lanes, "k: has dtype bfloat16x2"},
+    {LUATTN_FORWARD, k_float8, "k: has dtype float8_e4m3fn, expected bfloat16; convert it"},
     {LUATTN_FORWARD, lse_f64, "lse: has dtype float64, expected float32; convert it"},
     {LUATTN_FORWARD, v_device_type, "v: has DLPack device type 10, expected 2 (CUDA)"},
     {LUATTN_FORWARD, q_on_cpu, "q: is in CPU memory, expected CUDA device 0; luattn_copy_to_device copies it"},
