@@ -237,13 +237,16 @@ def _bytes(given: Given, backward: bool) -> int:
     keys = _product(k.shape) // max(1, k.shape[-1])
     if is_paged(given.options):
         keys = k.shape[1] * int(given.options["seqused_k"].sum())
-    of_q, of_o, of_k, of_v = rows * q.shape[-1] * size, rows * v.shape[-1] * size, keys * k.shape[-1] * size, keys * v.shape[-1] * size
+    of_out = real if given.options.get("out_f32") else size
+    of_q, of_o, of_k, of_v = rows * q.shape[-1] * size, rows * v.shape[-1] * of_out, keys * k.shape[-1] * size, keys * v.shape[-1] * size
     of_rows = rows * real * (spec.has_lse + spec.num_saved)
     inputs = sum(_product(x.shape) * x.dtype.itemsize for x in given.inputs if x is not None)
     if not backward:
         return int(of_q + of_k + of_v + of_o + of_rows + inputs)
     gradients: int = sum(_product(x.shape) * real for x, info in zip(given.inputs, spec.inputs) if x is not None and info.grad)
-    return int(2 * (of_q + of_k + of_v + of_o) + of_rows + inputs + gradients)
+    of_qkv = of_q + of_k + of_v
+    of_gradients = of_qkv * real // size if given.options.get("grad_f32") else of_qkv
+    return int(of_qkv + of_gradients + 2 * of_o + of_rows + inputs + gradients)
 
 
 def _product(sizes: Sequence[int]) -> int:

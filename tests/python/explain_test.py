@@ -82,6 +82,10 @@ class Explanations(unittest.TestCase):
         self.assertEqual((found.kept, found.scores, found.error), (8 * 300 * 301 // 2, 8 * 300 * 300, 0))
         self.assertEqual(found.flops, 2 * 32 * (found.full + found.partial) * 64 * 64)
         self.assertEqual(found.bytes, 4 * (2 * q.numel() + k.numel() + v.numel() + 2 * 4 * 300))
+        half = [t.half() for t in (q, k, v)]
+        self.assertEqual(causal.explain(*half, out_dtype=torch.float32).bytes - causal.explain(*half).bytes, 2 * q.numel())
+        more = causal.explain(*half, backward=True, grad_dtype=torch.float32).bytes - causal.explain(*half, backward=True).bytes
+        self.assertEqual(more, 2 * (q.numel() + k.numel() + v.numel()))
         of_gpu = causal.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), arch="sm_90a")
         self.assertIn("family sm90", of_gpu.plan)
         self.assertEqual(of_gpu.full + of_gpu.partial + of_gpu.skipped, 8 * -(-300 // of_gpu.tile[0]) * -(-300 // of_gpu.tile[1]))

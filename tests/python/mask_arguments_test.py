@@ -111,7 +111,7 @@ class Masks(unittest.TestCase):
         """Plans, explanations and weights take each, and masks each that is not theirs by another meaning; so a new one is missed here."""
         q, packed, cu = torch.randn(2, H, 6, 16), torch.randn(12, H, 16), ints(0, 5, 12)
         own = {"scale": 0.5, "return_lse": True, "return_state": True, "layout": "bhsd", "q_offset": 3, "kv_offset": 1, "q_len": 20, "kv_len": 20, "head_offset": 0, "heads": H,
-               "keys_modified": True, "decode": "never", "out": torch.empty_like(q), "seed": None, "batch": luattn.Batch()}  # fmt: skip
+               "keys_modified": True, "decode": "never", "out": torch.empty_like(q), "out_dtype": torch.float32, "seed": None, "batch": luattn.Batch()}  # fmt: skip
         rows = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 7, "max_seqlen_k": 7, "seqused_q": ints(2, 3), "seqused_k": ints(4, 4)}
         pages = {"block_table": ints(1, 0)[:, None], "seqused_k": ints(4, 2)}
         of_part = {"heads": H, "heads_kv": H}
