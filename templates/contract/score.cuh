@@ -48,10 +48,10 @@ concept ValidScore =
     };
 
 // The score of an element, given its distance term or bias.
-template <class Spec, class Real>
+template <class Spec, class Real, class Place>
 LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
-                        const typename Spec::Row &row, const typename Spec::Col &col, Real dot, Position q, Position kv,
-                        Real term) {
+                        const typename Spec::Row &row, const typename Spec::Col &col, Real dot, Position q,
+                        const Place &kv, Real term) {
   if constexpr (Spec::has_distance_term || Spec::has_bias_row)
     return Spec::score_with(p, s, head, row, col, dot, q, kv, term);
   else
@@ -60,8 +60,9 @@ LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spe
 
 // Computes Col for scores. It is empty if scores do not read it: to find that out would take the compiler
 // time.
-template <class Spec>
-LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s, const typename Spec::Head &head, int kv) {
+template <class Spec, class Place>
+LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
+                                       const Place &kv) {
   if constexpr (Spec::score_reads_col)
     return Spec::col(p, s, head, kv);
   else

@@ -12,9 +12,9 @@
 template <class Spec, int Rows, int Keys, class Sequence>
 LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head, int q0,
                                   int kv0, int lane) {
-  static_assert(Sequence::is_line, "a query that does not exist is replaced by the last one");
   constexpr int size = int(sizeof(typename Spec::BiasElem));
   if constexpr (Spec::has_bias_row) {
+    static_assert(Sequence::is_line, "a query that does not exist is replaced by the last one");
 #pragma unroll 1
     for (int r = lane; r < Rows; r += 32) {
       const auto line = Spec::bias_row(p, site, head, min_of(q0 + r, site.q_len - 1), kv0);
@@ -43,11 +43,12 @@ struct BiasRowTerms {
   template <class Sequence>
   __device__ __forceinline__ void load(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head,
                                        int q0, int kv0, int lane, int first) {
-    static_assert(Sequence::is_line, "the queries from q0 on exist up to q_len");
     if constexpr (any) load_there(p, site, head, q0, kv0, lane, first);
   }
-  __device__ __forceinline__ void load_there(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
-                                             int q0, int kv0, int lane, int first) {
+  template <class Sequence>
+  __device__ __forceinline__ void load_there(const LuattnParams &p, const Sequence &site,
+                                             const typename Spec::Head &head, int q0, int kv0, int lane, int first) {
+    static_assert(Sequence::is_line, "the queries from q0 on exist up to q_len");
     if (first < cols && first % part == 0) {
       const int q = q0 + Fragment::column(lane, first), left = site.q_len - q;  // part is even
       const auto line = Spec::bias_row(p, site, head, min_of(q, site.q_len - 1), kv0 + Fragment::row(lane));

@@ -116,7 +116,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
       t.template request_dot<dim>(q, k, 0);
     };
 
-    KvTiles<Spec, T::tile_m, T::tile_n> walk(p, site, q_tile);
+    KvTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> walk(p, site, q_tile);
     Tile tile = walk.next(p, site);
     if (tile.valid()) request_scores(tile);
 #pragma unroll 1
@@ -204,7 +204,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
       sums.enter_head();
       auto q = q_slab<Real>(p, site, p.tensors.q, 0), dout = q_slab<Real>(p, site, p.tensors.dout, 0);
 
-      QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
+      QTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;
       // Each product prefetches the first slice of the one after it: scores and dP, dV, dK, then the next
       // tile's scores. Products that are not needed are skipped.

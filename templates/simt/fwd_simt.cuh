@@ -113,7 +113,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   Real *weights = t.weights(0);
   const DistanceTable<Spec, Config> terms{t.weights(1)};
 
-  KvTiles<Spec, T::tile_m, T::tile_n> walk(p, site, q_tile);
+  KvTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> walk(p, site, q_tile);
   Tile tile = walk.next(p, site);
   const auto request_scores = [&](const Tile &of) {
     k.first = of.index * T::tile_n;

@@ -749,7 +749,7 @@ struct BwdSm80 {
   // Computes all q tiles of one q head. The first iteration only loads the first tile.
   __device__ __forceinline__ void run_head(int h) {
     site.h = h;
-    QTiles<Spec, M, N> walk(p, site, kv_tile());
+    QTilesOf<Spec, SequenceOf<Config>, M, N> walk(p, site, kv_tile());
     enter_head();
     Tile tile{-1, false};
     int stage = 0, last = -1;

@@ -431,7 +431,7 @@ struct ForwardSm80 {
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = site.last_query(p, first, warp_rows);
     bool work = tile.valid() && first <= last;
-    if (work && tile.masked) {
+    if (SequenceOf<Config>::is_line && work && tile.masked) {
       const int kv0 = tile.index * tile_n, kv1 = site.last_key(p, kv0, tile_n);
       if constexpr (Spec::num_block_bounds > 0) {
         const Range kept = kept_keys<Spec>(p, site, first, last);
@@ -448,7 +448,7 @@ struct ForwardSm80 {
   // scores are those of the previous iteration, and must not depend on has_work: a branch around everything
   // that uses them adds a tenth to the compile time.
   struct Turn {
-    KvTiles<Spec, tile_m, tile_n> walk;
+    KvTilesOf<Spec, SequenceOf<Config>, tile_m, tile_n> walk;
     Tile tile;
     int slot;
   };

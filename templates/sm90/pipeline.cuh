@@ -7,6 +7,7 @@
 #include "tma/mbarrier.cuh"
 #include "tma/stages.cuh"
 #include "tma/warp_roles.cuh"
+#include "work/sequence.cuh"
 
 // Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, the stages of V,
 // staging of O, staged biases, and in the last 512 bytes the barriers and tile messages
@@ -35,7 +36,10 @@ struct SharedSm90 {
   static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
   static constexpr int bytes = layout.bytes;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_m);
-  static_assert(stages * 68 + groups * 48 + 12 <= 512 && layout.without_o <= LUATTN_SM90_SHARED_BYTES);
+  static_assert(layout.without_o <= LUATTN_SM90_SHARED_BYTES);
+
+  static constexpr int k_message_bytes = KvTileMessage<typename SequenceOf<Config>::KeyTile>::bytes;
+  static_assert(stages * (64 + k_message_bytes) + groups * 48 + 12 <= 512);
 
   u32 start;  // a multiple of 1024
 
@@ -57,7 +61,7 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }
   __device__ __forceinline__ u32 q_empty(int group) const { return q_full(group) + 8; }
   __device__ __forceinline__ u32 q_message(int group) const { return q_full(groups) + group * 16; }
-  __device__ __forceinline__ u32 k_message(int stage) const { return q_message(groups) + stage * 4; }
+  __device__ __forceinline__ u32 k_message(int stage) const { return q_message(groups) + stage * k_message_bytes; }
   __device__ __forceinline__ u32 loader_message(int stage) const {
     return k_message((stages + 3) / 4 * 4) + stage * 16;
   }

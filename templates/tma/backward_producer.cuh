@@ -14,7 +14,6 @@
 
 template <class Spec, class Config, class Shared>
 struct BackwardProducer {
-  static_assert(SequenceOf<Config>::is_line, "numbers of rows are copied up to where queries end");
   using Need = Needs<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
 
@@ -76,7 +75,7 @@ struct BackwardProducer {
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
         tensor_load(shared.q(q.stage) + i * tile_m * 128, maps.q, shared.q_full(q.stage), i * 64, box, site.h);
-      const int rows = min_of(tile_m, ResultGroups::head_rows(site.q_end(p)) - row);
+      const int rows = site.template q_acc_count<ResultGroups>(p, row, tile_m);
       barrier_arrive_expect(shared.do_full(q.stage), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
       load_numbers<Spec>(p, site, shared, q.stage, shared.do_full(q.stage), row, rows);
 #pragma unroll
@@ -100,7 +99,7 @@ struct BackwardProducer {
     const QShare share{at.split};
     SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
     const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
-    using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::in_order>;
+    using Walk = WarpQTilesOf<Spec, SequenceOf<Config>, tile_m, tile_n, Shared::halves, Shared::in_order>;
     Walk walk;
     if constexpr (SequenceOf<Config>::packed) site = ahead;
     bool first = true;

@@ -40,6 +40,11 @@ struct LoaderMessage {
   LUATTN_FN LoaderMessage of(int q_tile, int h, int b, int kv_tile, bool first) {
     return {q_tile, h, b, u32(kv_tile) << 1 | u32(first)};
   }
+  // Of tiles that are no numbers there are no messages.
+  template <class KeyTile>
+  LUATTN_FN LoaderMessage of(int, int, int, const KeyTile &, bool) {
+    return end();
+  }
   LUATTN_FN LoaderMessage end() { return {END, 0, 0, 0}; }
   __device__ __forceinline__ bool is_end() const { return q_tile == END; }
   __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }
@@ -51,9 +56,50 @@ struct LoaderMessage {
   }
 };
 
-// The message of a kv tile: the members of Tile, and whether it is the last kv tile of its q tile. It is
+// The message of a kv tile: the members of TileOf<KeyTile>, and whether it is the last kv tile of its q tile. It is
 // stored with K's stage; V's stage has no message.
+template <class KeyTile>
 struct KvTileMessage {
+  static constexpr int bytes = 16, words = int(sizeof(KeyTile)) / 4;
+  static_assert(words <= 3 && sizeof(KeyTile) % 4 == 0, "a message has three numbers for the tile");
+  u32 at[3], bits;
+  LUATTN_FN KvTileMessage of(TileOf<KeyTile> tile, bool last) {
+    KvTileMessage x{{0, 0, 0}, u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
+    memcpy(x.at, &tile.index, sizeof(KeyTile));
+    return x;
+  }
+  LUATTN_FN KvTileMessage before() { return {{0, 0, 0}, ~1u}; }
+  LUATTN_FN KvTileMessage none() { return {{0, 0, 0}, 1}; }
+  __device__ __forceinline__ bool before_first() const { return bits == ~1u; }
+  __device__ __forceinline__ KeyTile tile() const {
+    KeyTile x;
+    memcpy(&x, at, sizeof(KeyTile));
+    return x;
+  }
+  __device__ __forceinline__ bool by_range() const { return (bits & 4) != 0; }
+  __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
+  __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
+
+  __device__ __forceinline__ void store(u32 address) const {
+    QTileMessage{int(at[0]), int(at[1]), int(at[2]), bits}.store(address);
+  }
+  LUATTN_FN KvTileMessage load(u32 address) {
+    u32 x[4] = {0, 0, 0, 0};
+    if (threadIdx.x % 32 == 0)
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                   : "r"(address)
+                   : "memory");
+    return {{x[0], x[1], x[2]}, x[3]};
+  }
+  __device__ __forceinline__ KvTileMessage shared() const {
+    return {{uniform(at[0]), uniform(at[1]), uniform(at[2])}, uniform(bits)};
+  }
+};
+// Of a tile that is a number.
+template <>
+struct KvTileMessage<int> {
+  static constexpr int bytes = 4;
   u32 bits;
   LUATTN_FN KvTileMessage of(Tile tile, bool last) {
     return {u32(tile.index) << 3 | u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
@@ -63,7 +109,7 @@ struct KvTileMessage {
   LUATTN_FN KvTileMessage before() { return {~1u}; }
   LUATTN_FN KvTileMessage none() { return {1}; }
   __device__ __forceinline__ bool before_first() const { return bits == ~1u; }
-  __device__ __forceinline__ int index() const { return int(bits >> 3); }
+  __device__ __forceinline__ int tile() const { return int(bits >> 3); }
   __device__ __forceinline__ bool by_range() const { return (bits & 4) != 0; }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }

@@ -14,9 +14,9 @@
 
 template <class Spec, class Config, class Shared>
 struct ForwardProducer {
-  static_assert(SequenceOf<Config>::is_line, "q tiles end at q_len");
   static constexpr int tile_n = Config::tile_n;
   using Sequence = SequenceOf<Config>;
+  using Tile = TileOf<typename Sequence::KeyTile>;
   using Loads = PageLoads<Spec, Config, Shared>;
   using Page = typename Loads::Page;
 
@@ -60,6 +60,7 @@ struct ForwardProducer {
   // Sends the loaders a message about the tile whose K is loaded next.
   __device__ __forceinline__ void tell_loaders(const LoaderMessage &message) {
     if constexpr (Shared::loaders > 0) {
+      static_assert(Sequence::is_line, "loaders stage rows along lines");
       barrier_wait(shared.messages_empty(k.stage), k.parity);
       if (elected()) {
         message.store(shared.loader_message(k.stage));
@@ -70,10 +71,10 @@ struct ForwardProducer {
   __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, Page page, bool last, int head) {
     barrier_wait(shared.k_empty(k.stage), k.parity);
     if (elected()) {
-      KvTileMessage::of(tile, last).store(shared.k_message(k.stage));
+      KvTileMessage<typename Sequence::KeyTile>::of(tile, last).store(shared.k_message(k.stage));
       barrier_arrive_expect(shared.k_full(k.stage), Shared::k_bytes);
       if constexpr (!Sequence::paged) {
-        const auto box = site.kv_box(p, tile.index * tile_n);
+        const auto box = site.kv_box(p, Sequence::template first_key<tile_n>(tile.index));
 #pragma unroll
         for (int i = 0; i < Shared::boxes; ++i)
           tensor_load(shared.k(k.stage) + i * tile_n * 128, usual_maps(maps).k, shared.k_full(k.stage), i * 64, box,
@@ -90,7 +91,7 @@ struct ForwardProducer {
     if (elected()) {
       barrier_arrive_expect(shared.v_full(v.stage), Shared::v_bytes);
       if constexpr (!Sequence::paged) {
-        const auto box = site.kv_box(p, tile.index * tile_n);
+        const auto box = site.kv_box(p, Sequence::template first_key<tile_n>(tile.index));
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
           tensor_load(shared.v(v.stage) + i * tile_n * 128, usual_maps(maps).v, shared.v_full(v.stage), i * 64, box,
@@ -109,15 +110,15 @@ struct ForwardProducer {
     while (scheduler.valid()) {
       const BlockSite block = scheduler.site();
       const Sequence site(p, block.b, block.h);
-      if (Sequence::packed && block.q_tile * Config::tile_m >= site.q_len) {  // tiles are for the longest entry
+      if (Sequence::packed && !site.has_query(p, block.q_tile * Config::tile_m)) {  // tiles are for the longest entry
         scheduler.draw();
         scheduler.advance();
         continue;
       }
       if constexpr (Spec::has_tile_bits) prefetch_q(site, block);
-      WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
-      Tile of_k{-1, false}, of_v{-1, false};  // the tiles whose K, and whose V, are loaded next
-      Page k_page{}, v_page{};                // theirs
+      WarpKvTilesOf<Spec, Sequence, Config::tile_m, tile_n> walk(p, site, block.q_tile);
+      Tile of_k{Tile::none(), false}, of_v{Tile::none(), false};  // the tiles whose K, and whose V, are loaded next
+      Page k_page{}, v_page{};                                    // theirs
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);

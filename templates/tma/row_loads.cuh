@@ -21,8 +21,7 @@ LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const S
 template <class Spec, class Sequence, class Shared>
 LUATTN_FN void load_rows(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head,
                          const Shared &shared, int stage, int row, int lane) {
-  static_assert(Sequence::is_line, "a query that does not exist is replaced by the last one");
 #pragma unroll 1
   for (int r = lane; r < Shared::tile_m; r += 32)
-    shared.rows(stage)[r].value = Spec::row(p, site, head, min_of(row + r, site.q_end(p) - 1));
+    shared.rows(stage)[r].value = Spec::row(p, site, head, site.reread().clamped_query(p, row + r));
 }

@@ -108,3 +108,11 @@ struct WarpKvTiles {
     base = todo.hi + lane * 32 + 31;
   }
 };
+
+// The walk of a Sequence, as KvTilesOf.
+template <class Spec, class Sequence, int TileM, int TileN>
+struct WarpKvTilesKind {
+  using type = WarpKvTiles<Spec, TileM, TileN>;
+};
+template <class Spec, class Sequence, int TileM, int TileN>
+using WarpKvTilesOf = typename WarpKvTilesKind<Spec, Sequence, TileM, TileN>::type;

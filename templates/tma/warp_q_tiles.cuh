@@ -141,3 +141,11 @@ struct WarpQTiles {
     return (Whole ? !some : kept == 0) ? TILE_EMPTY : full == 3 ? TILE_FULL : TILE_PARTIAL;
   }
 };
+
+// The walk of a Sequence, as QTilesOf.
+template <class Spec, class Sequence, int TileM, int TileN, bool Halves, bool Whole>
+struct WarpQTilesKind {
+  using type = WarpQTiles<Spec, TileM, TileN, Halves, Whole>;
+};
+template <class Spec, class Sequence, int TileM, int TileN, bool Halves = false, bool Whole = false>
+using WarpQTilesOf = typename WarpQTilesKind<Spec, Sequence, TileM, TileN, Halves, Whole>::type;

@@ -28,6 +28,14 @@ struct DenseArrays : Positions {
   LUATTN_FN int number(const LuattnParams &p, int b, int h) { return b * p.shape.heads + h; }
   LUATTN_FN Sequence numbered(const LuattnParams &p, int number) { return {p, 0, number}; }
 
+  // Whether there is a row, or the group of rows that begins there, for a position in arrays of queries, and of keys; how
+  // many of the `count` rows from `first` on.
+  LUATTN_FN bool has_q_acc(const LuattnParams &p, int position) { return position < Sequence::q_end(p); }
+  LUATTN_FN bool has_kv_acc(const LuattnParams &p, int position) { return position < Sequence::kv_end(p); }
+  template <class Order>
+  LUATTN_FN int q_acc_count(const LuattnParams &p, int first, int count) {
+    return min_of(count, Order::head_rows(Sequence::q_end(p)) - first);
+  }
   // For head h of entry b in an array [batch][heads][rows of Order]: a query's row of Width numbers, and the
   // first row of the head.
   template <class Order, int Width, class Real>

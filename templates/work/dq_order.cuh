@@ -112,9 +112,20 @@ LUATTN_FN u32 turn_in_order(const LuattnParams &p, const Site &s, int q_tile, in
   return 0;
 }
 
-// Returns the semaphore value that kv_tile waits for in q_tile. Called by a whole warp.
+// As turn_before, by a walk that says which tiles there are.
+template <class Walk, int TileN, class Sequence>
+LUATTN_FN u32 turn_in_walk(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
+  const int count = ceil_div(s.kv_end(p), TileN);
+#pragma unroll 1
+  for (int base = kv_tile + 1; base < count; base += 32) {
+    const int tile = base + int(threadIdx.x) % 32;
+    const u32 found = __ballot_sync(0xffffffffu, tile < count && Walk::has(p, s, tile, q_tile));
+    if (found != 0) return u32(base + __ffs(int(found)));
+  }
+  return 0;
+}
 template <class Spec, int TileM, int TileN, class Sequence>
-LUATTN_FN u32 turn_before(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
+LUATTN_FN u32 turn_on_line(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
   static_assert(Sequence::is_line, "turns are found by the walks' tiles, which are of positions along lines");
   static_assert(walks_stats<Spec, TileM, TileN>);
   const int q0 = q_tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1, count = ceil_div(s.kv_len, TileN);
@@ -135,6 +146,15 @@ LUATTN_FN u32 turn_before(const LuattnParams &p, const Sequence &s, int q_tile, 
     if (found != 0) return u32(base + __ffs(int(found)));
   }
   return 0;
+}
+
+// Returns the semaphore value that kv_tile waits for in q_tile. Called by a whole warp.
+template <class Spec, int TileM, int TileN, class Sequence>
+LUATTN_FN u32 turn_before(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
+  if constexpr (Sequence::is_line)
+    return turn_on_line<Spec, TileM, TileN>(p, s, q_tile, kv_tile);
+  else
+    return turn_in_walk<QTilesOf<Spec, Sequence, TileM, TileN>, TileN>(p, s, q_tile, kv_tile);
 }
 
 LUATTN_FN u32 turn_look(const u32 *turn) {

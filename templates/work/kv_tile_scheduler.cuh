@@ -4,6 +4,7 @@
 #include "arch/warp.cuh"
 #include "contract/needs.cuh"
 #include "work/dq_order.cuh"
+#include "work/sequence.cuh"
 
 // Tiles that fill the GPU (kv_block_of).
 template <class Config>
@@ -23,7 +24,7 @@ struct KvTileScheduler {
 
   __device__ __forceinline__ explicit KvTileScheduler(const LuattnParams &params)
       : p(params),
-        kv_tiles(u32(ceil_div(params.shape.kv_len, Together * Config::tile_n))),
+        kv_tiles(u32(ceil_div(SequenceOf<Config>::kv_end(params), Together * Config::tile_n))),
         splits(u32(params.schedule.num_splits)),
         tiles(kv_tiles * splits),
         batch(orders_batches && params.schedule.batches_in_turn ? 1 : u32(params.shape.batch)),

@@ -46,6 +46,18 @@ struct LineSite : Site {
   enum : bool { is_line = true };
   using Site::Site;
 
+  // A tile of keys of forward's walk, which a Sequence alone takes apart: here its number. A key of such a tile, and the
+  // same with an offset that is a constant, for hooks. `key + n` is the key n columns on in the tile of `key`.
+  using KeyTile = int;
+  using Key = int;
+  using KeyPlace = Position;
+  template <int Size>
+  LUATTN_FN Key first_key(KeyTile tile) {
+    return tile * Size;
+  }
+
+  // False, which no compiler knows.
+  __device__ __forceinline__ bool never() const { return q_len < 0; }
   __device__ __forceinline__ bool has_query(const LuattnParams &, const int &position) const {
     return position < q_len;
   }

@@ -105,6 +105,13 @@ struct PackedSequence : LineSite {
     *this = PackedSequence(p, entry, head);
   }
 
+  // As DenseArrays.
+  __device__ __forceinline__ bool has_q_acc(const LuattnParams &, int position) const { return position < q_len; }
+  __device__ __forceinline__ bool has_kv_acc(const LuattnParams &, int position) const { return position < kv_len; }
+  template <class Order>
+  __device__ __forceinline__ int q_acc_count(const LuattnParams &, int first, int count) const {
+    return min_of(count, Order::head_rows(q_len) - first);
+  }
   // The first row of a head in an accumulator of queries, and the number of its rows.
   template <class Order>
   __device__ __forceinline__ int q_acc_first(const LuattnParams &) const {
@@ -377,7 +384,11 @@ using ConditionalOf = typename Conditional<If, Then, Else>::type;
 template <class Config>
 using QueriesOf = ConditionalOf<Config::packed, PackedSequence, DenseSequence>;
 template <class Config>
-using SequenceOf = ConditionalOf<Config::paged, PagedSequence<QueriesOf<Config>>, QueriesOf<Config>>;
+struct SequenceKind {
+  using type = ConditionalOf<Config::paged, PagedSequence<QueriesOf<Config>>, QueriesOf<Config>>;
+};
+template <class Config>
+using SequenceOf = typename SequenceKind<Config>::type;
 
 // The parameters that kernels take: each kind has those of the kinds below it.
 template <class Config>

@@ -16,15 +16,30 @@
 #include "contract/contract.cuh"
 #include "work/tile_bits.cuh"
 
-struct Tile {
-  int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
+// Index: KeyTile of a Sequence (work/positions.cuh), or int.
+template <class Index>
+struct TileOf {
+  Index index;  // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
   bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as each walk defines it
                 // below
   bool same_bucket = false;  // WarpQTiles: see Spec::same_bucket
   bool by_range = false;     // WarpKvTiles: if masked, row_interval alone decides what its rows keep; WarpQTiles:
                              // column_interval
-  __device__ __forceinline__ bool valid() const { return index >= 0; }
+  __device__ __forceinline__ bool valid() const {
+    if constexpr (same_type<Index, int>::value)
+      return index >= 0;
+    else
+      return index.valid();
+  }
+  // The index of no tile.
+  LUATTN_FN constexpr Index none() {
+    if constexpr (same_type<Index, int>::value)
+      return -1;
+    else
+      return Index::none();
+  }
 };
+using Tile = TileOf<int>;
 
 // Tiles of one axis that intersect a range of positions.
 LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
@@ -167,3 +182,26 @@ struct QTiles {
     return Tile{-1, false};
   }
 };
+
+// The kv tiles that the mask may leave for `count` rows from q0 on.
+template <class Spec, int TileN, class Sequence>
+LUATTN_FN Range kv_tiles_of(const LuattnParams &p, const Sequence &s, int q0, int count) {
+  static_assert(Sequence::is_line, "tiles are cut from positions 0 to q_len and kv_len");
+  const int q1 = min_of(q0 + count, s.q_len);
+  return q0 < q1 ? tiles_of(kept_keys<Spec>(p, s, q0, q1 - 1), s.kv_len, TileN) : Range{0, 0};
+}
+
+// The walks of a Sequence. One whose positions lie along no line specialises these, with walks that have the same
+// functions.
+template <class Spec, class Sequence, int TileM, int TileN>
+struct KvTilesKind {
+  using type = KvTiles<Spec, TileM, TileN>;
+};
+template <class Spec, class Sequence, int TileM, int TileN>
+using KvTilesOf = typename KvTilesKind<Spec, Sequence, TileM, TileN>::type;
+template <class Spec, class Sequence, int TileM, int TileN>
+struct QTilesKind {
+  using type = QTiles<Spec, TileM, TileN>;
+};
+template <class Spec, class Sequence, int TileM, int TileN>
+using QTilesOf = typename QTilesKind<Spec, Sequence, TileM, TileN>::type;

@@ -48,7 +48,6 @@
 // products; the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
-  static_assert(SequenceOf<Config>::is_line, "tiles of queries and keys end where positions do");
   using Shared = SharedBwdSm90<Spec, Config>;
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;
@@ -65,7 +64,10 @@ struct ConsumerBwdSm90 {
   static constexpr int cols = Fragment::columns(tile_m);  // a thread's scores in each of its two kv rows
   static constexpr int dq_cols = Shared::dq_cols;
 
+  static constexpr bool on_line = SequenceOf<Config>::is_line;
   using Distances = DistanceTerms<Spec, Fragment, 2, tile_m / 8, true>;
+  static_assert(on_line || !(Distances::any || Dropout<Config>::any),
+                "distances, and what dropout draws, lie along lines");
   // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
   using Lines = BiasRowTerms<Spec, Fragment, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
@@ -138,13 +140,14 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ Position kv_of(int half) const {
     return {kv0 + Fragment::row(lane), Fragment::row_of(half)};
   }
+  // What is asked about positions costs no register.
+  __device__ __forceinline__ decltype(auto) ends() const { return site.reread(); }
 
   __device__ __forceinline__ void enter_head(int h) {
     site.h = h;
     head = Spec::head(p, site);
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), site.kv_end(p) - 1));
+    for (int half = 0; half < 2; ++half) col[half] = Spec::col(p, site, head, ends().clamped_key(p, kv_of(half)));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
     if constexpr (Drops::any) dropout.enter_head(p, site);
     sums.enter_head();
@@ -159,9 +162,10 @@ struct ConsumerBwdSm90 {
     if constexpr (alternates) named_arrive(2 - group, Shared::warps * 32);
   }
 
-  // kv_end is kv_len, or 0 for a query that does not exist.
-  __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
-    bool kept = kv < kv_end;
+  // `keys`: those of the query.
+  template <class Keys>
+  __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, Keys keys) const {
+    bool kept = kv < keys;
     if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row, col[half], at, kv);
     return kept;
   }
@@ -188,21 +192,21 @@ struct ConsumerBwdSm90 {
   }
   // Calls `keep` for every element, but for flags. The loop is rolled because a hook may be long.
   __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
-    if constexpr (Spec::has_flag_line) {
-      const int first = kv0, end = first + 16;
-      if (end <= site.kv_end(p) && q0 + tile_m <= site.q_end(p) && flags_are_wide<Spec>(p, end))
+    if constexpr (Spec::has_flag_line && on_line) {
+      if (ends().has_keys(p, kv0, 16) && ends().has_queries(p, q0, tile_m) && flags_are_wide<Spec>(p, kv0 + 16))
         return read_flag_lines(q0, keep);
     }
-    if constexpr (Spec::keep_by_row)
+    if constexpr (Spec::keep_by_row && on_line)
       if (ask_query_runs<Spec, Fragment, tile_m>(*this, q0, keep)) return;
-    if constexpr (Spec::keep_of_query)
+    if constexpr (Spec::keep_of_query && on_line)
       if (ask_queries<Spec, Fragment, tile_m>(*this, q0, keep)) return;
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + Fragment::column(lane, j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
+      const int at = q0 + Fragment::column(lane, j);
+      const auto keys = ends().keys_of(p, at);
       const Row row = row_at(Fragment::column(lane, j));
 #pragma unroll
-      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
+      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), keys));
     }
   }
 
@@ -316,9 +320,9 @@ struct ConsumerBwdSm90 {
           return Spec::keep(p, site, head, row_at(Fragment::column(lane, j)), col[half], q0 + Fragment::column(lane, j),
                             kv_of(half));
         });
-      if (q0 + tile_m > site.q_end(p) || kv0 / tile_n * tile_n + tile_n > site.kv_end(p))
+      if (!ends().has_queries(p, q0, tile_m) || !ends().has_keys(p, kv0 / tile_n * tile_n, tile_n))
         select(s, dp, [&](int j, int half) {
-          return q0 + Fragment::column(lane, j) < site.q_end(p) && kv_of(half) < site.kv_end(p);
+          return ends().has_query(p, q0 + Fragment::column(lane, j)) && ends().has_key(p, kv_of(half));
         });
     }
   }
@@ -331,7 +335,7 @@ struct ConsumerBwdSm90 {
     if constexpr (tile_m == 64) {
       kept = Dropped::draw(dropout, row, column, lane);
     } else {
-      if (site.q_len < 0) __nanosleep(0);
+      if (site.never()) __nanosleep(0);
       asm volatile("" : "+r"(column));
 #pragma unroll
       for (int w = 0; w < Dropped::words; ++w) {
@@ -347,7 +351,7 @@ struct ConsumerBwdSm90 {
     if constexpr (Lines::any) {
       if constexpr (!reads_ahead) {
         lines.load(p, site, head, q0, kv0, lane, 0);
-        if (site.q_len < 0) __nanosleep(0);  // never true; keeps ptxas from moving the loads below
+        if (site.never()) __nanosleep(0);  // keeps ptxas from moving the loads below
       }
       differentiate_with(tile, q0, lines, s, dp);
     } else {

@@ -132,7 +132,6 @@ struct KeptSequence<Sequence, true> {
 
 template <class Spec, class Config>
 struct DqStorerSm90 {
-  static_assert(SequenceOf<Config>::is_line, "groups of rows exist up to where queries end");
   using Shared = SharedBwdSm90<Spec, Config>;
   using Sequence = SequenceOf<Config>;
 
@@ -172,7 +171,7 @@ struct DqStorerSm90 {
     const Sequence site = kept.numbered(p, message.head);
     float *to =
         site.template q_acc_row<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, site.h, row);
-    bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && row < site.q_end(p));
+    bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && site.has_q_acc(p, row));
     bulk_commit();
   }
 };

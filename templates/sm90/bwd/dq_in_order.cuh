@@ -15,7 +15,6 @@
 
 template <class Spec, class Config>
 struct DqWriterSm90 {
-  static_assert(SequenceOf<Config>::is_line, "groups of rows exist up to where queries end");
   using Shared = SharedBwdSm90<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
 
@@ -37,7 +36,7 @@ struct DqWriterSm90 {
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
     float *head = site.template q_acc_head<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, h);
-    const bool there = lane < Shared::warps && width > 0 && row < site.q_end(p);
+    const bool there = lane < Shared::warps && width > 0 && site.has_q_acc(p, row);
     float *to = head + i64(row) * Config::head_dim + d0 * 16;
     fence_async_global();
     bulk_store(to, shared.dq(lane), width * 64, there && is_first);

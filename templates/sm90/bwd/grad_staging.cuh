@@ -29,7 +29,6 @@ struct StoreMessage {
 
 template <class Spec, class Config>
 struct WarpPart {
-  static_assert(SequenceOf<Config>::is_line, "groups of rows exist up to where positions end");
   using Shared = SharedBwdSm90<Spec, Config>;
   using Elem = typename Config::Elem;
   using Sequence = SequenceOf<Config>;
@@ -75,7 +74,7 @@ struct WarpPart {
     fence_async();
     __syncwarp();
     bulk_add(head_acc + i64(at.row) * D + d0 * 16, address(), width * 64,
-             lane == 0 && width > 0 && at.row < site.q_end(p));
+             lane == 0 && width > 0 && site.has_q_acc(p, at.row));
     bulk_commit();
   }
   // Returns true if this part is to be added and may be added now. Hands a part to store to the storing warp.
@@ -125,7 +124,7 @@ struct WarpPart {
     for (int half = 0; half < 2; ++half) {
       const int kv = kv0 + MmaFragment::row(lane, half);
       float *row = site.template kv_row<float>(p, t, at.h, kv) + MmaFragment::column(lane);
-      if (kv >= site.kv_end(p)) continue;
+      if (!site.reread().has_key(p, kv)) continue;
 #pragma unroll
       for (int d = 0; d < Dim; d += 8)
         *reinterpret_cast<float2 *>(row + d) =
@@ -159,7 +158,7 @@ struct WarpPart {
     __syncwarp();
     const int kv = kv0 + lane;
     bulk_store(site.template kv_row<Elem>(p, t, at.h, kv), address() + lane * Shared::row_pitch, Dim * 2,
-               lane < 16 && kv < site.kv_end(p));
+               lane < 16 && site.reread().has_key(p, kv));
     bulk_commit();
   }
   // Stores the rows in f32 and unscaled, to [num_splits][batch][heads_kv] in the layout of ResultGroups, for
@@ -177,7 +176,7 @@ struct WarpPart {
                         x[d / 2 + i + 3]);
       fence_async();
       __syncwarp();
-      bulk_store(out + d * 16, address(), min_of(32, Dim - d) * 64, lane == 0 && kv0 < site.kv_end(p));
+      bulk_store(out + d * 16, address(), min_of(32, Dim - d) * 64, lane == 0 && site.has_kv_acc(p, kv0));
       bulk_commit();
     }
   }

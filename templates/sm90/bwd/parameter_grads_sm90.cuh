@@ -21,7 +21,6 @@
 // grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
-  static_assert(SequenceOf<Config>::is_line, "columns are summed up to where keys end");
   using Need = Needs<Spec, Config>;
   using Fragment = MmaFragment;
   using Elem = typename Config::Elem;
@@ -31,6 +30,7 @@ struct ParameterSums {
   static constexpr bool cols = wants(SUM_COL), distances = wants(SUM_DISTANCE), here = wants(SUM_ELEMENT),
                         linear = wants(SUM_LINEAR);
   static constexpr bool any = cols || distances || here || linear;
+  static_assert(SequenceOf<Config>::is_line || !(distances || linear), "distances lie along lines");
   static constexpr bool same_bucket = distances && Spec::may_be_same_bucket;
   static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
   static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
@@ -76,7 +76,7 @@ struct ParameterSums {
     for (int half = 0; half < 2; ++half) {
       const float sum = lanes_sum<Fragment::row_lanes>(col[half]);
       const int kv = at.kv_of(half);
-      if (Fragment::first_in_row(at.lane) && kv < at.site.kv_end(at.p))
+      if (Fragment::first_in_row(at.lane) && at.site.reread().has_key(at.p, kv))
         Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
     }
   }
@@ -173,6 +173,7 @@ struct ParameterSums {
   // Works as PairSums, but locates each row by itself, so it skips zeros, whose row may not exist. Returns
   // false if a gradient lies outside its axis, or if four of them do not begin at a multiple of 16 bytes.
   __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
+    static_assert(SequenceOf<Config>::is_line, "rows of gradients lie along the keys");
     const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q0, at.kv0);
     if (line.row == nullptr) return true;
     if (line.index < 0 || line.index + min_of(16, at.site.kv_end(at.p) - at.kv0) > line.size || line.size % 4 != 0 ||
@@ -247,7 +248,6 @@ struct ParameterSums {
 // together with dQ's product, and one tile late if dQ is.
 template <class Spec, class Config>
 struct RowSums {
-  static_assert(SequenceOf<Config>::is_line, "rows are summed up to where queries end");
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
   static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_ROW) != 0;
@@ -267,7 +267,7 @@ struct RowSums {
     // Every column is the sum, so each lane that shares the rows takes another one.
     const int mine = Fragment::lane_in_row(lane), q = q0 + mine * Fragment::row_of(1) + Fragment::row(lane);
     const float all = Fragment::first_in_row(lane) ? sum[Fragment::element(0, 0)] : sum[Fragment::element(1, 0)];
-    if (q0 < 0 || q >= site.q_end(p) || Fragment::lane_in_row(lane) >= 2 || all == 0.f) return;
+    if (q0 < 0 || !site.reread().has_query(p, q) || Fragment::lane_in_row(lane) >= 2 || all == 0.f) return;
     if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
     site.h = h;  // the previous head, of the same kv head
     Spec::add_row(p, site, Spec::head(p, site), q, all, acc);

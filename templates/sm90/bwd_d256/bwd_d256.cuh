@@ -38,7 +38,6 @@
 // Accumulates dV (Value) or dK of the block's 64 positions.
 template <class Spec, class Config, bool Value>
 struct SumsD256 {
-  static_assert(SequenceOf<Config>::is_line, "rows of dk and dv exist up to where keys end");
   using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
@@ -144,7 +143,7 @@ struct SumsD256 {
       const Sequence site = sequence(block);
       const int kv = first_row(block) + Fragment::row(thread, half);
       float *out = site.template kv_row<float>(p, t, site.kv_head(p), kv) + Fragment::column(thread);
-      if (kv >= site.kv_end(p)) continue;
+      if (!site.reread().has_key(p, kv)) continue;
 #pragma unroll
       for (int n = 0; n < Dim / 8; ++n) {
         const int e = n * Fragment::element(0, 2) + Fragment::element(half, 0);
@@ -176,7 +175,7 @@ struct SumsD256 {
           w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
         }
         gather_columns(w, thread);
-        if (kv < site.kv_end(p) && (Dim % 64 == 0 || n * 8 + part < Dim))
+        if (site.reread().has_key(p, kv) && (Dim % 64 == 0 || n * 8 + part < Dim))
           *reinterpret_cast<uint4 *>(out + n * 8) = make_uint4(w[0], w[1], w[2], w[3]);
       }
     }
@@ -185,7 +184,7 @@ struct SumsD256 {
   // luattn_finish.
   __device__ __forceinline__ void store_accumulator(void *dst, const D256Message &block) const {
     const int kv0 = first_row(block);
-    if (kv0 >= Sequence::kv_end(p)) return;
+    if (!Sequence::has_kv_acc(p, kv0)) return;
     float *out = acc_row<Dim, float>(dst, Sequence::heads_kv(p), ResultGroups::head_rows(Sequence::kv_end(p)),
                                      block.split() * Sequence::batch(p) + int(block.b),
                                      int(block.head) / Sequence::group(p), kv0) +
@@ -197,7 +196,7 @@ struct SumsD256 {
   __device__ __forceinline__ void store_packed_accumulator(void *dst, const D256Message &block) const {
     const Sequence site(p, int(block.b), 0);
     const int kv0 = first_row(block);
-    if (kv0 >= site.kv_end(p)) return;
+    if (!site.has_kv_acc(p, kv0)) return;
     float *out = site.template kv_acc_row<ResultGroups, Dim, float>(p, dst, 0, site.b,
                                                                     int(block.head) / Sequence::group(p), kv0) +
                  lane_anew() * 4;

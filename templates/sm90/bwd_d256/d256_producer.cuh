@@ -15,7 +15,6 @@
 
 template <class Spec, class Config>
 struct ProducerD256 {
-  static_assert(SequenceOf<Config>::is_line, "numbers of rows are copied up to where queries end");
   using Shared = SharedD256<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
 
@@ -105,7 +104,7 @@ struct ProducerD256 {
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
     const auto at_q = site.q_box(p, row);
     if (elected()) {
-      const int rows = min_of(tile_m, ResultGroups::head_rows(site.q_end(p)) - row);
+      const int rows = site.template q_acc_count<ResultGroups>(p, row, tile_m);
       const u32 full = shared.do_full(dout.stage);
       message.store(shared.do_message(dout.stage));
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
@@ -140,13 +139,14 @@ struct ProducerD256 {
     const QShare share{at.split};
     SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
     const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
-    WarpQTiles<Spec, tile_m, 2 * tile_n> walk;
+    using Walk = WarpQTilesOf<Spec, SequenceOf<Config>, tile_m, 2 * tile_n>;
+    Walk walk;
     bool begins = true;
     for (Tile tile{-1, false};;) {
       const Tile after = walk.next(p, ahead);
       if (!after.valid() && ahead.h < last_head) {
         ++ahead.h;
-        walk = WarpQTiles<Spec, tile_m, 2 * tile_n>(p, ahead, at.tile, share);
+        walk = Walk(p, ahead, at.tile, share);
         continue;
       }
       const bool there = tile.valid(), ends = !after.valid();

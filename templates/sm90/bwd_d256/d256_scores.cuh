@@ -19,11 +19,11 @@ struct DqPlace {
 
 template <class Spec, class Config>
 struct ScoresD256 {
-  static_assert(SequenceOf<Config>::is_line, "tiles of queries and keys end where positions do");
   using Shared = SharedD256<Spec, Config>;
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
+  static constexpr bool on_line = SequenceOf<Config>::is_line;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -79,13 +79,14 @@ struct ScoresD256 {
   __device__ __forceinline__ Position kv_of(int half) const {
     return {kv0 + Fragment::row(lane), Fragment::row_of(half)};
   }
+  // What is asked about positions costs no register.
+  __device__ __forceinline__ decltype(auto) ends() const { return site.reread(); }
 
   __device__ __forceinline__ void enter_head(int h) {
     site.h = h;
     head = Spec::head(p, site);
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), site.kv_end(p) - 1));
+    for (int half = 0; half < 2; ++half) col[half] = Spec::col(p, site, head, ends().clamped_key(p, kv_of(half)));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
     if constexpr (Drops::any) dropout.enter_head(p, site);
   }
@@ -183,7 +184,7 @@ struct ScoresD256 {
     if constexpr (SequenceOf<Config>::packed) return add_packed_dq(dq, i, tile, first);
     float *to = static_cast<float *>(p.scratch.dq_acc) +
                 (i64(tile.plane) * ResultGroups::head_rows(site.q_end(p)) + row) * D + d0 * 16 + lane * 4;
-    if (tile.row < 0 || i >= Shared::num_dq(rank) || row >= site.q_end(p)) return;
+    if (tile.row < 0 || i >= Shared::num_dq(rank) || !site.has_q_acc(p, row)) return;
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
       if (D % 64 == 0 || d0 + e * 2 < D) {
@@ -200,7 +201,7 @@ struct ScoresD256 {
     const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
     float *to = of_tile.template q_acc_row<ResultGroups, D, float>(p, p.scratch.dq_acc, of_tile.b, of_tile.h, row);
     to += d0 * 16 + lane * 4;
-    if (row >= of_tile.q_len) return;
+    if (!of_tile.has_q_acc(p, row)) return;
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
       if (D % 64 == 0 || d0 + e * 2 < D) {
@@ -245,9 +246,10 @@ struct ScoresD256 {
 
   // ---- elements ----
 
-  // kv_end is kv_len, or 0 for a query that does not exist.
-  __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
-    bool kept = kv < kv_end;
+  // `keys`: those of the query.
+  template <class Keys>
+  __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, Keys keys) const {
+    bool kept = kv < keys;
     if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row, col[half], at, kv);
     return kept;
   }
@@ -264,21 +266,22 @@ struct ScoresD256 {
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half. The loop is rolled
   // because a hook may be long.
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
-    if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && tile_m % 32 == 0) {
-      const int first = int(kv_of(0)) - Fragment::row(lane), end = first + 16;
-      if (end <= site.kv_end(p) && q0 + tile_m <= site.q_end(p) && flags_are_wide<Spec>(p, end))
+    if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && tile_m % 32 == 0 && on_line) {
+      const int first = int(kv_of(0)) - Fragment::row(lane);
+      if (ends().has_keys(p, first, 16) && ends().has_queries(p, q0, tile_m) && flags_are_wide<Spec>(p, first + 16))
         return read_query_flags<Spec, Fragment, tile_m>(*this, q0, first, keep);
     }
-    if constexpr (Spec::keep_by_row)
+    if constexpr (Spec::keep_by_row && on_line)
       if (ask_query_runs<Spec, Fragment, tile_m>(*this, q0, keep)) return;
-    if constexpr (Spec::keep_of_query)
+    if constexpr (Spec::keep_of_query && on_line)
       if (ask_queries<Spec, Fragment, tile_m>(*this, q0, keep)) return;
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + Fragment::column(lane, j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
+      const int at = q0 + Fragment::column(lane, j);
+      const auto keys = ends().keys_of(p, at);
       const Row row = row_at(Fragment::column(lane, j));
 #pragma unroll
-      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
+      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), keys));
     }
   }
   // Loads the row numbers of columns j and j + 1.
@@ -292,6 +295,7 @@ struct ScoresD256 {
   }
   // The term of a score that bias rows or distances give, an argument of grad.
   using Distances = DistanceTerms<Spec, Fragment, 2, cols / 2, true>;
+  static_assert(on_line || !(Distances::any || Drops::any), "distances, and what dropout draws, lie along lines");
   __device__ __forceinline__ float term(const Distances &distances, int half, int j) const {
     if constexpr (Lines::any)
       return lines.get(half, j / 2, j % 2);
@@ -333,13 +337,14 @@ struct ScoresD256 {
     if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + Fragment::column(lane, j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
+      const int at = q0 + Fragment::column(lane, j);
+      const auto keys = ends().keys_of(p, at);
       Row row{};
       if constexpr (Spec::keep_is_cheap) row = row_at(Fragment::column(lane, j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = Fragment::element(half, j);
-        const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), kv_end) : keep[half].get(j);
+        const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), keys) : keep[half].get(j);
         s[e] = kept ? s[e] : 0.f;
         dp[e] = kept ? dp[e] : 0.f;
       }

@@ -19,7 +19,6 @@
 
 template <class Spec, class Config>
 struct ParametersD256 {
-  static_assert(SequenceOf<Config>::is_line, "rows and columns are summed up to where positions end");
   using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
@@ -30,6 +29,7 @@ struct ParametersD256 {
                         linear = (Shared::sums & SUM_LINEAR) != 0, distances = (Shared::sums & SUM_DISTANCE) != 0,
                         here = (Shared::sums & SUM_ELEMENT) != 0;
   static_assert(tile_m == 64 && tile_n == 64);
+  static_assert(SequenceOf<Config>::is_line || !(linear || distances), "distances lie along lines");
 
   const LuattnParams &p;
   const Shared shared;
@@ -182,7 +182,7 @@ struct ParametersD256 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int kv = kv0 + own_row(half);
-        if (kv < site.kv_end(p)) Spec::add_col(p, site, head, kv, col[half], acc);
+        if (site.reread().has_key(p, kv)) Spec::add_col(p, site, head, kv, col[half], acc);
       }
     if constexpr (Spec::num_acc > 0) flush_warp<Spec>(p, site, head, acc);
   }
@@ -208,7 +208,7 @@ struct ParametersD256 {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int q = q0 + own_row(half);
-      if (q < site.q_end(p) && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
+      if (site.reread().has_query(p, q) && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
     }
   }
   // Adds the gradients of four keys per lane. Locates each row by itself, and uses one instruction for four
@@ -234,6 +234,7 @@ struct ParametersD256 {
   }
   // Returns false if a gradient lies outside its axis, or if they do not begin at a multiple of 16 bytes.
   __device__ __forceinline__ bool add_line(const GradRow<float> &line, const float (&x)[4]) const {
+    static_assert(SequenceOf<Config>::is_line, "rows of gradients lie along the keys");
     float *to = line.row + line.index;
     if (line.row == nullptr) return true;
     if (line.index < 0 || line.index + 4 > line.size || reinterpret_cast<u64>(to) % 16 != 0) return false;
@@ -266,6 +267,7 @@ struct ParametersD256 {
   }
   // Returns false if the gradients of some four keys are not adjacent.
   __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
+    static_assert(SequenceOf<Config>::is_line, "rows of gradients lie along the keys, up to where these end");
     const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
     if (!lies_in_quads(line, min_of(tile_n, site.kv_end(p) - kv0)) || !keeps_zeros(line)) return false;
@@ -278,6 +280,7 @@ struct ParametersD256 {
   }
   template <bool Store>
   __device__ __forceinline__ void put_quads(const GradRow<float> &line, u32 tile, int q0, int key) const {
+    static_assert(SequenceOf<Config>::is_line, "the tile's queries exist up to where queries end");
 #pragma unroll 4
     for (int i = lane / 16; i < tile_m; i += 2) {
       const int query = min_of(i, site.q_end(p) - 1 - q0);

@@ -52,7 +52,9 @@
 // the loop over tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerSm90 {
-  static_assert(SequenceOf<Config>::is_line, "tiles of queries and keys end at q_len and kv_len");
+  using Sequence = SequenceOf<Config>;
+  using Key = typename Sequence::Key;
+  using KvMessage = KvTileMessage<typename Sequence::KeyTile>;
   using Shared = SharedSm90<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
@@ -68,7 +70,7 @@ struct ConsumerSm90 {
       Spec::has_softcap_poly && Shared::groups == 2;  // two consumers, with the soft cap's fast path
   // A consumer skips kv tiles that the mask leaves only for the rows of other consumers. With two consumers,
   // the one that skips would just wait for the other.
-  static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
+  static constexpr bool skips = Spec::has_mask && Shared::groups > 2 && Sequence::is_line;
   static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range rarely has a lower end
   // The limit of a thread's sum of P over a tile under lazy rescaling. Below it P is finite in Elem, and sums
   // of products of P with values up to 2^40 are finite in float.
@@ -103,7 +105,7 @@ struct ConsumerSm90 {
   const LuattnTensorMaps &maps;
   const Shared shared;
   const int group, warp, lane;
-  SequenceOf<Config> site;
+  Sequence site;
   int first_row;  // the warp's first query
   Head head;
   Row row[rows];
@@ -143,21 +145,22 @@ struct ConsumerSm90 {
         q(0),
         late_v(false),
         bias_rows(shared, group * 4 + warp) {
-    if constexpr (SequenceOf<Config>::paged && Shared::groups == 2 && dim_v <= 128) v.parity = unknown_zero();
+    if constexpr (Sequence::paged && Shared::groups == 2 && dim_v <= 128) v.parity = unknown_zero();
   }
   // 0, which ptxas does not know to be the same number in the whole warp: it would keep V's parity in uniform
   // registers, whose moves lengthen the loop.
-  __device__ __forceinline__ u32 unknown_zero() const { return u32(lane & SequenceOf<Config>::box_rows(p) >> 31); }
+  __device__ __forceinline__ u32 unknown_zero() const { return u32(lane & Sequence::box_rows(p) >> 31); }
 
   // The position of row r of this thread. `query` clamps it to the last query.
   __device__ __forceinline__ Position position(int r) const {
     return {first_row + Fragment::row(lane), Fragment::row_of(r)};
   }
-  __device__ __forceinline__ int query(int r) const { return min_of(int(position(r)), site.q_len - 1); }
+  __device__ __forceinline__ int query(int r) const { return site.clamped_query(p, position(r)); }
 
   // Whether this is the last kv tile that this consumer computes for its q tile.
-  __device__ __forceinline__ bool ends(KvTileMessage tile) const {
-    return tile.last() || (skips_last && tile.index() <= wanted.lo);
+  __device__ __forceinline__ bool ends(KvMessage tile) const {
+    if constexpr (skips_last) return tile.last() || tile.tile() <= wanted.lo;
+    return tile.last();
   }
 
   // ---- stages ----
@@ -166,9 +169,9 @@ struct ConsumerSm90 {
     barrier_wait(shared.q_full(group), q.parity);
     return QTileMessage::load(shared.q_message(group));
   }
-  __device__ __forceinline__ KvTileMessage await_k() const {
+  __device__ __forceinline__ KvMessage await_k() const {
     barrier_wait_peeked<K_FULL>(shared.k_full(k.stage), k.parity);
-    return KvTileMessage::load(shared.k_message(k.stage));
+    return KvMessage::load(shared.k_message(k.stage));
   }
   __device__ __forceinline__ void await_v() const { barrier_wait_peeked<V_FULL>(shared.v_full(v.stage), v.parity); }
   __device__ __forceinline__ void release(u32 barrier) const {
@@ -211,20 +214,28 @@ struct ConsumerSm90 {
 
   // ---- scores ----
 
-  __device__ __forceinline__ void score(int kv0, const float (&s)[tile_n / 2], float (&x)[rows][cols]) {
+  __device__ __forceinline__ void score(const Key &kv0, const float (&s)[tile_n / 2], float (&x)[rows][cols]) {
     if constexpr (Spec::has_row_shift) {
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        row[r].shift = Spec::row_shift(p, site, head, row[r], position(r), Position{kv0, 0});
+        row[r].shift = Spec::row_shift(p, site, head, row[r], position(r), typename Sequence::KeyPlace{kv0, 0});
     }
-    const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head,
-                                                              kv0 - Fragment::column(lane) - (first_row + 15), lane);
+    const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head, distance(kv0), lane);
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
   }
+  // From the warp's last row to the tile's first key.
+  static_assert(Sequence::is_line || !Spec::has_distance_term, "distances lie along lines");
+  __device__ __forceinline__ int distance(const Key &kv0) const {
+    if constexpr (Spec::has_distance_term) {
+      return kv0 - Fragment::column(lane) - (first_row + 15);
+    } else {
+      return 0;
+    }
+  }
   // Computes the scores of two adjacent keys.
   template <class Terms>
-  __device__ __forceinline__ void score_two(int kv0, int j, const float (&s)[tile_n / 2], const Terms &terms,
+  __device__ __forceinline__ void score_two(const Key &kv0, int j, const float (&s)[tile_n / 2], const Terms &terms,
                                             float (&x)[rows][cols]) {
     float bias[rows][2];
     if constexpr (Shared::has_bias_rows)
@@ -237,7 +248,7 @@ struct ConsumerSm90 {
     }
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
-      const Position kv{kv0, Fragment::column_of(j + odd)};
+      const typename Sequence::KeyPlace kv{kv0, Fragment::column_of(j + odd)};
       if constexpr (!Shared::has_cols) col[odd] = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
@@ -254,12 +265,11 @@ struct ConsumerSm90 {
 
   // ---- softmax step ----
 
-  using Mask =
-      MaskSm90<Spec, SequenceOf<Config>, Online, Fragment, tile_n, SequenceOf<Config>::paged && Shared::groups == 2>;
+  using Mask = MaskSm90<Spec, Sequence, Online, Fragment, tile_n, Sequence::paged && Shared::groups == 2>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
   // Turns scores into P by a step of the online function, stores the factors for O in `scale`, and releases
   // K, V and Q. Returns whether P is good, that is, in range.
-  __device__ __forceinline__ bool softmax_step(const float (&s)[tile_n / 2], KvTileMessage tile) {
+  __device__ __forceinline__ bool softmax_step(const float (&s)[tile_n / 2], KvMessage tile) {
     float x[rows][cols];
     typename Online::Part part[rows];
     if constexpr (Spec::has_softcap_poly)
@@ -268,7 +278,7 @@ struct ConsumerSm90 {
         softcap_poly_step(s, x, part);
         return true;
       }
-    const int kv0 = tile.index() * tile_n + Fragment::column(lane);
+    const Key kv0 = Sequence::template first_key<tile_n>(tile.tile()) + Fragment::column(lane);
     score(kv0, s, x);
     online.enter_tile(kv0);
     if constexpr (Shared::has_bias_rows)
@@ -363,7 +373,7 @@ struct ConsumerSm90 {
   // above the first branch, or sums below it. It moves no shuffle past a branch: hence the vote on the first
   // row's sum above the branch, and the shuffle of the second row's maximum below it.
   __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows],
-                                              KvTileMessage tile) {
+                                              KvMessage tile) {
     if constexpr (Drops::any && draws_by_row) draw<0, 2>(tile);
     softmax_row(0, x, part);
     if constexpr (Spec::lazy_rescaling) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
@@ -404,8 +414,10 @@ struct ConsumerSm90 {
   // Draws which probs of a tile dropout keeps: every Step-th word from First on. With two consumers, a step draws half
   // of them with each of its rows, in one stretch of code with that row's exponentials; three have no registers for it.
   template <int First = 0, int Step = 1>
-  __device__ __forceinline__ void draw(KvTileMessage tile) {
-    const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.index() * tile_n + dropout.first_kv(p, site);
+  __device__ __forceinline__ void draw(KvMessage tile) {
+    static_assert(Sequence::is_line || !Drops::any, "draws are of patches along lines");
+    const int q0 = first_row + dropout.first_q(p, site),
+              kv0 = Sequence::template first_key<tile_n>(tile.tile()) + dropout.first_kv(p, site);
 #pragma unroll
     for (int w = First; w < Kept::words; w += Step) kept.bits[w] = Kept::draw_word(dropout, q0, kv0, lane, w);
   }
@@ -430,9 +442,10 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void begin(const QTileMessage &message) {
     site = {p, message.b, message.h};
-    const int q0 = message.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
+    const int q0 = message.q_tile * tile_m + group * 64;
     first_row = q0 + warp * 16;
-    wanted = skips && q0 < q1 ? tiles_of(kept_keys<Spec>(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
+    wanted = Range{0, 0};
+    if constexpr (skips) wanted = kv_tiles_of<Spec, tile_n>(p, site, q0, 64);
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
@@ -490,17 +503,18 @@ struct ConsumerSm90 {
     }
   }
 
-  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvTileMessage tile) {
+  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvMessage tile) {
     wgmma_arrived(s);
-    if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, tile.index() * tile_n, lane);
+    if constexpr (Shared::has_bias_rows)
+      bias_rows.await(p, site, head, first_row, Sequence::template first_key<tile_n>(tile.tile()), lane);
     q_back = ends(tile);
   }
-  __device__ __forceinline__ KvTileMessage first_scores(float (&s)[tile_n / 2]) {
-    const KvTileMessage message = await_k();
+  __device__ __forceinline__ KvMessage first_scores(float (&s)[tile_n / 2]) {
+    const KvMessage message = await_k();
     wgmma_fence();
     issue_scores(s);
     if constexpr (Shared::has_bias_rows) bias_rows.peek();
-    const KvTileMessage tile = message.shared();
+    const KvMessage tile = message.shared();
     wgmma_wait<0>();
     end_scores(s, tile);
     return tile;
@@ -508,14 +522,14 @@ struct ConsumerSm90 {
   // Issues QK^T of the next tile and P V of this one. O is rescaled between the two: QK^T has only begun, and
   // P V would have to wait for it anyway. With `once`, the function also issues a q tile's first scores,
   // which come without a P V, and O is rescaled after the softmax step instead.
-  __device__ __forceinline__ KvTileMessage next_scores(float (&s)[tile_n / 2]) {
-    const KvTileMessage message = await_k();
+  __device__ __forceinline__ KvMessage next_scores(float (&s)[tile_n / 2]) {
+    const KvMessage message = await_k();
     if constexpr (Shared::has_cols) give_k();
     ping_pong_wait();
     wgmma_fence();
     issue_scores(s);
     if constexpr (Shared::has_bias_rows) bias_rows.peek();
-    KvTileMessage tile;
+    KvMessage tile;
     if (once && first) {
       ping_pong_pass();
       tile = message.shared();
@@ -546,7 +560,7 @@ struct ConsumerSm90 {
   }
   // Skips the next kv tile, which the mask leaves empty for this consumer's rows. V arrives later than K, so
   // give_late_v() releases it one tile later.
-  __device__ __forceinline__ void skip_tile(KvTileMessage &tile) {
+  __device__ __forceinline__ void skip_tile(KvMessage &tile) {
     if (!tile.before_first()) ping_pong_skip();
     tile = await_k().shared();
     give_late_v();
@@ -565,10 +579,10 @@ struct ConsumerSm90 {
   }
   // Skips the q tile's first kv tiles that this consumer does not need. Returns whether a kv tile is left,
   // and sets `tile` to the last one that it skipped.
-  __device__ __forceinline__ bool skip_first(KvTileMessage &tile) {
+  __device__ __forceinline__ bool skip_first(KvMessage &tile) {
 #pragma unroll 1
     for (; !tile.last(); skip_tile(tile)) {
-      const int next = await_k().shared().index();
+      const int next = await_k().shared().tile();
       if (next >= wanted.hi) continue;
       if (skips_last && next < wanted.lo) return false;
       if (!tile.before_first()) ping_pong_skip();
@@ -576,14 +590,14 @@ struct ConsumerSm90 {
     }
     return false;
   }
-  __device__ __forceinline__ void skip_rest(KvTileMessage tile) {
+  __device__ __forceinline__ void skip_rest(KvMessage tile) {
     if constexpr (skips_last)
 #pragma unroll 1
       while (!tile.last()) skip_tile(tile);
   }
   // Computes tiles from the current scores to the q tile's end, or to a tile whose P is not good. Returns
   // whether all were good; `tile` is then the last tile, otherwise the one that failed.
-  __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvTileMessage &tile) {
+  __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvMessage &tile) {
     asm volatile("");  // otherwise ptxas would merge two loops, and put the rare case in the middle
     bool good = true;
     if constexpr (twice) {
@@ -602,23 +616,24 @@ struct ConsumerSm90 {
     return good;
   }
   // Recomputes the scores of a tile that exceeded the maximum by too much, for a step with a new maximum.
-  __device__ __forceinline__ void rescore(float (&s)[tile_n / 2], KvTileMessage tile) {
+  __device__ __forceinline__ void rescore(float (&s)[tile_n / 2], KvMessage tile) {
     const int queries[rows] = {query(0), query(1)};
-    SequenceOf<Config> at = site;
+    Sequence at = site;
     // If these addresses stayed in registers, they would spill others. Without a mask there is room for them
     // if scores read nothing, and with three consumers also if scores read only columns.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
     if constexpr (Shared::has_bias_rows)
-      if (!ends(tile)) bias_rows.rescore(p, at, head, first_row, tile.index() * tile_n, lane);
-    scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
+      if (!ends(tile))
+        bias_rows.rescore(p, at, head, first_row, Sequence::template first_key<tile_n>(tile.tile()), lane);
+    scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.tile(), lane, s);
     q_back = may_lag = false;
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;
   }
   // Computes all kv tiles of a q tile. Returns the last one.
-  __device__ __forceinline__ KvTileMessage all_tiles() {
+  __device__ __forceinline__ KvMessage all_tiles() {
     float s[tile_n / 2];
-    KvTileMessage tile;
+    KvMessage tile;
     first = true;
     v_back = 0;
     if constexpr (once) {
@@ -650,11 +665,11 @@ struct ConsumerSm90 {
     if (ping_pong && group == Shared::groups - 1) named_arrive(ping_pong_barrier, 256);
     for (QTileMessage message = await_q(); message.state != QTileMessage::END; message = await_q()) {
       begin(message);
-      KvTileMessage tile = message.state == QTileMessage::SOME ? KvTileMessage::before() : KvTileMessage::none();
+      KvMessage tile = message.state == QTileMessage::SOME ? KvMessage::before() : KvMessage::none();
       bool some = message.state == QTileMessage::SOME;
       if constexpr (skips) some = some && skip_first(tile);
       if (some) {
-        const KvTileMessage latest = all_tiles();
+        const KvMessage latest = all_tiles();
         if constexpr (skips) tile = latest;  // otherwise ptxas would carry it along
       } else {
         release_q();
@@ -673,7 +688,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) {
       const Out *row = site.template q_row<Out>(p, p.tensors.o, position(r)) +
                        (is_out_f32 ? Fragment::column(lane) : gathered_column(lane));
-      to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
+      to[r] = {u64(__cvta_generic_to_global(row)), scale[r], site.has_query(p, position(r))};
     }
     if constexpr (is_out_f32)
       store_outs_f32<Config::head_dim_v>(to);
@@ -713,7 +728,7 @@ struct ConsumerSm90 {
     if constexpr (o_boxes > 0) stage_o(scale);
     if constexpr (o_boxes < Shared::boxes_v) write_o(scale);
     // These stores come after O's, which begin with a fence that would otherwise wait for them.
-    if (Fragment::lane_in_row(lane) < rows && position(mine) < site.q_len)
+    if (Fragment::lane_in_row(lane) < rows && site.has_query(p, position(mine)))
       write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
   }
 };

@@ -21,27 +21,28 @@
 // lengthen the loop of two consumers. A row's number beside it prevents that.
 template <class Spec, class Sequence, class Online, class Fragment, int TileN, bool OwnLength>
 struct MaskSm90 {
-  static_assert(Sequence::is_line, "intervals of keys and the last tile end at kv_len");
+  using Key = typename Sequence::Key;
+  using KvMessage = KvTileMessage<typename Sequence::KeyTile>;
   static constexpr int rows = Fragment::rows(16), cols = Fragment::columns(TileN), tile_n = TileN,
                        words = (cols + 31) / 32, of_word = columns_of_word<Fragment>;
   using Keep = KeepBits<cols>;
   const LuattnParams &p;
-  const Site &site;
+  const Sequence &site;
   const typename Spec::Head &head;
   const typename Spec::Row (&row)[rows];
   const int first_row, lane;
 
   // The query of the thread's row r, as in ConsumerSm90.
   __device__ __forceinline__ int query(int r) const {
-    return min_of(int(Position{first_row + Fragment::row(lane), Fragment::row_of(r)}), site.q_len - 1);
+    return site.clamped_query(p, Position{first_row + Fragment::row(lane), Fragment::row_of(r)});
   }
   // kv0 is the position of the thread's first column.
-  __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols], Keep (&keep)[rows],
-                                        Online &online) const {
+  __device__ __forceinline__ void apply(const KvMessage &tile, const Key &kv0, float (&x)[rows][cols],
+                                        Keep (&keep)[rows], Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = Keep::none();
     constexpr bool by_row = Spec::row_intervals > 0 && !Spec::rows_need_full_data;
-    if constexpr (Spec::mask_by_inf && by_row && Spec::row_intervals == 1 && Spec::row_period == 0)
+    if constexpr (Spec::mask_by_inf && by_row && Spec::row_intervals == 1 && Spec::row_period == 0 && Sequence::is_line)
       return by_interval(kv0, x, online);
     if constexpr (Spec::mask_by_inf && Spec::row_intervals == 0 && Spec::keep_is_cheap && !Spec::keep_by_column)
       return by_predicate(kv0, x, online);
@@ -52,16 +53,17 @@ struct MaskSm90 {
       for (int j = 0; j < cols; j += 4)
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
   }
-  __device__ __forceinline__ void find_bits(KvTileMessage tile, int kv0, Keep (&keep)[rows], Online &online) const {
+  __device__ __forceinline__ void find_bits(const KvMessage &tile, const Key &kv0, Keep (&keep)[rows],
+                                            Online &online) const {
     if constexpr (Spec::row_intervals > 0)
       if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
-    if constexpr (Spec::has_flag_line && tile_n % 64 == 0) {
+    if constexpr (Spec::has_flag_line && tile_n % 64 == 0 && Sequence::is_line) {
       const int first = kv0 - Fragment::column(lane);
-      if (first + tile_n <= site.kv_len && flags_are_wide<Spec>(p, first + tile_n))
+      if (site.has_keys(p, first, tile_n) && flags_are_wide<Spec>(p, first + tile_n))
         bits_of_flag_lines(kv0, keep);
       else
         bits_of_predicate<false>(kv0, keep);
-    } else if constexpr (Spec::keep_by_column) {
+    } else if constexpr (Spec::keep_by_column && Sequence::is_line) {
       if (!bits_of_runs(kv0, keep)) bits_of_predicate<false>(kv0, keep);
     } else {
       bits_of_predicate<false>(kv0, keep);
@@ -69,18 +71,18 @@ struct MaskSm90 {
     note(keep, online);
   }
   // False: there are too many.
-  __device__ __forceinline__ bool bits_of_runs(int kv0, Keep (&keep)[rows]) const {
-    const int tile0 = kv0 - Fragment::column(lane), last = site.kv_len - 1;
-    const auto col = [&](int i) { return Spec::col(p, site, head, min_of(tile0 + i, last)); };
+  __device__ __forceinline__ bool bits_of_runs(const Key &kv0, Keep (&keep)[rows]) const {
+    const int tile0 = kv0 - Fragment::column(lane);
+    const auto col = [&](int i) { return Spec::col(p, site, head, site.clamped_key(p, tile0 + i)); };
     const auto runs = MaskRuns<tile_n>::find(lane, [&](int i) { return !Spec::same_column(col(i), col(i - 1)); });
     if (!runs.template few<Fragment::row_lanes>()) return false;
     runs.each([&](int first, int end) {
-      const int kv = min_of(tile0 + first, last);
+      const int kv = site.clamped_key(p, tile0 + first);
       const typename Spec::Col of_run = Spec::col(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
         if (Spec::keep(p, site, head, row[r], of_run, query(r), kv))
-          add(keep[r], tile0 + first - kv0, min_of(tile0 + end, last + 1) - kv0);
+          add(keep[r], tile0 + first - kv0, min_of(tile0 + end, site.keys(p)) - kv0);
     });
     return true;
   }
@@ -89,19 +91,19 @@ struct MaskSm90 {
     if constexpr (Spec::has_mask)
       return Spec::row_interval(p, site, query(r));
     else
-      return {0, OwnLength ? min_of(site.kv_len, site.kv_len + query(r)) : site.kv_len};
+      return {0, OwnLength ? min_of(site.keys(p), site.keys(p) + query(r)) : site.keys(p)};
   }
   // Records which rows keep something of the tile. If one of a row's four threads does, all four may record
   // it.
   __device__ __forceinline__ void note(const Keep (&keep)[rows], Online &online) const {
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
-  __device__ __forceinline__ void note(int r, int kv0, Range kept, Online &online) const {
+  __device__ __forceinline__ void note(int r, const Key &kv0, Range kept, Online &online) const {
     const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = Fragment::lane_in_row(lane) * -Fragment::adjacent;
     if constexpr (Spec::mask_by_inf) online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
   }
   static __device__ __forceinline__ float gone() { return Spec::mask_by_inf ? -infinity<float>() : 0.f; }
-  __device__ __forceinline__ void by_interval(int kv0, float (&x)[rows][cols], Online &online) const {
+  __device__ __forceinline__ void by_interval(const Key &kv0, float (&x)[rows][cols], Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const Range kept = range_of(r);
@@ -115,7 +117,7 @@ struct MaskSm90 {
       }
     }
   }
-  __device__ __forceinline__ void by_predicate(int kv0, float (&x)[rows][cols], Online &online) const {
+  __device__ __forceinline__ void by_predicate(const Key &kv0, float (&x)[rows][cols], Online &online) const {
     bool any[rows] = {false, false};
 #pragma unroll
     for (int j = 0; j < cols; ++j)
@@ -133,7 +135,7 @@ struct MaskSm90 {
     for (int w = 0; w < words; ++w)
       keep.word[w] |= columns_between<Fragment>(lo - of_word * w, hi - of_word * w, tile_n - of_word * w);
   }
-  __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows], Online &online) const {
+  __device__ __forceinline__ void bits_of_row(const Key &kv0, Keep (&keep)[rows], Online &online) const {
     constexpr bool one = Spec::row_intervals == 1 && Spec::row_period == 0;
     Range kept[rows], rest[rows];
 #pragma unroll
@@ -161,7 +163,7 @@ struct MaskSm90 {
     if constexpr (!one) note(keep, online);
   }
   // Sets the bits of an interval or, with a long period, of its part in each row of the grid.
-  __device__ __forceinline__ void bits_of_range(int kv0, const Range (&kept)[rows], const Range (&rest)[rows],
+  __device__ __forceinline__ void bits_of_range(const Key &kv0, const Range (&kept)[rows], const Range (&rest)[rows],
                                                 Keep (&keep)[rows]) const {
     constexpr int period = Spec::row_period;
     if constexpr (period < short_period) {
@@ -179,15 +181,15 @@ struct MaskSm90 {
   }
   // Beside: only the part of the mask that is no flag.
   template <bool Beside = false>
-  __device__ __forceinline__ bool keeps(int r, int kv) const {
+  __device__ __forceinline__ bool keeps(int r, const Key &kv) const {
     if constexpr (Beside) return Spec::keep_beside(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
-    bool kept = kv < site.kv_len;
+    bool kept = site.has_key(p, kv);
     if constexpr (Spec::has_mask)
       kept = kept & Spec::keep(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
     return kept;
   }
   // In a tile inside the lengths.
-  __device__ __forceinline__ void bits_of_flag_lines(int kv0, Keep (&keep)[rows]) const {
+  __device__ __forceinline__ void bits_of_flag_lines(const Key &kv0, Keep (&keep)[rows]) const {
     const u32 first = u32(kv0 - Fragment::column(lane));
     u32 bits[tile_n / 64];
     flags_of_two_rows<Fragment>(Spec::flag_line(p, site, head, query(0)) + first,
@@ -206,7 +208,7 @@ struct MaskSm90 {
         for (int w = 0; w < words; ++w) keep[r].word[w] &= beside[r].word[w];
   }
   template <bool Beside>
-  __device__ __forceinline__ void bits_of_predicate(int kv0, Keep (&keep)[rows]) const {
+  __device__ __forceinline__ void bits_of_predicate(const Key &kv0, Keep (&keep)[rows]) const {
     constexpr int step = 4;
 #pragma unroll
     for (int w = 0; w < words; ++w) {

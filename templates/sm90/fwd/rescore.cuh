@@ -13,9 +13,11 @@
 template <class Elem, int Dim, int TileN, class Sequence>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site, const int (&query)[2], int tile,
                                   int lane, float (&s)[TileN / 2]) {
+  static_assert(Sequence::is_line, "rows of a tile follow one another");
   const Elem *const of_q = site.template q_row<Elem>(p, p.tensors.q, 0) + MmaFragment::column(lane);
   const int h_kv = BlockSite::kv_head(p, site.h);
-  const Elem *const first_k = site.template kv_row<Elem>(p, p.tensors.k, h_kv, tile * TileN + MmaFragment::row(lane));
+  const Elem *const first_k = site.template kv_row<Elem>(
+      p, p.tensors.k, h_kv, Sequence::template first_key<TileN>(tile) + MmaFragment::row(lane));
   u64 of_k = u64(__cvta_generic_to_global(first_k + MmaFragment::column(lane)));
   const i64 step = p.tensors.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
 #pragma unroll
