@@ -58,7 +58,8 @@ LUATTN_FN constexpr bool finds_places() {
 // Where a thread's columns lie, if reductions find places: lanes have Pair adjacent keys each, in turn.
 template <bool Any, int Lanes, int Pair>
 struct Places {
-  LUATTN_FN void enter_tile(int) {}
+  template <class Key>
+  LUATTN_FN void enter_tile(const Key &) {}
 };
 template <int Lanes, int Pair>
 struct Places<true, Lanes, Pair> {

@@ -11,7 +11,6 @@
 
 template <class Spec, class Config, class Shared>
 struct PageLoads {
-  static_assert(SequenceOf<Config>::is_line, "the last tile ends at kv_len");
   static constexpr int tile_n = Config::tile_n;
   using Sequence = SequenceOf<Config>;
   const LuattnParams &p;
@@ -36,6 +35,7 @@ struct PageLoads {
   template <class Kind>
   __device__ __forceinline__ void load(const Sequence &site, u32 dst, u32 barrier, int tile, Page page,
                                        int head) const {
+    static_assert(Sequence::is_line, "the last tile ends at kv_len");
     const LuattnPageSteps &steps = Kind::steps(p);
     const int rows = site.box_rows(p);
     if (steps.row != 0 && (tile + 1) * tile_n <= site.kv_len) {

@@ -55,8 +55,15 @@ struct MaskSm90 {
   }
   __device__ __forceinline__ void find_bits(const KvMessage &tile, const Key &kv0, Keep (&keep)[rows],
                                             Online &online) const {
-    if constexpr (Spec::row_intervals > 0)
-      if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
+    if constexpr (Spec::row_intervals > 0) {
+      if constexpr (!Sequence::is_line) {  // an overload of the Sequence
+        const int queries[rows] = {query(0), query(1)};
+        find_kept_keys<Spec, Fragment, tile_n>(p, site, queries, kv0, keep);
+        return note(keep, online);
+      } else if (!Spec::rows_need_full_data || tile.by_range()) {
+        return bits_of_row(kv0, keep, online);
+      }
+    }
     if constexpr (Spec::has_flag_line && tile_n % 64 == 0 && Sequence::is_line) {
       const int first = kv0 - Fragment::column(lane);
       if (site.has_keys(p, first, tile_n) && flags_are_wide<Spec>(p, first + tile_n))
