@@ -106,8 +106,12 @@ struct PackedSequence : LineSite {
   }
 
   // As DenseArrays.
-  __device__ __forceinline__ bool has_q_acc(const LuattnParams &, int position) const { return position < q_len; }
-  __device__ __forceinline__ bool has_kv_acc(const LuattnParams &, int position) const { return position < kv_len; }
+  __device__ __forceinline__ bool has_q_acc(const LuattnParams &, const int &position) const {
+    return position < q_len;
+  }
+  __device__ __forceinline__ bool has_kv_acc(const LuattnParams &, const int &position) const {
+    return position < kv_len;
+  }
   template <class Order>
   __device__ __forceinline__ int q_acc_count(const LuattnParams &, int first, int count) const {
     return min_of(count, Order::head_rows(q_len) - first);

@@ -183,12 +183,13 @@ struct QTiles {
   }
 };
 
-// The kv tiles that the mask may leave for `count` rows from q0 on.
+// The kv tiles that the mask may leave for rows q0 .. q1, of a line; else {0, 0}.
 template <class Spec, int TileN, class Sequence>
-LUATTN_FN Range kv_tiles_of(const LuattnParams &p, const Sequence &s, int q0, int count) {
-  static_assert(Sequence::is_line, "tiles are cut from positions 0 to q_len and kv_len");
-  const int q1 = min_of(q0 + count, s.q_len);
-  return q0 < q1 ? tiles_of(kept_keys<Spec>(p, s, q0, q1 - 1), s.kv_len, TileN) : Range{0, 0};
+LUATTN_FN Range kv_tiles_of(const LuattnParams &p, const Sequence &s, int q0, int q1) {
+  if constexpr (Sequence::is_line)
+    return tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN);
+  else
+    return {0, 0};
 }
 
 // The walks of a Sequence. One whose positions lie along no line specialises these, with walks that have the same

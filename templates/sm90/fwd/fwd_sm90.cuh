@@ -416,8 +416,7 @@ struct ConsumerSm90 {
   template <int First = 0, int Step = 1>
   __device__ __forceinline__ void draw(KvMessage tile) {
     static_assert(Sequence::is_line || !Drops::any, "draws are of patches along lines");
-    const int q0 = first_row + dropout.first_q(p, site),
-              kv0 = Sequence::template first_key<tile_n>(tile.tile()) + dropout.first_kv(p, site);
+    const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.tile() * tile_n + dropout.first_kv(p, site);
 #pragma unroll
     for (int w = First; w < Kept::words; w += Step) kept.bits[w] = Kept::draw_word(dropout, q0, kv0, lane, w);
   }
@@ -442,10 +441,9 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void begin(const QTileMessage &message) {
     site = {p, message.b, message.h};
-    const int q0 = message.q_tile * tile_m + group * 64;
+    const int q0 = message.q_tile * tile_m + group * 64, q1 = site.last_query(p, q0, 64);
     first_row = q0 + warp * 16;
-    wanted = Range{0, 0};
-    if constexpr (skips) wanted = kv_tiles_of<Spec, tile_n>(p, site, q0, 64);
+    wanted = skips && q0 <= q1 ? kv_tiles_of<Spec, tile_n>(p, site, q0, q1) : Range{0, 0};
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));

@@ -99,6 +99,7 @@ struct AxesSite : Site {
   // Of a tile, or of a part of one that is a box: its last position is the last one on both axes.
   LUATTN_FN bool has_queries(const LuattnParams &p, int first, int count) { return has_query(p, first + count - 1); }
   LUATTN_FN bool has_keys(const LuattnParams &p, int first, int count) { return has_key(p, first + count - 1); }
+  LUATTN_FN int last_query(const LuattnParams &, int first, int count) { return first + count - 1; }
   LUATTN_FN int clamped_query(const LuattnParams &p, int slot) { return has_query(p, slot) ? slot : 0; }
   LUATTN_FN int clamped_key(const LuattnParams &p, int slot) { return has_key(p, slot) ? slot : 0; }
   LUATTN_FN Key clamped_key(const LuattnParams &p, const Key &key) { return has_key(p, key) ? key : Key{{0, 0}, 0}; }
