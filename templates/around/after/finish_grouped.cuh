@@ -99,11 +99,14 @@ struct WrittenGroups : ResultGroups {
             for (int i = 0; i < 4; ++i) {
               const int d = (first + n + i) * 8 + lane % 4 * 2;
               const float2 two = half == 0 ? make_float2(x[n + i].x, x[n + i].y) : make_float2(x[n + i].z, x[n + i].w);
-              const float2 y = none ? make_float2(0.f, 0.f) : make_float2(two.x * scale, two.y * scale);
               if constexpr (same_type<To, LuattnTensor>::value) {
-                if (row < len && d < D) *reinterpret_cast<float2 *>(row_of<Grad>(to, b, h, row) + d) = y;
+                if (row < len && d < D)
+                  *reinterpret_cast<float2 *>(row_of<Grad>(to, b, h, row) + d) =
+                      none ? make_float2(0.f, 0.f) : make_float2(two.x * scale, two.y * scale);
               } else {
-                if (to.has(row) && d < D) *reinterpret_cast<float2 *>(to.row(row) + d) = y;
+                if (to.has(row) && d < D)
+                  *reinterpret_cast<float2 *>(to.row(row) + d) =
+                      none ? make_float2(0.f, 0.f) : make_float2(two.x * scale, two.y * scale);
               }
             }
           } else {
