@@ -216,6 +216,17 @@ class Vllm(unittest.TestCase):
             stack.enter_context(mock.patch.object(sys.modules["vllm.config"], "get_current_vllm_config", lambda: model))
             self.expect(step, step.run(), mod=lambda s, d: s * torch.arange(3 * HEADS, 4 * HEADS, device=DEVICE)[:, None, None])
 
+    def test_shapes(self):
+        """More requests than vLLM's configuration has, as chunks of them are; a cache of one head, whose axis says an odd stride."""
+        step = Step(lengths=((2, 9),) * 12)
+        self.expect(step, step.run())
+        from luattn.vllm._backend import _halves
+
+        cache = torch.zeros(5, 1, SIZE, 2 * DIM).as_strided((5, 1, SIZE, 2 * DIM), (SIZE * 2 * DIM, 1, 2 * DIM, 1))
+        for half, first in zip(_halves(cache, DIM), (0, DIM)):
+            self.assertEqual((half.shape, half.storage_offset()), ((5, 1, SIZE, DIM), first))
+            self.assertTrue(all(x % 8 == 0 for x in half.stride()[:3]))
+
     def test_decode(self):
         """Three steps of decode that write to one cache, and a run in which every slot is none, which writes nothing."""
         step = Step(lengths=((5, 5), (19, 19)), padding=0)

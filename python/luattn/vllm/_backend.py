@@ -107,6 +107,8 @@ class Builder(AttentionMetadataBuilder[Metadata]):
         if common.causal is not True:
             raise Unsupported("luattn.vllm: causal: is not True of this batch; choose another backend for models with bidirectional layers")
         starts, requests = common.query_start_loc, common.num_reqs
+        if requests > len(self._offsets):  # chunks of requests, of which vLLM captures no graph
+            self._offsets = self._offsets.new_zeros(requests)
         offsets = self._offsets[:requests]
         torch.sub(common.seq_lens, starts[1:] - starts[:-1], out=offsets)
         return Metadata(
@@ -184,7 +186,7 @@ class Impl(AttentionImpl[Metadata]):
         if kv_cache.dtype != query.dtype:
             raise InvalidError(f"luattn.vllm: kv_cache: is {kv_cache.dtype}, and query {query.dtype}: set kv_cache_dtype='auto'")
         meta, n = attn_metadata, attn_metadata.num_actual_tokens
-        k_cache, v_cache = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
+        k_cache, v_cache = _halves(kv_cache, self.head_size)
         if key is not None and value is not None and self.kv_sharing_target_layer_name is None:
             self._write(k_cache, v_cache, key[:n], value[:n], meta.slots)
         self.attention(
@@ -210,6 +212,15 @@ class Impl(AttentionImpl[Metadata]):
             if isinstance(x, Tensor) and x.device != device and name in self.attention.inputs:
                 self._given[name] = x.to(device)
         return self._given
+
+
+def _halves(kv_cache: Tensor, head_size: int) -> tuple[Tensor, Tensor]:
+    """K and V. An axis of one element may say any stride, which a TMA descriptor would take for one: it gets that of a whole row."""
+    strides = kv_cache.stride()
+    if 1 in kv_cache.shape:
+        strides = tuple(kv_cache.shape[-1] if n == 1 else x for n, x in zip(kv_cache.shape, strides))
+        kv_cache = kv_cache.as_strided(kv_cache.shape, strides)
+    return kv_cache[..., :head_size], kv_cache[..., head_size:]
 
 
 def _shard_of(layer: Layer) -> dict[str, int]:
