@@ -226,13 +226,14 @@ class _Static:
 @functools.lru_cache(maxsize=_MOST)
 def attend(call: Call) -> Any:
     """The function of q, k, v, tuples of inputs and arrays that gives o, or (o, lse)."""
-    plain = ("o", "lse") if call.return_lse else ("o",)
-    kept = ("o", *(["lse"] if call.has_lse else []), *(["saved"] if call.num_saved else []))
+    saved = ("saved",) if call.num_saved else ()  # written in any case
+    plain = ("o", "lse", *saved) if call.return_lse else ("o", *saved)
+    kept = ("o", "lse", *saved) if call.has_lse else ("o", *saved)
 
     @jax.custom_vjp
     def f(q: Array, k: Array, v: Array, inputs: Sequence[Array], arrays: Sequence[Array]) -> Any:
         made = _forward(call, plain)(q, k, v, *inputs, *arrays)
-        return made if call.return_lse else made[0]
+        return made[:2] if call.return_lse else made[0]
 
     def forward(*primals: Any) -> Any:
         wants = jax.tree.map(lambda x: x.perturbed, primals, is_leaf=lambda x: hasattr(x, "perturbed"))

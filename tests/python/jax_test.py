@@ -66,6 +66,15 @@ class Same(unittest.TestCase):
         packed = rand(9, 4, 8), rand(9, 2, 8), rand(9, 2, 8)
         self.same("causal", *packed, options={"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 4, "max_seqlen_k": 4})
 
+    def test_other_functions(self):
+        """One without an lse, and one with numbers of a row that backward reads."""
+        q, k, v = rand(2, 4, 6, 8), rand(2, 2, 6, 8), rand(2, 2, 6, 8)
+        for spec in ("retention", "relu"):
+            with self.subTest(spec):
+                self.same(spec, q, k, v, 1e-11)
+                attend, arrays = luattn.jax.attention(spec), (q, k, v)
+                np.testing.assert_allclose(attend(*arrays), luattn.attention(spec)(*arrays), rtol=1e-12, atol=1e-14)
+
     def test_rows_of_no_sequence_are_zero(self):
         ends, used = jnp.array([0, 3, 6], jnp.int32), jnp.array([2, 3], jnp.int32)
         attend = luattn.jax.attention("causal")
