@@ -283,7 +283,7 @@ def take(place: str, name: str, kind: str, x: Any) -> Any:
     except (TypeError, ValueError, AttributeError, OverflowError, RuntimeError):  # an object that only looks like a number
         found = _WRONG
     if found is _WRONG:
-        if type(x).__module__ == "numpy" and getattr(x, "shape", ()) and x.dtype.name.startswith("float8"):
+        if type(x).__module__ == "numpy" and len(getattr(x, "shape", ())) and x.dtype.name.startswith("float8"):
             check_types(place, **{name: x})
         remedy = f"; {_remedy(name, x)}" if ("tensor" in expected or "[batch]" in expected) and _remedy(name, x) else ""
         raise InvalidError(f"{place}: {name}: is {what(x)}, expected {expected}{' or None' if kind.endswith('?') else ''}{remedy}")

@@ -11,7 +11,7 @@ def attend_of(numpy: bool) -> Any:
         if numpy:
             from ._numpy import attend
         else:
-            from ._torch import attend
+            from ._attend import attend
         _found[numpy] = attend
     return attend
 
@@ -21,9 +21,9 @@ def _of(numpy: bool) -> Any:
         from . import _numpy
 
         return _numpy
-    from . import _torch
+    from . import _attend
 
-    return _torch
+    return _attend
 
 
 def attend_state_of(numpy: bool) -> Any:

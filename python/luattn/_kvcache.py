@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from . import _tensors as tensors
-from . import _out, _signature, _torch
+from . import _out, _signature
+from ._attend import attend
 from ._call import Frame
 from ._scale import check_scale, is_plain
 from .errors import InvalidError, Unsupported
@@ -266,7 +267,7 @@ class CacheCall:
         scale = dim**-0.5 if self.scale is None else self.scale
         direct = out if out is None or q.shape[-1] == dim and v.shape[-1] == dim_v else None
         to = direct if direct is None or self.packed is not None else direct.transpose(1, 2)
-        o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given, out=to)
+        o, lse = attend(self.spec, q, k, v, self.inputs, [], scale, given, out=to)
         results = (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse
         if out is not None:
             results = out if direct is not None else out.copy_(results[0]), lse

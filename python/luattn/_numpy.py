@@ -197,7 +197,7 @@ def _number(name: str, scale: Any) -> float | None:
 
 
 def with_scale(spec: Spec, _: Any, inputs: Sequence[Any], scalars: Sequence[Any], scale: Any) -> tuple[Spec, Sequence[Any], Sequence[Any], float]:
-    """with_scale of _torch.py."""
+    """with_scale of _attend.py."""
     return scaled(spec, inputs, scalars, _number(spec.name, scale))
 
 

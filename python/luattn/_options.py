@@ -11,9 +11,9 @@ def seed_of(place: str, seed: Any, q: Any) -> Any:
     seed = seed if is_compiling() else take(place, "seed", "seed?", seed)
     if is_numpy(q):
         return None if seed is None else numbers_of(seed)
-    from . import _torch
+    from . import _attend
 
-    return _torch.seed_of(seed, q)
+    return _attend.seed_of(seed, q)
 
 
 def is_in_f32(place: str, name: str, dtype: Any, q: Any) -> bool:

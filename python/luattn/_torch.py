@@ -18,9 +18,8 @@ from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
-from . import _allocate, _fit, _out, _scale, _signature
-from ._arguments import take
-from ._call import ARRAYS, CHOICES, RESULTS, Frame, numbers_of
+from . import _allocate, _fit, _signature
+from ._call import ARRAYS, CHOICES, RESULTS, Frame
 from ._import_hook import when_imported
 from ._signature import is_plain as is_plain
 from ._signature import named_of
@@ -56,16 +55,16 @@ _lib.define(
     "Tensor? block_table=None, Tensor? cu_seqlens_q=None, bool keys_modified=False) -> ()"
 )
 _lib.define(f"weights({_SPEC.format('', '', _OF_CHOICES)}) -> Tensor")
-_forward = torch.ops.luattn.forward.default
-_backward = torch.ops.luattn.backward.default
-_weights = torch.ops.luattn.weights.default
+forward_op = torch.ops.luattn.forward.default
+backward_op = torch.ops.luattn.backward.default
+weights_op = torch.ops.luattn.weights.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 # --- the ops on the CPU and on a GPU. An op returns tensors alone: an empty one stands for None ---
 
 
-def _filled(q: Tensor, results: Sequence[Tensor | None]) -> list[Tensor]:
+def filled(q: Tensor, results: Sequence[Tensor | None]) -> list[Tensor]:
     return [q.new_empty((0,), dtype=torch.float32) if t is None else t for t in results]
 
 
@@ -73,28 +72,28 @@ def _given(t: Tensor | None) -> Tensor | None:
     return None if t is None or t.dim() == 1 else t
 
 
-def _numbers(scalars: Sequence[Any], learned: Tensor | None) -> Sequence[float]:
+def values_of(scalars: Sequence[Any], learned: Tensor | None) -> Sequence[float]:
     values: Sequence[float] = scalars if learned is None else learned.tolist()
     return values
 
 
 def _forward_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    made = tensors.forward(spec_in_graph(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
-    return tuple(_filled(q, made))
+    made = tensors.forward(spec_in_graph(text), q, k, v, inputs, values_of(scalars, learned), scale, given)
+    return tuple(filled(q, made))
 
 
 def _backward_kernel(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
     scalars, learned, scale = rest
     want_inputs = want_inputs or [False] * len(inputs)
     *made, dinputs = tensors.backward(
-        spec_in_graph(text), dout, dlse, q, k, v, o, _given(lse), _given(saved), inputs, _numbers(scalars, learned),
+        spec_in_graph(text), dout, dlse, q, k, v, o, _given(lse), _given(saved), inputs, values_of(scalars, learned),
         scale, given, wants, want_inputs,
     )  # fmt: skip
-    return (*_filled(q, made), _filled(q, dinputs))
+    return (*filled(q, made), filled(q, dinputs))
 
 
 def _weights_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    return tensors.weights(spec_in_graph(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
+    return tensors.weights(spec_in_graph(text), q, k, v, inputs, values_of(scalars, learned), scale, given)
 
 
 def _append_kernel(text, q, k, v, inputs, new_k, new_v, **given):  # type: ignore[no-untyped-def]
@@ -126,7 +125,7 @@ def _check_fake(text: str, inputs: Sequence[Tensor], q: Tensor, given: dict[str,
 @torch.library.register_fake("luattn::forward", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _check_fake(text, inputs, q, given, k=k, v=v)
-    return tuple(_filled(q, _allocate.fake_results(spec_in_graph(text), q, v, out_f32=given.get("out_f32", False))))
+    return tuple(filled(q, _allocate.fake_results(spec_in_graph(text), q, v, out_f32=given.get("out_f32", False))))
 
 
 @torch.library.register_fake("luattn::append", lib=_lib)
@@ -145,7 +144,7 @@ def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_in
     _check_fake(text, inputs, q, given, k=k, v=v, dout=dout, o=o)
     want_inputs = want_inputs or [False] * len(inputs)
     *made, dinputs = _allocate.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs, given.get("grad_f32", False))
-    return (*_filled(q, made), _filled(q, dinputs))
+    return (*filled(q, made), filled(q, dinputs))
 
 
 # --- autograd ---
@@ -154,7 +153,7 @@ def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_in
 _SAVED = frozenset((*ARRAYS, "seed"))
 
 
-def _swap(swapped: bool, *given: Any) -> Sequence[Any]:
+def swap(swapped: bool, *given: Any) -> Sequence[Any]:
     """Heads before lengths, or the other way round."""
     return [t if t is None else t.transpose(1, 2) for t in given] if swapped else given
 
@@ -167,10 +166,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call, q, k, v, learned, *inputs):  # type: ignore[no-untyped-def]
         run, count, spec, scalars, scale, given, swapped, key, named, known = call
-        values = scalars if count == 3 else _numbers(scalars, learned)  # the op reads them itself
+        values = scalars if count == 3 else values_of(scalars, learned)  # the op reads them itself
         results = known and known.run(spec, named, values, given)
         if results is None:
-            results = _forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, True)
+            results = forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, True)
         o, lse, saved = results
         # Tensors go through autograd alone, which objects where one is written to before backward reads it. A Batch is no
         # tensor: the library compares what it was prepared with.
@@ -206,15 +205,15 @@ class _Attention(torch.autograd.Function):
         made: Any = None
         if not torch.is_grad_enabled():
             tensors_of_rows = q, k, v, o, _given(lse), _given(saved), dout, dlse
-            made = _backward_plainly(spec, tensors_of_rows, inputs, _numbers(scalars, learned), scale, given, wants, grads, swapped)
+            made = _backward_plainly(spec, tensors_of_rows, inputs, values_of(scalars, learned), scale, given, wants, grads, swapped)
         if made is None:
-            lse, saved = _filled(q, (lse, saved))
-            dout, q, k, v, o = _swap(swapped, dout, q, k, v, o)
-            *made, dinputs = _backward(
+            lse, saved = filled(q, (lse, saved))
+            dout, q, k, v, o = swap(swapped, dout, q, k, v, o)
+            *made, dinputs = backward_op(
                 spec.line, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale,
                 **{name: x for name, x in given.items() if name not in ("exact_rows", "num_splits", "decode")}, wants=wants, want_inputs=grads,
             )  # fmt: skip
-            made = *_swap(swapped, *(d if need else None for d, need in zip(made[:3], needs[1:]))), made[3], *dinputs
+            made = *swap(swapped, *(d if need else None for d, need in zip(made[:3], needs[1:]))), made[3], *dinputs
         dq, dk, dv, dscalars, *dinputs = made
         first = (
             None, dq if needs[1] else None, dk if needs[2] else None, dv if needs[3] else None,
@@ -225,13 +224,13 @@ class _Attention(torch.autograd.Function):
         return (*first, *(d.to(t.dtype) if want else None for d, want, t in zip(dinputs, grads, inputs)))
 
 
-def _forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, needs_grad, want_lse=True, out=None):  # type: ignore[no-untyped-def]
+def forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, needs_grad, want_lse=True, out=None):  # type: ignore[no-untyped-def]
     """o, lse and saved of tensors that may be swapped, whose signature is not known. out: memory for o, which is then no result of the signature."""
-    views = _swap(swapped, q, k, v)
+    views = swap(swapped, q, k, v)
     if out is not None:
-        run = functools.partial(run, out=_swap(swapped, out)[0])
+        run = functools.partial(run, out=swap(swapped, out)[0])
     made = run(spec, *views, inputs, values, scale, given, *(() if want_lse else (False,)))
-    results = (*_swap(swapped, made[0]), *made[1:])
+    results = (*swap(swapped, made[0]), *made[1:])
     if key is not None:
 
         def fill(frame: Frame) -> None:
@@ -254,9 +253,9 @@ def _backward_plainly(
         return found
     if key is None and not is_plain((*given_tensors, *inputs)):
         return None
-    dout, q, k, v, o = views = _swap(swapped, dout, q, k, v, o)
+    dout, q, k, v, o = views = swap(swapped, dout, q, k, v, o)
     made = tensors.backward(spec, dout, dlse, q, k, v, o, lse, saved, inputs, values, scale, given, wants, want_inputs)
-    results = *_swap(swapped, *made[:3]), made[3], *made[4]
+    results = *swap(swapped, *made[:3]), made[3], *made[4]
     if key is not None:
 
         def fill(frame: Frame) -> None:
@@ -268,7 +267,7 @@ def _backward_plainly(
 
 
 # Function.apply before PyTorch 2.15 looks at each argument for transforms, of which a plain call has none.
-_apply_plain = super(torch.autograd.Function, _Attention).apply
+apply_plain = super(torch.autograd.Function, _Attention).apply
 
 
 class _Backward(torch.autograd.Function):
@@ -279,7 +278,7 @@ class _Backward(torch.autograd.Function):
         ctx.said = said
         text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs = args
         with _below_autograd():
-            *first, dinputs = _backward(
+            *first, dinputs = backward_op(
                 text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given
             )
         return (*first, *dinputs)
@@ -309,19 +308,19 @@ def _refuse_transforms(text: str, tensors: Sequence[Tensor | None]) -> None:
 def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _refuse_transforms(text, (q, k, v, learned, *inputs))
     spec = spec_in_graph(text)
-    if _needs_grad(spec, q, k, v, learned, inputs):
+    if any_needs_grad(spec, q, k, v, learned, inputs):
         run = functools.partial(_forward_below, learned)
         return _Attention.apply((run, 3, spec, scalars, scale, given, False, None, None, None), q, k, v, learned, *inputs)
     with _below_autograd():
-        return _forward(text, q, k, v, inputs, scalars, learned, scale, **given)
+        return forward_op(text, q, k, v, inputs, scalars, learned, scale, **given)
 
 
 def _forward_below(learned, spec, q, k, v, inputs, scalars, scale, given):  # type: ignore[no-untyped-def]
     with _below_autograd():
-        return _forward(spec.line, q, k, v, list(inputs), scalars, learned, scale, **given)
+        return forward_op(spec.line, q, k, v, list(inputs), scalars, learned, scale, **given)
 
 
-def _needs_grad(spec: Spec, q: Tensor, k: Tensor, v: Tensor, learned: Tensor | None, inputs: Sequence[Tensor]) -> bool:
+def any_needs_grad(spec: Spec, q: Tensor, k: Tensor, v: Tensor, learned: Tensor | None, inputs: Sequence[Tensor]) -> bool:
     if not torch.is_grad_enabled():
         return False
     for info, t in zip(spec.inputs, inputs):
@@ -347,7 +346,7 @@ def _backward_autograd(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars
         *first, dinputs = _split(_Backward.apply(spec_in_graph(text).said, given, *args))
         return (*first, dinputs)
     with _below_autograd():
-        return _backward(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given)
+        return backward_op(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given)
 
 
 def _split(flat: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -370,8 +369,8 @@ def _autocast(key: str, device: str) -> None:
             made = op(text, q, k, v, inputs, scalars, learned, scale, **given)
         return made if isinstance(made, Tensor) else (_fit.columns(made[0], dim_v), *made[1:])
 
-    _lib.impl("forward", functools.partial(cast, _forward), key)
-    _lib.impl("weights", functools.partial(cast, _weights), key)
+    _lib.impl("forward", functools.partial(cast, forward_op), key)
+    _lib.impl("weights", functools.partial(cast, weights_op), key)
 
 
 _autocast("AutocastCPU", "cpu")
@@ -387,279 +386,6 @@ def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
 _lib.impl("forward", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("backward", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("weights", _refuse_vmap, "FuncTorchBatched")
-
-
-# --- what Attention calls ---
-
-
-_NOTHING: dict[str, Any] = {}
-
-
-def _tensors_in(given: dict[str, Any]) -> Sequence[Tensor]:
-    return [x for x in given.values() if isinstance(x, Tensor)] if given else ()
-
-
-_FLOATS = frozenset((float,))
-
-
-def attend(
-    spec: Spec,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: Sequence[Tensor],
-    scalars: Sequence[float | Tensor],
-    scale: float | Tensor | None,
-    given: dict[str, Any] = _NOTHING,
-    return_lse: bool = True,
-    swapped: bool = False,
-    out: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """The result and lse (None unless return_lse) of torch tensors, with gradients. scale: None: head_dim ** -0.5. given: keyword
-    arguments of the op. swapped: q, k, v and the result have lengths before heads. out: where the result goes, without gradients."""
-    key: Any = None
-    named: Any = None
-    known: Any = None
-    if not torch.compiler.is_compiling() and (scale is None or _scale.is_plain(scale)) and _FLOATS.issuperset(map(type, scalars)):
-        named, numbers = named_of(spec, q, k, v, inputs, given)
-        if out is not None:
-            named["o"] = out
-        key, known = _signature.find(spec.signatures, named, (*numbers, scale, return_lse, swapped))
-    if known is not None:
-        if known.needs_grad:
-            made = _apply_plain((tensors.forward, 1 + return_lse, spec, scalars, scale or 0.0, given, swapped, key, named, known), q, k, v, None, *inputs)
-            return made if return_lse else (made, None)
-        made = known.run(spec, named, scalars, given)
-        if made is not None:
-            return made[0] if out is None else out, made[1]
-    if out is not None:
-        return _attend_into(out, spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named)
-    return _attend_anew(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named)
-
-
-def _attend_into(
-    out: Tensor,
-    spec: Spec,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: Sequence[Tensor],
-    scalars: Sequence[float | Tensor],
-    scale: float | Tensor | None,
-    given: dict[str, Any],
-    return_lse: bool,
-    swapped: bool,
-    key: Any,
-    named: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """attend, into a tensor that is there: by the kernel itself, or by a copy where that makes o otherwise, or something stands between the call
-    and the kernel."""
-    take(spec.name, "out", "torch", out)
-    if torch.is_grad_enabled():
-        learned = [x for x in (*scalars, scale) if isinstance(x, Tensor)]
-        if out.requires_grad or any(t.requires_grad for t in (q, k, v, *inputs, *learned)):
-            raise InvalidError(f"{spec.name}: out: is given, and a gradient is asked for, which goes on to no tensor that is there: leave it out, or call under torch.no_grad()")
-    compiling = torch.compiler.is_compiling()
-    if not compiling:
-        with_scale(spec, q, inputs, scalars, scale)  # refuses what is no scale before anything is written
-    copies = compiling or _fit.needs_padding(spec, q, v) or given.get("seqused_q") is not None
-    if copies or not is_plain((out, q, k, v, *inputs, *_tensors_in(given))):
-        if not compiling:
-            _out.check_apart(spec.name, out, {"q": q, "k": k, "v": v, **{f"input '{info.name}'": t for info, t in zip(spec.inputs, inputs)}})
-        o, lse = attend(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped)
-        _out.check(spec.name, out, o, o, o.dtype)
-        return out.copy_(o), lse
-    _out.check(spec.name, out, q, v, _allocate.type_of(q, given.get("out_f32", False)))
-    try:
-        _, lse = _attend_anew(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named, out)
-    except InvalidError as e:
-        raise InvalidError(_out.renamed(str(e))) from None
-    return out, lse
-
-
-def _attend_anew(
-    spec: Spec,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: Sequence[Tensor],
-    scalars: Sequence[float | Tensor],
-    scale: float | Tensor | None,
-    given: dict[str, Any],
-    return_lse: bool,
-    swapped: bool,
-    key: Any,
-    named: Any,
-    out: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """attend, of a call whose signature is not known. out: of a plain call without gradients."""
-    spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
-    if _fit.needs_padding(spec, q, v):
-        wide = _fit.padded(spec, q, k, v)
-        o, lse = attend(spec, wide[0], wide[1], wide[2], inputs, scalars, _fit.scale_of(scale, q), given, return_lse, swapped)
-        return _fit.columns(o, v.size(-1)), lse
-    if inputs:
-        inputs = _fit.with_rows(spec, q, k, inputs)
-    compiling = torch.compiler.is_compiling()
-    learned = None
-    # Under torch.compile a float in a list would be a constant of the graph, and each value another graph.
-    if scalars and (compiling or any(isinstance(x, Tensor) for x in scalars)):
-        learned = _stack(spec, scalars)
-        scalars = []
-    if compiling or not is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
-        o, lse, _ = _forward(spec.line, *_swap(swapped, q, k, v), list(inputs), list(scalars), learned, scale, **given)
-        return o.transpose(1, 2) if swapped else o, lse
-    if _needs_grad(spec, q, k, v, learned, inputs):
-        made = _apply_plain((tensors.forward, 1 + return_lse, spec, scalars, scale, given, swapped, key, named, None), q, k, v, learned, *inputs)
-        return made if return_lse else (made, None)
-    values = _numbers(scalars, learned)
-    made = _forward_anew(tensors.forward, spec, q, k, v, inputs, values, scale, given, swapped, key, named, False, return_lse, out)
-    return made[0], made[1]
-
-
-def attend_state(
-    spec: Spec,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: Sequence[Tensor],
-    scalars: Sequence[float | Tensor],
-    scale: float | Tensor | None,
-    given: dict[str, Any],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """o, lse and state of a spec of parts, without gradients."""
-    spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
-    if _fit.needs_padding(spec, q, v):
-        wide = _fit.padded(spec, q, k, v)
-        o, lse, state = attend_state(spec, wide[0], wide[1], wide[2], inputs, scalars, _fit.scale_of(scale, q), given)
-        return _fit.columns(o, v.size(-1)), lse, state
-    inputs = _fit.with_rows(spec, q, k, inputs)
-    learned = _stack(spec, scalars) if any(isinstance(x, Tensor) for x in scalars) else None
-    if _needs_grad(spec, q, k, v, learned, inputs):
-        raise Unsupported(
-            f"{spec.name}: return_state: is True, and there are no gradients through a state: call it under torch.no_grad(), and "
-            "gradients() for each part after the merge"
-        )
-    if not torch.compiler.is_compiling() and is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
-        o, lse, state = _filled(q, tensors.forward(spec, q, k, v, inputs, _numbers(scalars, learned), scale, given))
-    else:
-        values = [] if learned is not None else list(scalars)
-        o, lse, state = _forward(spec.line, q, k, v, list(inputs), values, learned, scale, **given)
-    return o, lse, lse.new_empty((0, *lse.shape)) if state.dim() == 1 else state
-
-
-def gradients_of(
-    spec: Spec,
-    dout: Tensor,
-    dlse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    lse: Tensor,
-    saved: Tensor,
-    inputs: Sequence[Tensor],
-    scalars: Sequence[float],
-    scale: float | Tensor | None,
-    given: dict[str, Any],
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Of all that has one, by backward from o, lse and saved of whole rows; of a scale that is a tensor too."""
-    is_learned = isinstance(scale, Tensor)
-    spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale, is_learned)
-    scalars, dim, dim_v = [float(x) for x in scalars], q.size(-1), v.size(-1)
-    if _fit.needs_padding(spec, q, v):
-        scale = _fit.scale_of(scale, q)
-        q, k, v, o, dout = _fit.padded(spec, q, k, v, o, dout)
-    if o.dtype is torch.float32:
-        dout, given = dout.to(q.dtype), {**given, "out_f32": True}
-    wants = [info.grad for info in spec.inputs]
-    with torch.no_grad():
-        dq, dk, dv, dscalars, dinputs = _backward(
-            spec.line, dout, dlse if spec.has_lse else None, q, k, v, o, *_filled(q, (lse if spec.has_lse else None, saved if spec.num_saved else None)),
-            list(inputs), scalars, None, scale, **given, wants=spec.wants, want_inputs=wants,
-        )  # fmt: skip
-    named = {info.name: d for info, d in zip(spec.inputs, dinputs) if info.grad}
-    named |= {name: dscalars[i] for i, name in enumerate(spec.scalars)}
-    of_scale = named.pop(_scale.NAME, None)
-    dq, dk, dv = _fit.columns(dq, dim), _fit.columns(dk, dim), _fit.columns(dv, dim_v)
-    return dq, dk, dv, named | ({"scale": of_scale} if is_learned and of_scale is not None else {})
-
-
-def weights(
-    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scalars: Sequence[float | Tensor], scale: float, given: dict[str, Any]
-) -> Tensor:  # fmt: skip
-    """Those of v, negative where dropout drops them (_tensors.weights), for tests and pictures; without gradients. spec, inputs, scalars and scale
-    are those of with_scale."""
-    if _fit.needs_padding(spec, q, v):
-        scale = _fit.scale_of(scale, q)
-        q, k, v = _fit.padded(spec, q, k, v)
-    inputs = _fit.with_rows(spec, q, k, inputs) if inputs else inputs
-    learned = _stack(spec, scalars) if any(isinstance(x, Tensor) for x in scalars) else None
-    numbers = [] if learned is not None else [float(x) for x in scalars]
-    with torch.no_grad():
-        made: Tensor = _weights(spec.line, q, k, v, list(inputs), numbers, learned, scale, **given)
-    return made
-
-
-def _find_scaled(text: str, place: str, kind: str) -> Spec:
-    return _scale.scaled(text, place, kind)
-
-
-# What torch.compiler.assume_constant_result does, after seconds of imports.
-_find_scaled._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def with_scale(
-    spec: Spec, q: Tensor, inputs: Sequence[Any], scalars: Sequence[Any], scale: Any, is_learned: bool = False
-) -> tuple[Spec, Sequence[Any], Sequence[Any], float]:
-    """The spec, inputs, scalars and scale of an op, where 0.0 is the default. is_learned: whether a tensor has a gradient whatever it says."""
-    if scale is None:
-        return spec, inputs, scalars, 0.0
-    if _scale.is_plain(scale):
-        return spec, inputs, scalars, scale
-    kind = "scalars"
-    if isinstance(scale, Tensor):
-        if scale.numel() != 1:
-            raise InvalidError(
-                f"{spec.name}: scale: has shape {tuple(scale.shape)}, expected one element, or a number: for one of each head declare an input, "
-                'inputs = { temperature = { axes = {"h"}, grad = true } }, and multiply by it in score_mod'
-            )
-        scale = scale.reshape(()).to(torch.float64 if q.dtype is torch.float64 else torch.float32)
-        if not (is_learned or scale.is_cuda or scale.requires_grad or torch.compiler.is_compiling()):
-            return _scale.with_scale(spec, inputs, scalars, float(scale))
-        if scale.is_cuda:
-            kind = "inputs"
-    else:
-        scale = _scale.check_scale(spec.name, scale)
-        if scale > 0:
-            return spec, inputs, scalars, scale
-    return _scale.multiplied(_find_scaled(spec.text, spec.place, kind), kind, inputs, scalars, scale)
-
-
-def seed_of(seed: Any, q: Tensor) -> Tensor:
-    """The ops' seed: of a number, of two, or as it is; None: the next of the generator of q's device, whose replays in CUDA graphs
-    draw others."""
-    if isinstance(seed, Tensor):
-        return seed
-    if seed is None:
-        return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
-    return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers_of(seed)], dtype=torch.int64, device="cpu")
-
-
-def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:
-    numbers = []
-    for name, x in zip(spec.scalars, scalars):
-        if not isinstance(x, Tensor):
-            x = torch.tensor(x, dtype=torch.float64, device="cpu")
-        elif x.is_cuda:
-            raise InvalidError(
-                f"{spec.name}: scalar '{name}' is a tensor on {x.device}, for which every call would wait: "
-                f"declare it as an input, inputs = {{ {name} = {{ axes = {{}}, grad = true }} }}, or pass float({name})"
-            )
-        elif x.numel() != 1:
-            raise InvalidError(f"{spec.name}: scalar '{name}' has {x.numel()} elements, expected 1")
-        numbers.append(x.to(torch.float64).reshape(()))
-    return torch.stack(numbers)
 
 
 def _register_flops() -> None:

@@ -386,7 +386,7 @@ class Attention:
         has keys. given: inputs, scalars, and what else the call of the part had. Torch tensors; of inputs those that say grad = true; "scale": of a scale
         that is a tensor. An o of float32 goes with q, k and v of half types too, and dout is then rounded to their type. grad_dtype: torch.float32, for dq, dk and
         dv in it, for sums over parts; None: of the type of q."""
-        from ._torch import gradients_of
+        from ._attend import gradients_of
 
         self._check_names(f"{self.name}: gradients", ("dout", "o", "lse", "saved", "dlse"))
         if is_numpy(q):

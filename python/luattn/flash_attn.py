@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _kvcache, _torch
+from . import _kvcache
 from ._arguments import Arguments, take
+from ._attend import attend, seed_of, weights, with_scale
 from ._scale import check_scale
 from ._spec import Spec, spec_of
 from .errors import InvalidError, Unsupported
@@ -187,16 +188,16 @@ def _attend(
     if deterministic:
         given = {**given, "deterministic": True}
     if spec.draws:
-        given = {**given, "seed": _torch.seed_of(None, q)}
-    o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs, swapped, out)
+        given = {**given, "seed": seed_of(None, q)}
+    o, lse = attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs, swapped, out)
     if not return_attn_probs:
         return o
     if not spec.draws:
         return o, lse, None
     if swapped:
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    spec, found, scalars, plain = _torch.with_scale(spec, q, inputs, (), scale)
-    return o, lse, _torch.weights(spec, q, k, v, found, scalars, plain, given).to(o.dtype)
+    spec, found, scalars, plain = with_scale(spec, q, inputs, (), scale)
+    return o, lse, weights(spec, q, k, v, found, scalars, plain, given).to(o.dtype)
 
 
 def sinks_of(name: str, s_aux: Any, learnable_sink: Any) -> Tensor | None:

@@ -106,7 +106,7 @@ class Scales(unittest.TestCase):
         spec, slope = capped._spec, rand(2)
         made = [torch.tensor(-0.4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
         inputs = luattn._scale.multiplied(luattn._scale.scaled(spec.text, spec.place, "inputs"), "inputs", [slope], [3.0], made[0])
-        o, _ = luattn._torch.attend(inputs[0], *self.qkv, *inputs[1:])
+        o, _ = luattn._attend.attend(inputs[0], *self.qkv, *inputs[1:])
         want = capped(*self.qkv, slope=slope, scale=made[1])
         torch.testing.assert_close(o, want)
         got = torch.autograd.grad(o.sum(), [made[0], slope, *self.qkv])

@@ -11,8 +11,8 @@ from torch.nn.attention import flex_attention as theirs
 
 from .._arguments import Arguments, is_torch_dtype, take, what
 from .._spec import Spec, spec_of
-from .._torch import attend as compute
-from .._torch import seed_of
+from .._attend import attend as compute
+from .._attend import seed_of
 from ..batch import Batch
 from ..errors import Error, InvalidError, Unsupported
 from . import _graph, _programs
