@@ -31,6 +31,7 @@ typedef struct comparison {
   luattn_dtype dtype;
   const cli_result *got, *want,
       *rounded;             /* rounded: of plain arithmetic in the type, in f64 of a coarser one (plain_scale) */
+  const cli_result *merged; /* likewise, of simplified hooks (cpu_forward_merged); may be NULL */
   const cli_result *noise;  /* of gradients (cpu_gradient_noise); may be NULL */
   const cli_result *kinks;  /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
   const cli_result *scores; /* effect of rounded scores (cpu_forward_score_noise), or NULL */
@@ -78,8 +79,13 @@ static double plain_scale(luattn_dtype type) { return type == LUATTN_F64 ? 4 / C
  * tensors. For dq, dk and dv it is at least two standard deviations of their roundings: the largest of few errors may
  * be small by luck. */
 static double plain_error(const comparison *c, size_t offset, const array *want) {
-  double ignored;
-  const double error = plain_scale(c->dtype) * distance(at_offset(c->rounded, offset), want, NULL, &ignored);
+  double ignored, error = distance(at_offset(c->rounded, offset), want, NULL, &ignored);
+  const array *merged = at_offset(c->merged, offset);
+  if (merged != NULL && merged->storage != NULL) {
+    const double of_merged = distance(merged, want, NULL, &ignored);
+    if (of_merged > error) error = of_merged;
+  }
+  error *= plain_scale(c->dtype);
   const bool is_half = c->dtype == LUATTN_F16 || c->dtype == LUATTN_BF16;
   const array *noise = is_half && is_tensor_gradient(offset) ? at_offset(c->noise, offset) : NULL;
   if (noise == NULL || noise->storage == NULL) return error;
@@ -154,6 +160,13 @@ static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, bool 
   return backward ? luattn_cpu_backward_in(p->spec, &args, precision, err) : LUATTN_OK;
 }
 
+static luattn_status run_merged(const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
+  cli_binding bind;
+  const luattn_args args = problem_args(p, r, backward, &bind);
+  TRY(cpu_forward_merged(p->spec, &args, p->dtype, err));
+  return backward ? cpu_backward_merged(p->spec, &args, p->dtype, err) : LUATTN_OK;
+}
+
 /* Plain arithmetic of the problem's type; in f64 coarser than that. */
 static luattn_status run_plain(const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
   cli_binding bind;
@@ -212,13 +225,14 @@ static DLDataType real_of(const cli_problem *p) { return dtype_dl(p->dtype == LU
  * parameter gradients; the possible error of other gradients where a derivative jumps; and the effect of
  * rounded scores. */
 typedef struct references {
-  cli_result want, rounded, noise, kinks;
+  cli_result want, rounded, merged, noise, kinks;
   score_noise scores;
   bool has_kinks;
 } references;
 
 static void references_free(references *r) {
-  result_free(&r->want), result_free(&r->rounded), result_free(&r->noise), result_free(&r->kinks);
+  result_free(&r->want), result_free(&r->rounded), result_free(&r->merged), result_free(&r->noise);
+  result_free(&r->kinks);
   result_free(&r->scores.of);
 }
 
@@ -242,6 +256,7 @@ static luattn_status references_new(const cli_problem *p, bool backward, referen
   cli_result *const of_gradients[] = {&r->noise, &r->kinks};
   TRY(result_new(p, f64, f64, backward, &r->want, err));
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
+  TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->merged, err));
   TRY(result_new(p, f64, f64, backward, &r->scores.of, err));
   array_free(&r->scores.of.lse), array_free(&r->scores.of.saved);
   for (int i = 0; i < 2 && backward; i++) TRY(result_new(p, f64, f64, true, of_gradients[i], err));
@@ -259,6 +274,7 @@ static luattn_status references_of_sequences(const cli_problem *p, bool backward
     const luattn_status s = references_compute(&one, backward, &of, err);
     if (s == LUATTN_OK) {
       sequence_put(p, i, &of.want, false, &r->want), sequence_put(p, i, &of.rounded, false, &r->rounded);
+      sequence_put(p, i, &of.merged, false, &r->merged);
       sequence_put(p, i, &of.noise, true, &r->noise), sequence_put(p, i, &of.kinks, false, &r->kinks);
       sequence_put(p, i, &of.scores.of, false, &r->scores.of);
       r->scores.exponent = fmax(r->scores.exponent, of.scores.exponent);
@@ -280,6 +296,8 @@ static luattn_status references_compute(const cli_problem *p, bool backward, ref
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
   TRY(run_cpu(p, LUATTN_F64, backward, &r->want, err));
   TRY(run_plain(p, backward, &r->rounded, err));
+  TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->merged, err));
+  TRY(run_merged(p, backward, &r->merged, err));
   TRY(score_noise_compute(p, &r->want, backward, &r->scores, err));
   if (!backward) return LUATTN_OK;
   TRY(gradient_noise(p, &r->want, &r->noise, err));
@@ -292,6 +310,7 @@ static comparison comparison_of(const cli_problem *p, const cli_result *got, con
                       got,
                       &r->want,
                       &r->rounded,
+                      &r->merged,
                       &r->noise,
                       r->has_kinks ? &r->kinks : NULL,
                       r->scores.matters ? &r->scores.of : NULL,
@@ -326,9 +345,9 @@ static cli_result without_maximum(const cli_problem *p, const cli_result *r) {
 static luattn_status compare_large_scores(const cli_problem *p, const comparison *c, luattn_error *err) {
   comparison others = *c;
   const cli_result got = without_maximum(p, c->got), want = without_maximum(p, c->want),
-                   rounded = without_maximum(p, c->rounded);
+                   rounded = without_maximum(p, c->rounded), merged = without_maximum(p, c->merged);
   others.got = &got, others.want = &want;
-  others.rounded = &rounded;
+  others.rounded = &rounded, others.merged = &merged;
   compare_all(&others, &p->info);
   return compare_maximum(p, c, err);
 }
@@ -405,7 +424,8 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
   if (s == LUATTN_OK) s = score_noise_compute(p, &got, false, &scores, err);
   if (s == LUATTN_OK) {
     const comparison c = {
-        out, LUATTN_F64, &got, &want, &rounded, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent, false};
+        out,  LUATTN_F64, &got, &want, &rounded, NULL, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent,
+        false};
     compare(&c, "out", offsetof(cli_result, o), 2);
     compare(&c, "lse", offsetof(cli_result, lse), 2);
     if (backward) s = check_slopes(o, p, &got, &scores.of.o, &want, out, err);
@@ -420,11 +440,13 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
  * terms: as in `compare`, but over all elements. */
 static double squares_of_errors(const comparison *c, size_t offset) {
   const array *want = at_offset(c->want, offset), *rounded = at_offset(c->rounded, offset),
-              *noise = at_offset(c->noise, offset), *scores = at_offset(c->scores, offset);
+              *merged = at_offset(c->merged, offset), *noise = at_offset(c->noise, offset),
+              *scores = at_offset(c->scores, offset);
   const double unit = score_unit(c->dtype), type = base_tolerance(c->dtype) + unit * c->exponent;
   double sum = 0;
   for (int64_t i = 0, n = want->storage != NULL ? array_count(want) : 0; i < n; i++) {
-    const double x = array_get(want, i), error = 3 * plain_scale(c->dtype) * fabs(array_get(rounded, i) - x);
+    const double x = array_get(want, i), plain = fmax(fabs(array_get(rounded, i) - x), fabs(array_get(merged, i) - x)),
+                 error = 3 * plain_scale(c->dtype) * plain;
     const double moved = scores != NULL ? unit * array_get(scores, i) : 0;
     sum += error * error + type * type * x * x + moved * moved;
   }

@@ -16,14 +16,19 @@ void check_print(const char *title, const check_report *r) {
   printf("%s\n", title);
   for (int i = 0; i < r->count; i++) {
     const check_line *l = &r->line[i];
-    printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance, l->ok ? "ok" : "FAILED");
+    printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance,
+           l->ok            ? "ok"
+           : l->is_accepted ? "accepted"
+                            : "FAILED");
   }
   for (int i = 0; i < 32; i++)
     if (r->jumps >> i & 1)
       printf("  d_%s: not compared, as the result jumps or bends at this value; --set %s=.. moves it\n",
              r->scalar_names[i], r->scalar_names[i]);
-  if (r->backward_disagrees)
+  if (r->backward_disagrees && r->accepts_backward)
+    printf("  the spec's own backward is not the gradient of its forward, which --own-backward accepts\n");
+  else if (r->backward_disagrees)
     printf(
-        "  the spec's own backward disagrees with differences of its forward: correct it, or leave it out, "
-        "and it is derived\n");
+        "  the spec's own backward disagrees with differences of its forward: correct it, or leave it out, and it is "
+        "derived; if it is meant so, as with a detached normaliser, accept it by --own-backward\n");
 }

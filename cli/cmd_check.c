@@ -37,6 +37,8 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
     check_print(title, &r);
     if (r.stops_gradient)
       printf("  gradients: the spec stops some (stop_gradient), so not compared with differences\n");
+    if (o.own_backward && !r.backward_disagrees && !r.stops_gradient)
+      printf("  --own-backward: the spec's own backward agrees with differences of its forward; leave it out\n");
     *failed |= r.failed > 0;
     status = print_kept(&p, err);
   }
@@ -130,6 +132,11 @@ static luattn_status check_packed(const cli_options *o, const luattn_spec *spec,
 static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *failed, luattn_error *err) {
   cli_gpu *gpu = NULL;
   luattn_dtype one = LUATTN_F64; /* the dtype of the kernels to check; the CPU path has only one */
+  if (o->own_backward && !spec_gives_backward(spec))
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "--own-backward: the spec has no backward of its own, and the derived one is the gradient; leave "
+        "it out");
   TRY(dtype_option(o, &one, err));
   TRY(gpu_pick(o, &gpu, err));
   const bool packed = o->cu_seqlens != NULL || o->cu_seqlens_q != NULL || o->cu_seqlens_k != NULL,

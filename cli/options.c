@@ -165,6 +165,8 @@ static const option options[] = {
      "also the kernels whose o is f32, of bf16 and f16 (luattn_target.out_f32)"},
     {"--grad-f32", SWITCH, AT(grad_f32), GRID, NULL,
      "also backward's kernels whose dq, dk, dv are f32, of bf16 and f16 (luattn_target.grad_f32)"},
+    {"--own-backward", SWITCH, AT(own_backward), CLI_CHECK, NULL,
+     "accept that the spec's own backward is not the gradient of its forward, as with a detached normaliser"},
     {"--decode", SWITCH, AT(decode), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, NULL,
      "forward by the kernel for few queries and many keys (luattn_target.decode)"},
     {"--no-decode", SWITCH, AT(no_decode), CLI_RUN | CLI_CHECK | CLI_BENCH, NULL,

@@ -303,6 +303,15 @@ luattn_status cpu_backward_coarse(const luattn_spec *spec, const luattn_args *ar
   return host_run(backward_within, &call, err);
 }
 
+luattn_status cpu_backward_merged(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                  luattn_error *err) {
+  const cpu_call given = {
+      .spec = spec, .args = args, .precision = precision, .coarse = precision == LUATTN_F64, .merges = true};
+  backward_call call = {given, GRADIENTS, 0};
+  TRY(cpu_threads(args, &call.given.threads, err));
+  return host_run(backward_within, &call, err);
+}
+
 luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                      luattn_error *err) {
   fail_clear(err);

@@ -293,6 +293,7 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
                      .spec = spec,
                      .precision = precision,
                      .coarse = given->coarse,
+                     .merges = given->merges,
                      .first_entry = given->first_entry,
                      .entries = given->entries};
   if ((unsigned)precision >= KERNEL_DTYPES)

@@ -75,7 +75,7 @@ typedef struct cpu_call {
   const luattn_spec *spec;
   const luattn_args *args;
   luattn_dtype precision;
-  bool coarse;              /* cpu_problem.coarse */
+  bool coarse, merges;      /* those of cpu_problem */
   int threads;              /* threads_count */
   int first_entry, entries; /* if args are one of `entries` packed sequences: its number; entries 0: args are the whole
                              * batch */
@@ -114,6 +114,7 @@ typedef struct cpu_problem {
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
   luattn_dtype precision;   /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool coarse; /* they are rounded to SCALAR_COARSE_BITS fewer bits than double has; precision is LUATTN_F64 */
+  bool merges; /* hooks are simplified first, as those of kernels are */
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) bool name; /* as in luattn_args */
 #include "abi/kernel_facts.def"
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
@@ -221,6 +222,14 @@ luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *arg
 #define CPU_COARSENESS 0x1p16
 luattn_status cpu_forward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 luattn_status cpu_backward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+
+/* The same, or in f32, bf16 and f16 luattn_cpu_forward_in and .._backward_in, of hooks that have been simplified first. What
+ * simplifying keeps in real arithmetic, rounding may not: of x - 0.1 + 1e-5 kernels add -0.09999 to x at once, which
+ * float32 has with an error of 1e-4 of 1e-5. */
+luattn_status cpu_forward_merged(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                 luattn_error *err);
+luattn_status cpu_backward_merged(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                  luattn_error *err);
 
 /* The effect of rounding on gradients: replaces each gradient by sqrt(sum of squared magnitudes of its
  * contributions). Independent relative errors r of the contributions change a gradient by about r times this,

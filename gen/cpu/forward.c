@@ -351,6 +351,15 @@ luattn_status cpu_forward_coarse(const luattn_spec *spec, const luattn_args *arg
   return host_run(forward_within, &call, err);
 }
 
+luattn_status cpu_forward_merged(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                 luattn_error *err) {
+  const cpu_call given = {
+      .spec = spec, .args = args, .precision = precision, .coarse = precision == LUATTN_F64, .merges = true};
+  forward_call call = {.given = given};
+  TRY(cpu_threads(args, &call.given.threads, err));
+  return host_run(forward_within, &call, err);
+}
+
 luattn_status cpu_forward_score_noise(const luattn_spec *spec, const luattn_args *args, double *exponent,
                                       luattn_error *err) {
   forward_call call = {.given = {.spec = spec, .args = args, .precision = LUATTN_F64}, .is_noise = true};

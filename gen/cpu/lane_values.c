@@ -211,6 +211,7 @@ luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_progr
   ir_ref *decided = arena_array(p->a, (size_t)n, sizeof *decided);
   if (decided != NULL) {
     memcpy(decided, roots, (size_t)n * sizeof *roots);
+    if (p->merges) ir_simplify(p->g, decided, n);
     ir_decide(p->g, decided, n, &rule);
     out->program = ir_program_new(p->a, p->g, decided, n);
   }
