@@ -26,7 +26,7 @@ struct DecodeBlock {
     if constexpr (may_be_listed) {
       const SplitList list(p);
       if (list.known()) {
-        const SplitList::Block mine = list.in_place() ? find_split_place<Sequence, TileM>(p, list) : list.block();
+        const SplitList::Block mine = list.in_place() ? find_split_place<Sequence, TileM>(p) : list.block();
         first_row = int(mine.item.tile) * TileM, split = mine.split(), splits = mine.splits();
         h_kv = mine.h_kv, b = int(mine.item.entry), first_part = mine.item.first;
         return;

@@ -26,10 +26,11 @@ struct SplitList {
     __device__ __forceinline__ int split() const { return int(item.split & 0xffff); }
   };
   __device__ __forceinline__ Block block() const {
-    const u32 number = blockIdx.x / u32(list.heads_kv);
-    if (number >= list.items->entry) return {{0, 0, 0, 0}, 0};
-    const uint4 x = reinterpret_cast<const uint4 *>(list.items)[1 + number];
-    return {{x.x, x.y, x.z, x.w}, int(blockIdx.x - number * u32(list.heads_kv))};
+    const u32 number = blockIdx.x / u32(list.heads_kv), count = list.items->entry;
+    const uint4 x = reinterpret_cast<const uint4 *>(list.items)[1 + number];  // on its way together with their number
+    const bool any = number < count;
+    return {{any ? x.x : 0, any ? x.y : 0, any ? x.z : 0, any ? x.w : 0},
+            any ? int(blockIdx.x - number * u32(list.heads_kv)) : 0};
   }
 
   // The splits of the tile that has a row of an entry.

@@ -1,6 +1,8 @@
 // work/split_places.cuh: finds a block's rows and keys from the lengths of all entries, where no list was made: of up to
 // 32 entries, of which each lane of a warp reads one. All warps of a decode kernel come to the same result, in about a
-// microsecond, where another kernel that makes a list would take five.
+// microsecond, where another kernel that makes a list would take five. In decoding, other kernels' data push the code of
+// this one out of the L2 cache: loops are rolled and divisions by reciprocals, because each line of code comes from
+// memory.
 //
 // Entries about as long as one another have as many blocks each, by a model of the time. Of others the keys of a block
 // are as few as the grid has room for (LuattnSplitList.most_items), so that blocks run in few rounds of about as many
@@ -22,6 +24,11 @@ struct SplitPlaces {
   int longest;
   float work, all_tiles;  // keys times tiles, and these, of all entries
 
+  __device__ __forceinline__ static float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  }
   __device__ __forceinline__ SplitPlaces(const LuattnParams &p, const LuattnSplitList &list)
       : list(list), lane(int(threadIdx.x) % 32), keys(0), tiles(0) {
     if (lane < list.in_place) {
@@ -35,52 +42,55 @@ struct SplitPlaces {
 
   // The share of memory's rate that so many blocks reach, as in common/call/kernel_time.c; but the grid has blocks behind
   // them that end at once, so that two of few blocks may have a multiprocessor.
-  __device__ __forceinline__ float rate(float blocks) const {
-    constexpr float alone = TileM <= 16 ? 1.36f : TileM <= 32 ? 1.03f : 0.75f;
-    const float filled = __fdividef(blocks, list.multiprocessors);
-    if (filled <= 1.f) return min_of(alone * filled, 0.9f);
-    return 1.f - 0.35f * (1.f - __fdividef(blocks, rounds(blocks) * list.resident));
+  static constexpr float alone = TileM <= 16 ? 1.36f : TileM <= 32 ? 1.03f : 0.75f;
+  __device__ __forceinline__ float rate(float blocks, float rounds) const {
+    const float filled = blocks * reciprocal(list.multiprocessors);
+    return filled <= 1.f ? min_of(alone * filled, 0.9f) : 0.65f + 0.35f * blocks * reciprocal(rounds * list.resident);
   }
-  __device__ __forceinline__ float rounds(float blocks) const { return ceilf(__fdividef(blocks, list.resident)); }
   // The time with n blocks for each tile, in keys of a head that memory delivers meanwhile.
-  __device__ __forceinline__ float time_of(int n) const {
+  __device__ __forceinline__ float time_of(float n) const {
     constexpr float next = TileM <= 16 ? 0.45f : TileM <= 32 ? 1.6f : 2.9f;  // of list.start, for each later round
-    const float blocks = all_tiles * float(list.heads_kv) * float(n);
-    const float own = ceilf(__fdividef(float(longest), float(n) * 64.f)) * 64.f;
-    return max_of(__fdividef(work * float(list.heads_kv), rate(blocks)), __fdividef(own, rate(1.f))) +
-           rounds(blocks) * next * list.start + (n > 1 ? 1.7f * list.start + blocks * list.part : 0.f);
+    const float heads = float(list.heads_kv), blocks = all_tiles * heads * n;
+    const float rounds = ceilf(blocks * reciprocal(list.resident));
+    const float own = ceilf(float(longest) * reciprocal(n * 64.f)) * 64.f;
+    return max_of(work * heads * reciprocal(rate(blocks, rounds)), own * list.multiprocessors * (1.f / alone)) +
+           rounds * next * list.start + (n > 1.f ? 1.7f * list.start + blocks * list.part : 0.f);
   }
   // Lanes try a number of blocks each, and 32 more. Times are positive, so that their bits are ordered as they are.
   __device__ __forceinline__ int even_splits() const {
     u32 best = 0xffffffffu;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int n = 1 + lane + 32 * i;
+#pragma unroll 1
+    for (int n = 1 + lane; n <= 64; n += 32)
       if (n == 1 || all_tiles * float(n) <= float(list.most_items))
-        best = min_of(best, (__float_as_uint(time_of(n)) & ~63u) | u32(n - 1));
-    }
+        best = min_of(best, (__float_as_uint(time_of(float(n))) & ~63u) | u32(n - 1));
     return 1 + int(__reduce_min_sync(all_lanes, best) & 63u);
   }
 
   // How many blocks a tile of the lane's entry has, of `chunk` keys.
   __device__ __forceinline__ int splits_by(float chunk) const {
-    return max_of(min_of(int(ceilf(__fdividef(float(keys), chunk))), LUATTN_MAX_SPLITS), 1);
+    return max_of(min_of(int(ceilf(float(keys) * reciprocal(chunk))), LUATTN_MAX_SPLITS), 1);
   }
   // One round of blocks, or more where each has over `round_keys` keys then. Entries have half a block more than their
-  // keys fill, in the mean, and one at most: then there is room in any case.
+  // keys fill, in the mean, and one at most: then there is room in any case. Where many short entries leave so little
+  // room that blocks had to be half as long again, some begin after the round instead.
   __device__ __forceinline__ int uneven_splits() const {
     constexpr float round_keys = 640.f;
-    const float each = __fdividef(work * float(list.heads_kv), list.resident);
-    const float wanted = __fdividef(max_of(__fdividef(each, round_keys), 1.f) * list.resident, float(list.heads_kv));
+    const float heads = float(list.heads_kv), rounds = work * heads * reciprocal(list.resident * round_keys);
+    const float wanted = max_of(rounds, 1.f) * list.resident * reciprocal(heads);
     const float most = min_of(max_of(wanted, all_tiles + 1.f), float(list.most_items));
-    int splits = 1;
-#pragma unroll
-    for (int i = 2; i <= 4; ++i) {
-      const float blocks = most - 0.25f * float(i) * all_tiles;
-      splits = blocks >= 1.f ? splits_by(max_of(__fdividef(work, blocks), 64.f) + 1.f) : 1;
-      if (__reduce_add_sync(all_lanes, u32(splits) * u32(tiles)) <= list.most_items) return splits;
+    int first = 0, splits = 1;
+    float longest_chunk = 0.f;
+#pragma unroll 1
+    for (float surplus = 0.5f; surplus <= 1.f; surplus += 0.25f) {
+      const float blocks = most - surplus * all_tiles, chunk = max_of(work * reciprocal(blocks), 64.f) + 1.f;
+      const bool is_some = blocks >= 1.f;
+      splits = is_some ? splits_by(chunk) : 1;
+      const float all = float(__reduce_add_sync(all_lanes, u32(splits) * u32(tiles)));
+      if (first > 0 && (!is_some || chunk > longest_chunk)) return first;
+      if (all <= most) return splits;
+      if (first == 0 && all <= float(list.most_items)) first = splits, longest_chunk = 1.5f * chunk;
     }
-    return 1;
+    return first > 0 ? first : 1;
   }
 
   // The item of block `number` of each head: a sum over all entries before it.
@@ -111,10 +121,10 @@ struct SplitPlaces {
   }
 };
 
-// As SplitList::block.
+// As SplitList::block. Called, so that its code does not lie in the way of blocks that have no use for it.
 template <class Sequence, int TileM>
-__device__ __forceinline__ SplitList::Block find_split_place(const LuattnParams &p, const SplitList &of) {
-  const LuattnSplitList &list = of.list;
+LUATTN_OUTLINED SplitList::Block find_split_place(const LuattnParams &p) {
+  const LuattnSplitList &list = SplitList(p).list;
   const u32 number = blockIdx.x / u32(list.heads_kv);
   const SplitPlaces<Sequence, TileM> places(p, list);
   const SplitList::Block mine{places.item(number), int(blockIdx.x - number * u32(list.heads_kv))};
