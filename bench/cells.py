@@ -76,6 +76,9 @@ VARIANTS = {
 # Masks from data, of masks.py.
 OF_DATA = {f"blocks_{percent}": "block_table" for percent in (5, 13, 30)} | {"chosen_10": "chosen_blocks"}
 OF_DATA |= {x: x for x in ("bigbird", "padding", "image_groups", "adjacency", "document_window")}
+STREAMS = {f"streams_{run}": "streams" for run in (16, 64, 256)}
+STREAMS |= {f"streams_{run}_causal": "streams_causal" for run in (64, 256)}
+OF_DATA |= STREAMS
 VARIANTS |= {name: Variant(f"bench/specs/{spec}.lua", None) for name, spec in OF_DATA.items()}
 
 
@@ -352,7 +355,7 @@ def masks():
     """Masks that tensors hold, next to FlexAttention with its block mask made outside of the timing. A launch of
     luattn evaluates the mask, because no batch is given to it. bigbird and chosen_10 keep equally many scores, the
     former in rows and columns of very different lengths."""
-    for variant in OF_DATA:
+    for variant in (x for x in OF_DATA if x not in STREAMS):
         batch, length = (4, 4096) if variant == "padding" else (1, 16384)
         p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
         yield Cell(
@@ -361,6 +364,15 @@ def masks():
             dict(mask=variant, shape=f"B{batch} S{length}"),
             _beside(("luattn", "flex", "flex_flash"), variant, p),
         )
+
+
+def streams():
+    """Documents that do not lie together, whose blocks' minima and maxima keep every tile."""
+    for batch, length in ((4, 4096), (1, 16384)):
+        p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
+        for variant in STREAMS:
+            name, labels = f"{variant} B{batch} S{length}", dict(mask=variant, shape=f"B{batch} S{length}")
+            yield Cell("streams", name, labels, _beside(("luattn", "flex"), variant, p))
 
 
 TOKENS = 32768
@@ -376,7 +388,7 @@ def skewed(count, least, most, total, seed=1):
     return tuple(lengths)
 
 
-# The first three are of equal length, of a corpus, and of one long document among short ones.
+# The first three are of equal length, of a corpus, and of one long document among short ones; the last has nothing to pack.
 LENGTHS = {
     "8 of 4096": (4096,) * 8,
     "24 skewed": skewed(24, 256, 5490, TOKENS),
@@ -384,6 +396,7 @@ LENGTHS = {
     "64 of 512": (512,) * 64,
     "8 of 512": (512,) * 8,
     "128 of 256": (256,) * 128,
+    "one of 32768": (TOKENS,),
 }
 
 
@@ -400,5 +413,5 @@ def packed():
             yield Cell("packed", f"D{dim} {name}", dict(D=dim, lengths=name), entries)
 
 
-SUITES = {"plain": plain, "variants": variants, "flex": flex, "masks": masks, "packed": packed, "ratios": ratios, "dims": dims}
+SUITES = {"plain": plain, "variants": variants, "flex": flex, "masks": masks, "streams": streams, "packed": packed, "ratios": ratios, "dims": dims}
 SUITES |= {"biases": biases, "gradients": gradients, "deterministic": deterministic}

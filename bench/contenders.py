@@ -86,10 +86,10 @@ class Variation:
                 )
 
             self.mask_mod = neighborhood
-        elif variant.endswith("causal"):
-            self.mask_mod = lambda b, h, q, k: q >= k
         elif variant in MASKS:
             self.inputs, self.mask_mod, self.reads = MASKS[variant](p)
+        elif variant.endswith("causal"):
+            self.mask_mod = lambda b, h, q, k: q >= k
         if variant == "alibi_causal":
             slopes = torch.exp2(-8 * torch.arange(1, h + 1, device="cuda") / h)
             self.score_mod = lambda score, b, h, q, k: score + slopes[h] * (k - q)
@@ -276,6 +276,7 @@ def flex(variation, t, backend=None):
     """backend: one of FlexAttention's, e.g. "FLASH"; None: torch's default, Triton."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    torch._functorch.config.donated_buffer = False  # a donated buffer lets backward run only once
     compiled = torch.compile(flex_attention, dynamic=False)
     options = dict(
         score_mod=variation.score_mod,

@@ -96,6 +96,17 @@ def document_window(p):
     return {"doc": doc, "start": start}, keep, ""
 
 
+def streams(p, run, causal=False):
+    """Eight streams, which take turns with runs of this many tokens; a stream sees itself."""
+    stream = (torch.arange(p.length) // run % 8).int().cuda()
+
+    def keep(b, h, q, k):
+        same = stream[q] == stream[k]
+        return same & (q >= k) if causal else same
+
+    return {"stream": stream}, keep, ""
+
+
 MASKS = {
     "blocks_5": lambda p: block_table(p, 0.05),
     "blocks_13": lambda p: block_table(p, 0.13),
@@ -106,6 +117,11 @@ MASKS = {
     "image_groups": image_groups,
     "adjacency": adjacency,
     "document_window": document_window,
+    "streams_16": lambda p: streams(p, 16),
+    "streams_64": lambda p: streams(p, 64),
+    "streams_256": lambda p: streams(p, 256),
+    "streams_64_causal": lambda p: streams(p, 64, causal=True),
+    "streams_256_causal": lambda p: streams(p, 256, causal=True),
 }
 
 

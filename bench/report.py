@@ -17,7 +17,7 @@ PASS_NAMES = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backwa
 # The contenders that a wide table compares with: a column has luattn's ratio to the fastest of these.
 PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
 # Suites whose table has a row per cell and a column per library. Other tables have a row per entry.
-WIDE = ("plain", "variants", "flex", "masks", "packed")
+WIDE = ("plain", "variants", "flex", "masks", "streams", "packed")
 
 
 def name_of(library):
