@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import enum
 import os
+import re
 import subprocess
 import sys
 import types
@@ -185,12 +186,16 @@ class Vllm(unittest.TestCase):
     def test_specs(self):
         """Specs of one's own, aligned at the first or the last key, with inputs and scalars that are the layer's."""
         sinks = torch.randn(HEADS, device=DEVICE)
-        capped = "return attention { scalars = { logits_soft_cap = 9.0 }, block_mask = %s, score_mod = function(s) return logits_soft_cap * tanh(s / logits_soft_cap) end }"
+        capped = "return attention { scalars = { cap = 9.0 }, block_mask = %s, score_mod = function(s) return cap * tanh(s / cap) end }"
         for mask in ("causal()", "causal_bottom_right()"):
             with self.subTest(mask):
                 luattn.vllm.register(capped % mask)
                 step = Step()
                 self.expect(step, step.run(logits_soft_cap=3.0), mod=lambda s, d: 3 * torch.tanh(s / 3))
+        with open(f"{ROOT}/docs/vllm.md", encoding="utf-8") as file:
+            luattn.vllm.register(re.search(r"```lua\n(.*?)```", file.read(), re.S)[1])
+        step = Step()
+        self.expect(step, step.run(logits_soft_cap=3.0, sliding_window=8), mod=lambda s, d: 3 * torch.tanh(s / 3), window=8)
         luattn.vllm.register(luattn.attention("attention_sink"))
         step = Step()
         self.expect(step, step.run(sinks=sinks), sinks=sinks)  # its window of 128 is longer than all
@@ -272,7 +277,8 @@ class Vllm(unittest.TestCase):
             run()
 
     def test_refusals(self):
-        self.refuses("sliding_window .8., and the spec declares", lambda: self._with("causal", sliding_window=8))
+        self.refuses("window .8., and the spec declares", lambda: self._with("causal", sliding_window=8))
+        self.refuses("declares the scalar window, and the layer has none", lambda: self._with("return attention { scalars = { window = 9 } }"))
         self.refuses("'sinks' is missing: register a function", lambda: self._with("attention_sink"))
         self.refuses("returned 3, expected a spec", lambda: self._with(lambda layer: 3))
         self.refuses("spec: is 3", lambda: luattn.vllm.register(3))

@@ -38,9 +38,9 @@ class Layer:
     sinks: "Tensor | None" = None
 
     def facts(self) -> dict[str, Any]:
-        """What a spec has to know of it, by the names of inputs and scalars."""
-        names = "sliding_window", "logits_soft_cap", "alibi_slopes", "sinks"
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        """What a spec has to know of it, by the names of inputs and scalars there."""
+        named = {"window": self.sliding_window, "cap": self.logits_soft_cap, "alibi_slopes": self.alibi_slopes, "sinks": self.sinks}
+        return {name: x for name, x in named.items() if x is not None}
 
 
 _Source = str | os.PathLike[str] | Attention
@@ -51,8 +51,8 @@ def register(spec: "_Source | Callable[[Layer], Any] | None" = None) -> None:
     """Makes "LUATTN" a backend of vLLM in this process, and says what it computes in layers that are made from now on.
 
     None: what the model asks of each layer, as vLLM's FlashAttention would. A spec (a path, an example's name, a text, or an attention): that spec.
-    Its inputs alibi_slopes and sinks and its scalars sliding_window and logits_soft_cap are the layer's; a layer that has one of these, which
-    the spec does not declare, is refused. A function of a Layer returns a spec, or (spec, {name: value}) with other keyword arguments of each call,
+    Its inputs alibi_slopes and sinks and its scalars window and cap are the layer's; a layer that has one of these, which
+    the spec does not declare, is refused, and so is one that has none, which the spec declares. A function of a Layer returns a spec, or (spec, {name: value}) with other keyword arguments of each call,
     and answers for what it leaves out.
 
     Hooks see positions of the whole sequence, in prefill, chunks of it and decode: causal() and causal_bottom_right() are the same there."""
@@ -116,6 +116,12 @@ def _as_asked(layer: Layer) -> tuple[Attention, dict[str, Any]]:
 
 def _facts_of(spec: Attention, layer: Layer) -> dict[str, Any]:
     facts = layer.facts()
+    for name in ("window", "cap"):
+        if name in spec.scalars and name not in facts:
+            raise InvalidError(
+                f"{spec.name}: the spec declares the scalar {name}, and the layer has none: register a function of a layer, which says what such "
+                "layers compute"
+            )
     for name, x in facts.items():
         if name not in spec.inputs and name not in spec.scalars:
             said = f"{x:g}" if isinstance(x, (int, float)) else "a tensor"
