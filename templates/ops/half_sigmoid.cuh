@@ -76,7 +76,7 @@ LUATTN_FN int sigmoid_steps(const u32 (&e)[N]) {
 }
 // Checks the first four registers after the others.
 template <int N>
-LUATTN_FN void turn_by_four(u32 (&e)[N]) {
+LUATTN_FN void rotate_by_four(u32 (&e)[N]) {
   const u32 first[4] = {e[0], e[1], e[2], e[3]};
 #pragma unroll
   for (int i = 4; i < N; ++i) e[i - 4] = e[i];
@@ -97,7 +97,7 @@ LUATTN_FN void sigmoids_of_powers(u32 (&e)[N], int steps) {
         H::twice(e);
       else
         H::any(e);
-      turn_by_four(e);
+      rotate_by_four(e);
     }
   } else if (steps == 2) {
 #pragma unroll

@@ -594,11 +594,11 @@ struct BwdSm80 {
     if constexpr (Need::dq_in_order) {
       static_assert(workspace_dq_orders(false, threads, N) == warps);
       // A warp has the same part of a q tile in every block.
-      u32 *turn = p.scratch.dq_order + LUATTN_DQ_ORDER_FIRST +
-                  site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
-      turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
+      u32 *semaphore = p.scratch.dq_order + LUATTN_DQ_ORDER_FIRST +
+                       site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
+      semaphore_wait(semaphore, dq_order_before<Spec, M, N>(p, site, index, kv_tile()));
       write_dq<0>(out, index * M + first_q, first_d * 16);
-      turn_pass(turn, kv_tile());
+      semaphore_release(semaphore, kv_tile());
     } else {
       write_dq<0>(out, index * M + first_q, first_d * 16);
     }
@@ -730,10 +730,10 @@ struct BwdSm80 {
   // Computes dq of the previous tile and the rest of this one, after the barrier of a step with two stages.
   __device__ __forceinline__ void work_and_add(const Tile &tile, int last, int stage) {
     if constexpr (alternates) {
-      const int dq_turn = opaque(warp >= warps / 2);
+      const int dq_phase = opaque(warp >= warps / 2);
 #pragma unroll 1
-      for (int turn = 0; turn < 2; ++turn) {
-        if (turn != dq_turn) {
+      for (int phase = 0; phase < 2; ++phase) {
+        if (phase != dq_phase) {
           if (tile.valid()) work(tile, stage);
         } else if (last >= 0) {
           use_ds(last, stage ^ 1);

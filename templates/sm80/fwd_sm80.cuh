@@ -447,13 +447,13 @@ struct ForwardSm80 {
   // iteration has no current tile, so that the code of both has one copy for all tiles. With one stage the
   // scores are those of the previous iteration, and must not depend on has_work: a branch around everything
   // that uses them adds a tenth to the compile time.
-  struct Turn {
+  struct Iteration {
     KvTilesOf<Spec, SequenceOf<Config>, tile_m, tile_n> walk;
     Tile tile;
     int slot;
   };
   template <Kind kind>
-  __device__ __forceinline__ void turn(Turn &t, float (&s)[m_tiles][n_tiles][4]) {
+  __device__ __forceinline__ void iterate(Iteration &t, float (&s)[m_tiles][n_tiles][4]) {
     const Tile next = t.walk.next(p, site);
     if constexpr (stages == 2) {
       const bool work = has_work(t.tile);
@@ -485,21 +485,21 @@ struct ForwardSm80 {
   }
 
   __device__ __forceinline__ void run() {
-    Turn t{{p, site, q_tile}, {-1, false}, 1};
+    Iteration t{{p, site, q_tile}, {-1, false}, 1};
     float s[m_tiles][n_tiles][4];
     begin();
     if constexpr (one_loop) {
 #pragma unroll 1
-      do turn<MIXED>(t, s);
+      do iterate<MIXED>(t, s);
       while (t.tile.valid());
     } else {
 #pragma unroll 1
       do {
 #pragma unroll 1
-        do turn<OPEN>(t, s);
+        do iterate<OPEN>(t, s);
         while (t.tile.valid() && !t.tile.masked);
 #pragma unroll 1
-        while (t.tile.valid() && t.tile.masked) turn<MASKED>(t, s);
+        while (t.tile.valid() && t.tile.masked) iterate<MASKED>(t, s);
       } while (t.tile.valid());
     }
   }

@@ -29,11 +29,11 @@ struct BackwardProducer {
   __device__ __forceinline__ BackwardProducer(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s)
       : p(params), maps(m), shared(s), lane(int(threadIdx.x) % 32), site(params, 0, 0), q(1) {}
 
-  // Sends the message of the block's kv tile number `turn`, and loads its K and V if it has a q tile.
-  __device__ __forceinline__ void load_kv(const BlockMessage &message, u32 turn) const {
-    barrier_wait(shared.kv_empty(), turn & 1 ^ 1);
+  // Sends the message of the block's kv tile `number`, and loads its K and V if it has a q tile.
+  __device__ __forceinline__ void load_kv(const BlockMessage &message, u32 number) const {
+    barrier_wait(shared.kv_empty(), number & 1 ^ 1);
     if (!elected()) return;
-    message.store(shared.block_message(turn));
+    message.store(shared.block_message(number));
     if (message.state != BlockMessage::SOME) return barrier_arrive(shared.kv_full());
     const auto box = of_block(message.at.b).kv_box(p, message.at.tile * tile_n);
     barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
@@ -70,7 +70,7 @@ struct BackwardProducer {
       const auto box = site.q_box(p, row);
       const TileMessage message = TileMessage::of(tile, last, site.h, ends, halves);
       message.store(shared.message(q.stage));
-      if constexpr (Shared::in_order) message.store(shared.turn_message(num_tiles));
+      if constexpr (Shared::in_order) message.store(shared.order_message(num_tiles));
       barrier_arrive_expect(shared.q_full(q.stage), Shared::q_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
@@ -95,7 +95,7 @@ struct BackwardProducer {
   // previous kv tile is done.
   // `before_last` runs before the last q tile waits for a free stage.
   template <class Function>
-  __device__ __forceinline__ void load_block(const KvBlock &at, u32 turn, const Function &before_last) {
+  __device__ __forceinline__ void load_block(const KvBlock &at, u32 number, const Function &before_last) {
     const QShare share{at.split};
     SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
     const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
@@ -115,7 +115,7 @@ struct BackwardProducer {
       if (ends) before_last();
       if (tile.valid()) load_q(tile, halves, ends || ahead.h != site.h, ends, at.tile * tile_n);
       if (first && (tile.valid() || ends)) {
-        load_kv({at, u32(tile.valid() ? BlockMessage::SOME : BlockMessage::EMPTY)}, turn);
+        load_kv({at, u32(tile.valid() ? BlockMessage::SOME : BlockMessage::EMPTY)}, number);
         first = false;
       }
       if (ends) break;
@@ -132,23 +132,23 @@ struct BackwardProducer {
   }
   __device__ __forceinline__ void run() {
     const KvTileSchedulerOf<Spec, Config> scheduler(p);
-    u32 turn = 0;
+    u32 count = 0;
     if constexpr (SequenceOf<Config>::packed && !Need::dq_in_order) {
       // Draws a tile early: finding it takes longer than in a batch of equal lengths. In the dQ order others may wait
       // for it.
       KvBlock at = scheduler.draw(), next;
 #pragma unroll 1
-      for (; at.tile >= 0; at = next) load_block(at, turn++, [&] { next = scheduler.draw(); });
+      for (; at.tile >= 0; at = next) load_block(at, count++, [&] { next = scheduler.draw(); });
     } else {
 #pragma unroll 1
       for (;;) {
         KvBlock at = scheduler.draw();
         if (at.tile < 0) break;
         if constexpr (Spec::has_tile_bits) prefetch_kv(at);
-        do load_block(at, turn++, [] {});
+        do load_block(at, count++, [] {});
         while (scheduler.next(at));
       }
     }
-    load_kv({{0, 0, 0, 0}, BlockMessage::END}, turn);
+    load_kv({{0, 0, 0, 0}, BlockMessage::END}, count);
   }
 };

@@ -92,9 +92,9 @@ __device__ __forceinline__ KvBlock KvBlock::drawn(const LuattnParams &p) {
                      256);  // a multiprocessor may have two blocks
 }
 
-// Returns the same as turn_before, if kv tiles have an order.
+// Returns the same as dq_order_before, if kv tiles have an order.
 template <class Spec, int TileM, int TileN>
-LUATTN_FN u32 turn_in_order(const LuattnParams &p, const Site &s, int q_tile, int kv_tile) {
+LUATTN_FN u32 dq_order_by_rank(const LuattnParams &p, const Site &s, int q_tile, int kv_tile) {
   const LuattnTileOrder &o = tile_order_of(p);
   const u32 group = static_cast<const LuattnTileBitsParams &>(p).bits.heads / o.heads;
   const u32 *ranked = ranked_tiles(o, s.b, int(u32(s.h) / group));
@@ -112,9 +112,9 @@ LUATTN_FN u32 turn_in_order(const LuattnParams &p, const Site &s, int q_tile, in
   return 0;
 }
 
-// As turn_before, by a walk that says which tiles there are.
+// As dq_order_before, by a walk that says which tiles there are.
 template <class Walk, int TileN, class Sequence>
-LUATTN_FN u32 turn_in_walk(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
+LUATTN_FN u32 dq_order_in_walk(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
   const int count = ceil_div(s.kv_end(p), TileN);
 #pragma unroll 1
   for (int base = kv_tile + 1; base < count; base += 32) {
@@ -125,12 +125,12 @@ LUATTN_FN u32 turn_in_walk(const LuattnParams &p, const Sequence &s, int q_tile,
   return 0;
 }
 template <class Spec, int TileM, int TileN, class Sequence>
-LUATTN_FN u32 turn_on_line(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
-  static_assert(Sequence::is_line, "turns are found by the walks' tiles, which are of positions along lines");
+LUATTN_FN u32 dq_order_on_line(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
+  static_assert(Sequence::is_line, "the order is found by the walks' tiles, which are of positions along lines");
   static_assert(walks_stats<Spec, TileM, TileN>);
   const int q0 = q_tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1, count = ceil_div(s.kv_len, TileN);
   if constexpr (Spec::has_tile_bits)
-    if (tile_order_of(p).tiles != nullptr) return turn_in_order<Spec, TileM, TileN>(p, s, q_tile, kv_tile);
+    if (tile_order_of(p).tiles != nullptr) return dq_order_by_rank<Spec, TileM, TileN>(p, s, q_tile, kv_tile);
   if constexpr (!Spec::has_mask && !Spec::has_score_bounds) return kv_tile + 1 < count ? u32(kv_tile + 2) : 0;
 #pragma unroll 1
   for (int base = kv_tile + 1; base < count; base += 32) {
@@ -150,43 +150,43 @@ LUATTN_FN u32 turn_on_line(const LuattnParams &p, const Sequence &s, int q_tile,
 
 // Returns the semaphore value that kv_tile waits for in q_tile. Called by a whole warp.
 template <class Spec, int TileM, int TileN, class Sequence>
-LUATTN_FN u32 turn_before(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
+LUATTN_FN u32 dq_order_before(const LuattnParams &p, const Sequence &s, int q_tile, int kv_tile) {
   if constexpr (Sequence::is_line)
-    return turn_on_line<Spec, TileM, TileN>(p, s, q_tile, kv_tile);
+    return dq_order_on_line<Spec, TileM, TileN>(p, s, q_tile, kv_tile);
   else
-    return turn_in_walk<QTilesOf<Spec, Sequence, TileM, TileN>, TileN>(p, s, q_tile, kv_tile);
+    return dq_order_in_walk<QTilesOf<Spec, Sequence, TileM, TileN>, TileN>(p, s, q_tile, kv_tile);
 }
 
-LUATTN_FN u32 turn_look(const u32 *turn) {
+LUATTN_FN u32 semaphore_value(const u32 *semaphore) {
   u32 passed;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(passed) : "l"(turn) : "memory");
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(passed) : "l"(semaphore) : "memory");
   return passed;
 }
 // Acquire and release fences around the semaphore.
-LUATTN_FN void turn_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+LUATTN_FN void semaphore_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 // Makes a whole warp wait for `before`. What the warp adds then comes after the additions of that block.
-LUATTN_FN void turn_await(const u32 *turn, u32 before) {
+LUATTN_FN void semaphore_wait(const u32 *semaphore, u32 before) {
   if (threadIdx.x % 32 == 0) {
-    while (turn_look(turn) != before) {}
-    turn_fence();
+    while (semaphore_value(semaphore) != before) {}
+    semaphore_fence();
   }
   __syncwarp();
 }
 // Passes the semaphore on. Called by a whole warp, after all of its additions.
-LUATTN_FN void turn_pass(u32 *turn, int kv_tile) {
+LUATTN_FN void semaphore_release(u32 *semaphore, int kv_tile) {
   __syncwarp();
   if (threadIdx.x % 32 == 0)
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(u32(kv_tile + 1)) : "memory");
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(semaphore), "r"(u32(kv_tile + 1)) : "memory");
 }
-// Does the same as turn_pass, and also tests `next` early, under the same fence. Returns whether turn_await
+// Does the same as semaphore_release, and also tests `next` early, under the same fence. Returns whether semaphore_wait
 // would return at once.
-LUATTN_FN bool turn_pass(u32 *turn, int kv_tile, const u32 *next, u32 before) {
+LUATTN_FN bool semaphore_release(u32 *semaphore, int kv_tile, const u32 *next, u32 before) {
   u32 passed = 0;
-  if (threadIdx.x % 32 == 0) passed = turn_look(next);
+  if (threadIdx.x % 32 == 0) passed = semaphore_value(next);
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
-    turn_fence();
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(u32(kv_tile + 1)) : "memory");
+    semaphore_fence();
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(semaphore), "r"(u32(kv_tile + 1)) : "memory");
   }
   return __shfl_sync(0xffffffffu, passed, 0) == before;
 }

@@ -83,7 +83,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 empty(int stage) const { return q_full(stage) + 16; }
   __device__ __forceinline__ u32 message(int stage) const { return q_full(stage) + 24; }
   // Two alternating messages of kv tiles: a consumer still reads one when the producer writes the next.
-  __device__ __forceinline__ u32 block_message(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
+  __device__ __forceinline__ u32 block_message(u32 number) const { return q_full(stages) + (number & 1) * 16; }
   __device__ __forceinline__ u32 ds_full(int stage) const { return q_full(stages) + 32 + stage * 8; }
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
   __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
@@ -95,7 +95,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
   // The message of the block's q tile number n. It is kept for readers that are up to five tiles behind the
   // consumers.
-  __device__ __forceinline__ u32 turn_message(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
+  __device__ __forceinline__ u32 order_message(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
   // Barriers of first stores (sm90/bwd/dq_first_store.cuh): for the block's q tile number `tile`, and for its
   // stored dQ number n. The message lies 8 bytes after `first_store_known` or `taken`.
   __device__ __forceinline__ u32 first_store_known(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
@@ -103,10 +103,10 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
   // Ones of type Elem, enough for two core matrices of wgmma.
   __device__ __forceinline__ u32 ones() const { return start + at_barriers + barrier_bytes; }
-  // Waits for the message of the block's kv tile number `turn`.
-  __device__ __forceinline__ BlockMessage await_block(u32 turn) const {
-    barrier_wait(kv_full(), turn & 1);
-    return BlockMessage::load(block_message(turn));
+  // Waits for the message of the block's kv tile `number`.
+  __device__ __forceinline__ BlockMessage await_block(u32 number) const {
+    barrier_wait(kv_full(), number & 1);
+    return BlockMessage::load(block_message(number));
   }
 
   // Sets how many arrivals complete a phase. Every lane that has read a stage's row numbers, or has written a

@@ -101,8 +101,8 @@ struct ConsumerBwdSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int group, lane, warp;
-  u32 turn;  // number of kv tiles before this one
-  int kv0;   // the warp's first row
+  u32 kv_count;  // number of kv tiles before this one
+  int kv0;       // the warp's first row
   SequenceOf<Config> site;
   Head head;
   Col col[2];
@@ -127,7 +127,7 @@ struct ConsumerBwdSm90 {
         group(g),
         lane(int(threadIdx.x) % 32),
         warp(int(uniform(threadIdx.x / 32 % 4))),
-        turn(0),
+        kv_count(0),
         kv0(0),
         site(params, 0, 0),
         q(0),
@@ -155,10 +155,10 @@ struct ConsumerBwdSm90 {
 
   // Ping-pong: each consumer has a named barrier, where it waits until the other has computed the elements of
   // a tile.
-  __device__ __forceinline__ void await_turn() const {
+  __device__ __forceinline__ void await_ping_pong() const {
     if constexpr (alternates) named_sync(1 + group, Shared::warps * 32);
   }
-  __device__ __forceinline__ void pass_turn() const {
+  __device__ __forceinline__ void pass_ping_pong() const {
     if constexpr (alternates) named_arrive(2 - group, Shared::warps * 32);
   }
 
@@ -370,7 +370,7 @@ struct ConsumerBwdSm90 {
     wgmma_wait<0>();
     wgmma_arrived(s);
     wgmma_arrived(dp);
-    await_turn();
+    await_ping_pong();
     if constexpr (grad_adds) {
       if (tile.masked(group))
         differentiate<true>(tile, q0, terms, bwd, s, dp);
@@ -540,7 +540,7 @@ struct ConsumerBwdSm90 {
       wgmma_fence();
       issue_sums<dim_v>(dv, a_p, shared.dout(q.stage));
     }
-    pass_turn();
+    pass_ping_pong();
     if constexpr (shares_ds) announce_ds();  // here, because the fence takes a while and dV's product is in flight
     read_ahead(tile);
     if constexpr (Sums::in_line) {
@@ -584,8 +584,8 @@ struct ConsumerBwdSm90 {
   // Handles a tile that the mask leaves empty for this consumer: writes zeros to dS, and computes dQ of the
   // previous tile.
   __device__ __forceinline__ void skip_tile(TileMessage tile) {
-    await_turn();
-    pass_turn();
+    await_ping_pong();
+    pass_ping_pong();
     read_ahead(tile);
     // dO may still be in flight to a stage that is released. If both consumers may skip a tile, one must
     // wait.
@@ -643,10 +643,10 @@ struct ConsumerBwdSm90 {
     }
   }
   __device__ __forceinline__ void run() {
-    if (group == 1) pass_turn();
+    if (group == 1) pass_ping_pong();
 #pragma unroll 1
     for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
-         message = shared.await_block(turn)) {
+         message = shared.await_block(kv_count)) {
       enter_block(message.at);
       if (message.state == BlockMessage::SOME) {
         if constexpr (keeps_v) keep_v();
@@ -655,8 +655,8 @@ struct ConsumerBwdSm90 {
       } else {
         barrier_arrive(shared.kv_empty());
       }
-      finish(BlockMessage::load(shared.block_message(turn)).at);
-      ++turn;
+      finish(BlockMessage::load(shared.block_message(kv_count)).at);
+      ++kv_count;
     }
     part.dismiss();
     bulk_wait_read();  // shared memory ends with the block

@@ -28,10 +28,10 @@ struct SumsWriterSm90 {
   SequenceOf<Config> site;
   Head head;
   Acc acc;
-  int kv0, next_q;   // end of the last tile; sums at distances from next_q - kv0 - tile_n on are
-                     // kept; -1: none are kept
-  int first;         // position in the ring of the next tile's first group
-  u32 turn, parity;  // kv tiles before this one; parity of the sums' barriers
+  int kv0, next_q;       // end of the last tile; sums at distances from next_q - kv0 - tile_n on are
+                         // kept; -1: none are kept
+  int first;             // position in the ring of the next tile's first group
+  u32 kv_count, parity;  // kv tiles before this one; parity of the sums' barriers
   PipelineState<Config::stages> q;
 
   __device__ __forceinline__ SumsWriterSm90(const LuattnParams &params, const Shared &s)
@@ -42,7 +42,7 @@ struct SumsWriterSm90 {
         kv0(0),
         next_q(-1),
         first(0),
-        turn(0),
+        kv_count(0),
         parity(0),
         q(0) {}
 
@@ -144,12 +144,12 @@ struct SumsWriterSm90 {
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
-         message = shared.await_block(turn)) {
+         message = shared.await_block(kv_count)) {
       barrier_arrive(shared.kv_empty());
       site.move_to(p, message.at.b, site.h);
       kv0 = message.at.tile * tile_n;
       if (message.state == BlockMessage::SOME) add_tiles();
-      ++turn;
+      ++kv_count;
     }
   }
 };

@@ -43,10 +43,10 @@ struct DqFirstStoreSm90 {
       : p(params), shared(s), lane(int(threadIdx.x) % 32), q(0), ds(0), num_tiles(0) {}
 
   __device__ __forceinline__ void run() {
-    u32 turn = 0;
+    u32 blocks = 0;
 #pragma unroll 1
     for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
-         message = shared.await_block(++turn)) {
+         message = shared.await_block(++blocks)) {
       barrier_arrive(shared.kv_empty());
       if (message.state == BlockMessage::SOME) first_store_tiles(message.at.b);
     }

@@ -45,35 +45,35 @@ struct DqWriterSm90 {
   }
 
   // A q tile, its semaphore, and the value to wait for.
-  struct Turn {
+  struct DqOrder {
     TileMessage tile;
-    u32 *number;
+    u32 *semaphore;
     u32 before;
   };
-  __device__ __forceinline__ Turn turn_in(TileMessage tile, int kv_tile) {
+  __device__ __forceinline__ DqOrder order_of(TileMessage tile, int kv_tile) {
     site.h = int(tile.head);
     return {tile, dq_state_of<Config>(p, site.b, site.h, 0) + tile.index(),
-            turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
+            dq_order_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
   }
   __device__ __forceinline__ TileMessage message(u32 tile) const {
-    return TileMessage::load(shared.turn_message(tile));
+    return TileMessage::load(shared.order_message(tile));
   }
   // Waits for dQ of the next tile, even if it is the other writer's. dq_full cannot get ahead by two phases,
   // because the tile after the next is this writer's.
   __device__ __forceinline__ void await_dq() const { barrier_wait(shared.dq_full(num_tiles), num_tiles / 2 & 1); }
 
   __device__ __forceinline__ void run() {
-    u32 turn = 0;
+    u32 blocks = 0;
 #pragma unroll 1
     for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
-         message = shared.await_block(++turn)) {
+         message = shared.await_block(++blocks)) {
       barrier_arrive(shared.kv_empty());
       site.move_to(p, message.at.b, site.h);
       if (message.state == BlockMessage::SOME) add_block(message.at.tile);
     }
   }
   __device__ __forceinline__ void add_block(int kv_tile) {
-    Turn turn;
+    DqOrder order;
     bool awaited = false;  // the semaphore has the awaited value
 #pragma unroll 1
     for (bool ends = false; !ends; ++num_tiles) {
@@ -82,19 +82,19 @@ struct DqWriterSm90 {
       ends = tile.ends_block();
       if (num_tiles % 2 == which) {
         if (!awaited) {
-          turn = turn_in(tile, kv_tile);
-          turn_await(turn.number, turn.before);
+          order = order_of(tile, kv_tile);
+          semaphore_wait(order.semaphore, order.before);
         }
-        add(tile.index(), int(tile.head), turn.before == 0);
+        add(tile.index(), int(tile.head), order.before == 0);
         bulk_wait_read();
         __syncwarp();
         if (lane == 0) barrier_arrive(shared.dq_empty());
         bulk_wait();
-        turn_pass(turn.number, kv_tile);
+        semaphore_release(order.semaphore, kv_tile);
         awaited = false;
       } else if (Shared::lags && !ends) {  // consumers have also passed the next tile
-        turn = turn_in(message(num_tiles + 1), kv_tile);
-        turn_await(turn.number, turn.before);
+        order = order_of(message(num_tiles + 1), kv_tile);
+        semaphore_wait(order.semaphore, order.before);
         awaited = true;
       }
     }

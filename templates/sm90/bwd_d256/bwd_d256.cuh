@@ -85,7 +85,7 @@ struct SumsD256 {
   }
   __device__ __forceinline__ void add_tile() {
     barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.stage), Value ? parity : ds.parity);
-    if constexpr (!Value) barrier_wait(shared.keys_turn(ds.stage), ds.parity);
+    if constexpr (!Value) barrier_wait(shared.keys_may_start(ds.stage), ds.parity);
     wgmma_fence();
     const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.stage), 0),
               b = block_operand(Value ? shared.dout(stage.stage) : shared.q(stage.stage), Shared::box);

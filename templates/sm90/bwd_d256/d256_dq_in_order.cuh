@@ -3,7 +3,7 @@
 //
 // It is the third warp of the loading warpgroup. Each block of a cluster adds its own channels of dQ, from
 // registers, so each block has its own semaphores. One tile ahead of the tile's dQ, the sender of dS names
-// the next tile at `turn_told`. When the semaphore reaches the awaited value, this warp arrives at `turn`.
+// the next tile at `order_told`. When the semaphore reaches the awaited value, this warp arrives at `order_ready`.
 // The threads of the scores' warpgroup then add their dQ, or store it if they are the first, and arrive at
 // `dq_added`. This warp waits until their additions are in memory, while they compute the next tile.
 #pragma once
@@ -19,9 +19,9 @@ struct DqInOrderD256 {
   static constexpr int tile_m = Config::tile_m, tile_n = 2 * Config::tile_n;
 
   // A q tile, its semaphore, and the value to wait for.
-  struct Turn {
+  struct DqOrder {
     D256Message tile;
-    u32 *number;
+    u32 *semaphore;
     u32 before;
   };
 
@@ -34,20 +34,20 @@ struct DqInOrderD256 {
   __device__ __forceinline__ DqInOrderD256(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), rank(cluster_rank()), message(0), parity(0) {}
 
-  __device__ __forceinline__ Turn await_tile() {
-    barrier_wait(shared.turn_told(message.stage), message.parity);
-    const D256Message tile = D256Message::load(shared.turn_message(message.stage));
-    barrier_arrive(shared.turn_read(message.stage));
+  __device__ __forceinline__ DqOrder await_tile() {
+    barrier_wait(shared.order_told(message.stage), message.parity);
+    const D256Message tile = D256Message::load(shared.order_message(message.stage));
+    barrier_arrive(shared.order_read(message.stage));
     message.advance();
     if (!tile.is(D256Message::TILE)) return {tile, nullptr, 0};
     const SequenceOf<Config> site(p, int(tile.b), int(tile.head));
     return {tile, dq_state_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,
-            turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
+            dq_order_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
   }
-  __device__ __forceinline__ void give(const Turn &turn) const {
+  __device__ __forceinline__ void give(const DqOrder &order) const {
     if (threadIdx.x % 32 == 0) {  // the thread that has waited for the semaphore
-      store_shared(shared.is_first(), turn.before == 0);
-      barrier_arrive(shared.turn());
+      store_shared(shared.is_first(), order.before == 0);
+      barrier_arrive(shared.order_ready());
     }
   }
   __device__ __forceinline__ void await_added() {
@@ -58,20 +58,20 @@ struct DqInOrderD256 {
   __device__ __forceinline__ void run() {
     bool passed = false;
 #pragma unroll 1
-    for (Turn turn = await_tile(); turn.tile.is(D256Message::TILE);) {
-      if (!passed) turn_await(turn.number, turn.before);
-      give(turn);
-      const int kv_tile = turn.tile.kv_tile();
-      if (turn.tile.ends_block()) {  // the next tile's dS comes when this one's dQ has been added
+    for (DqOrder order = await_tile(); order.tile.is(D256Message::TILE);) {
+      if (!passed) semaphore_wait(order.semaphore, order.before);
+      give(order);
+      const int kv_tile = order.tile.kv_tile();
+      if (order.tile.ends_block()) {  // the next tile's dS comes when this one's dQ has been added
         await_added();
-        turn_pass(turn.number, kv_tile);
-        turn = await_tile();
+        semaphore_release(order.semaphore, kv_tile);
+        order = await_tile();
         passed = false;
       } else {
-        const Turn next = await_tile();
+        const DqOrder next = await_tile();
         await_added();
-        passed = turn_pass(turn.number, kv_tile, next.number, next.before);
-        turn = next;
+        passed = semaphore_release(order.semaphore, kv_tile, next.semaphore, next.before);
+        order = next;
       }
     }
   }

@@ -123,14 +123,14 @@ struct SharedD256 {
   __device__ __forceinline__ u32 ds_empty(int stage) const { return ds_full(stage) + 8; }
   __device__ __forceinline__ u32 peer_ds_full(int stage) const { return ds_full(stage) + 16; }
   // Completes when dK of a tile may be computed. Each dS stage has one, as scores may be two tiles ahead.
-  __device__ __forceinline__ u32 keys_turn(int stage) const { return ds_full(stage) + 24; }
+  __device__ __forceinline__ u32 keys_may_start(int stage) const { return ds_full(stage) + 24; }
   // Barriers of deterministic kernels (sm90/bwd_d256/d256_dq_in_order.cuh).
-  __device__ __forceinline__ u32 turn_message(int stage) const { return ds_full(2) + stage * 16; }
-  __device__ __forceinline__ u32 turn_told(int stage) const { return turn_message(2) + stage * 8; }
-  __device__ __forceinline__ u32 turn() const { return turn_message(2) + 16; }
-  __device__ __forceinline__ u32 dq_added() const { return turn_message(2) + 24; }
-  __device__ __forceinline__ u32 is_first() const { return turn_message(2) + 32; }
-  __device__ __forceinline__ u32 turn_read(int stage) const { return turn_message(2) + 40 + stage * 8; }
+  __device__ __forceinline__ u32 order_message(int stage) const { return ds_full(2) + stage * 16; }
+  __device__ __forceinline__ u32 order_told(int stage) const { return order_message(2) + stage * 8; }
+  __device__ __forceinline__ u32 order_ready() const { return order_message(2) + 16; }
+  __device__ __forceinline__ u32 dq_added() const { return order_message(2) + 24; }
+  __device__ __forceinline__ u32 is_first() const { return order_message(2) + 32; }
+  __device__ __forceinline__ u32 order_read(int stage) const { return order_message(2) + 40 + stage * 8; }
 
   // Sets how many arrivals complete a phase: that of the producer, or one of each warp that is done with the
   // stage, in both blocks if the stage is filled for both.
@@ -152,15 +152,15 @@ struct SharedD256 {
         barrier_init(ds_full(i), 4);
         barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0) + (sums != 0 ? 1 : 0));
         barrier_init(peer_ds_full(i), 1);
-        barrier_init(keys_turn(i), 4);
+        barrier_init(keys_may_start(i), 4);
       }
     }
     if constexpr (in_order) {
       for (int i = 0; i < 2; ++i) {
-        barrier_init(turn_told(i), 1);
-        barrier_init(turn_read(i), 32);
+        barrier_init(order_told(i), 1);
+        barrier_init(order_read(i), 32);
       }
-      barrier_init(turn(), 1);
+      barrier_init(order_ready(), 1);
       barrier_init(dq_added(), 128);
     }
     barrier_init_done();

@@ -201,7 +201,7 @@ struct SenderD256 {
       barrier_wait(shared.q_full(stage.stage), stage.parity);
       const D256Message message = D256Message::load(shared.q_message(stage.stage));
       if (message.is(D256Message::END)) {
-        if constexpr (Shared::in_order) tell_turns(shared, message, ds);
+        if constexpr (Shared::in_order) tell_order(shared, message, ds);
         break;
       }
       if (message.is(D256Message::TILE)) {
@@ -219,7 +219,7 @@ struct SenderD256 {
           barrier_arrive_expect(full, Shared::box);
           copy_to_peer(shared.peer_ds(ds.stage), shared.ds(ds.stage), Shared::box, full, rank);
         }
-        if constexpr (Shared::in_order) tell_turns(shared, message, ds);
+        if constexpr (Shared::in_order) tell_order(shared, message, ds);
         ds.advance();
         begins = message.ends_block();
       }
@@ -230,11 +230,11 @@ struct SenderD256 {
 
  private:
   // Names the next tile to the warp that waits for semaphores.
-  LUATTN_FN void tell_turns(const Shared &shared, const D256Message &message, const PipelineState<2> &ds) {
-    barrier_wait(shared.turn_read(ds.stage), ds.parity ^ 1);
+  LUATTN_FN void tell_order(const Shared &shared, const D256Message &message, const PipelineState<2> &ds) {
+    barrier_wait(shared.order_read(ds.stage), ds.parity ^ 1);
     if (elected()) {
-      message.store(shared.turn_message(ds.stage));
-      barrier_arrive(shared.turn_told(ds.stage));
+      message.store(shared.order_message(ds.stage));
+      barrier_arrive(shared.order_told(ds.stage));
     }
   }
   LUATTN_FN void load_peer_k(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared,

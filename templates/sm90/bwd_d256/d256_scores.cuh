@@ -55,7 +55,7 @@ struct ScoresD256 {
   PipelineState<Config::stages> q, dout;
   PipelineState<2> ds, before;  // dS stages: the next to fill, and the one whose dQ comes next
   u32 parity;                   // of p_full and p_empty
-  u32 turn_parity;              // of turn(), in a deterministic kernel
+  u32 order_parity;             // of order_ready(), in a deterministic kernel
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
   using Lines = BiasRowTerms<Spec, Fragment, cols / 2, 8>;
@@ -74,7 +74,7 @@ struct ScoresD256 {
         ds(0),
         before(0),
         parity(0),
-        turn_parity(0) {}
+        order_parity(0) {}
 
   __device__ __forceinline__ Position kv_of(int half) const {
     return {kv0 + Fragment::row(lane), Fragment::row_of(half)};
@@ -171,11 +171,11 @@ struct ScoresD256 {
     wgmma_commit();
   }
   // In a deterministic kernel, waits for the block's place in the dQ order. Returns whether it is the first.
-  __device__ __forceinline__ bool await_turn(DqPlace tile) {
+  __device__ __forceinline__ bool await_order(DqPlace tile) {
     if constexpr (!Shared::in_order) return false;
     if (tile.row < 0) return false;
-    barrier_wait(shared.turn(), turn_parity);
-    turn_parity ^= 1;
+    barrier_wait(shared.order_ready(), order_parity);
+    order_parity ^= 1;
     return load_shared(shared.is_first()) != 0;
   }
   // Adds the warp's 16 rows of box `i` of dQ to memory, if there is a tile.
@@ -228,7 +228,7 @@ struct ScoresD256 {
     if constexpr (two) issue_dq(dq[1], 1);
     wgmma_wait<two>();
     wgmma_arrived(dq[0]);
-    const bool first = await_turn(tile);
+    const bool first = await_order(tile);
     add_dq(dq[0], 0, tile, first);
     if constexpr (two) {
       wgmma_wait<0>();
@@ -413,7 +413,7 @@ struct ScoresD256 {
       barrier_peek<DS_HERE>(shared.peer_ds_full(before.stage), before.parity);
     }
     if constexpr (Need::dk)
-      if (lane == 0) barrier_arrive(shared.keys_turn(ds.stage ^ 1));
+      if (lane == 0) barrier_arrive(shared.keys_may_start(ds.stage ^ 1));
     return enter_block();
   }
   __device__ __forceinline__ void run() {
@@ -450,7 +450,7 @@ struct ScoresD256 {
       const D256Message next = await_tile();
       issue_dots(next);
       if constexpr (Need::dk)
-        if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn(ds.stage ^ 1));
+        if (lane == 0 && !leaves) barrier_arrive(shared.keys_may_start(ds.stage ^ 1));
       await_scores();
       if constexpr (reduces_acc)
         if (!leaves && next.head != tile.head) flush_block<Spec, 128, 128>(p, site, head, acc);

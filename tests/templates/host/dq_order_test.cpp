@@ -52,7 +52,7 @@ static void check_chain(const Chain &given) {
       const TileBitmap<S> visits(p, s, j, ceil_div(p.shape.kv_len, tile_n), ceil_div(p.shape.q_len, tile_m));
       for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {
         if (!visits.has(t.index)) continue;
-        const unsigned before = turn_before<S, tile_m, tile_n>(p, s, t.index, j);
+        const unsigned before = dq_order_before<S, tile_m, tile_n>(p, s, t.index, j);
         if (before != c.last[t.index]) host_fail("a kv tile does not come after the one that came last");
         __syncwarp();
         if (threadIdx.x == 0) c.last[t.index] = unsigned(j + 1);
