@@ -584,13 +584,13 @@ class Machine(unittest.TestCase):
         with mock.patch.multiple(_tensors, fill=fill, run=run, results=results), self.assertNoLogs("luattn", "INFO"):
             causal(q, k, v)
         torch.use_deterministic_algorithms(True)
-        with mock.patch("luattn.attention.call") as call:
+        with mock.patch("luattn._prepare.call") as call:
             causal.prepare(torch.bfloat16, 64, decode=True)
         torch.use_deterministic_algorithms(False)
-        self.assertEqual([one.args[1] for one in call.call_args_list], [engine_of(0, True)] * 2)
+        self.assertEqual([one.args[1] for one in call.call_args_list], [engine_of(0, True)])
         with self.assertRaisesRegex(luattn.InvalidError, "prepare: dtype: is int32, expected one of float64"):
             gemma2.prepare("int32", 64)
-        with self.assertRaisesRegex(luattn.Error, "head_dim"):
+        with self.assertRaisesRegex(luattn.InvalidError, "q: has head dim 264, expected 1 to 256"):
             gemma2.prepare("bfloat16", 264)
 
     def test_a_handler_that_raises(self):
