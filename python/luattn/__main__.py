@@ -9,6 +9,7 @@ import sys
 from ._examples import examples
 from ._library import __version__, _path
 from .engine import nvrtc_path
+from .errors import in_python
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # In the package as it is installed; beside the library of a build in the source tree.
@@ -39,7 +40,7 @@ def _info(program: str) -> str:
         "torch": _version("torch"),
         "NumPy": _version("numpy"),
         "NVRTC": os.environ.get("LUATTN_NVRTC") or 'the system\'s; pip install "luattn[cu13]" brings one',
-        "GPUs": _answer(program, "devices"),
+        "GPUs": in_python(_answer(program, "devices")),
         "cache": _answer(program, "cache", "info"),
         "examples": f"{len(examples())} in {os.path.dirname(next(iter(examples().values()), ''))}",
     }

@@ -74,10 +74,16 @@ _CLASSES = {
 _IN_PYTHON = {"use the CPU path (luattn_cpu_forward, or --device cpu)": "move the tensors to the CPU, where every call runs"}
 
 
-def error_of(status: int, message: str) -> Error:
-    """The exception for a luattn_status and its message."""
+def in_python(message: str) -> str:
+    """The library's message with Python's words for ways out."""
     for said, word in _IN_PYTHON.items():
         message = message.replace(said, word)
+    return message
+
+
+def error_of(status: int, message: str) -> Error:
+    """The exception for a luattn_status and its message."""
+    message = in_python(message)
     if status in _CLASSES:
         return _CLASSES[status](message)
     error = Error(message)

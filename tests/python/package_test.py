@@ -225,6 +225,7 @@ class Examples(unittest.TestCase):
 
         info = run("info")
         self.assertEqual(info.returncode, 0, info.stderr)
+        self.assertNotIn("luattn_cpu_forward", info.stdout)  # a function of C
         for word in ("luattn ", "Python ", "torch ", "NVRTC ", "GPUs ", "cache "):
             self.assertRegex(info.stdout, f"(?m)^{word}")
         self.assertIn("all within tolerance", run("check", "causal", "--device", "cpu").stdout)
