@@ -10,7 +10,7 @@
 #ifndef LUATTN_GRID_PARAMS_H
 #define LUATTN_GRID_PARAMS_H
 
-#include "abi/params.h"
+#include "abi/exact_divisor.h"
 
 #define LUATTN_GRID_AXES 4
 #define LUATTN_GRID_EXTENT_MAX 32767        /* positions along an axis */
@@ -19,9 +19,8 @@
 /* The positions of queries, or of keys, along one axis. */
 typedef struct LuattnGridSide {
   int extent;
-  int first;             /* the coordinate at which the lattice's first box begins: its phase, in (-box, 0] */
-  LuattnDivisor boxes;   /* boxes of the lattice along the axis */
-  LuattnDivisor extents; /* divides by `extent`, for coordinates of a linear index */
+  int first;           /* the coordinate at which the lattice's first box begins: its phase, in (-box, 0] */
+  LuattnDivisor boxes; /* boxes of the lattice along the axis */
 } LuattnGridSide;
 
 typedef struct LuattnGridAxis {

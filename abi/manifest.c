@@ -141,6 +141,12 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static bool is_axis_of_grid(const image_manifest *m, int32_t axis) {
+  const int32_t axes = m->over_grid ? (int32_t)m->grid[0].axes : 0;
+  return (axis <= LUATTN_AXIS_Q_GRID && axis > LUATTN_AXIS_Q_GRID - axes) ||
+         (axis <= LUATTN_AXIS_KV_GRID && axis > LUATTN_AXIS_KV_GRID - axes);
+}
+
 static luattn_status check_inputs(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "num_inputs", m->num_inputs, 0, MANIFEST_MAX_INPUTS));
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
@@ -152,7 +158,8 @@ static luattn_status check_inputs(const image_manifest *m, luattn_error *err) {
     for (uint32_t a = 0; a < 8; ++a)
       TRY(check_range(err, "input: pairs", in->pairs >> 4 * a & 15, 0, a < in->num_axes ? LUATTN_INDEX_KV : 0));
     for (uint32_t a = 0; a < in->num_axes; ++a)
-      if (in->axis[a] < LUATTN_AXIS_KV) return bad(err, "input: axis", in->axis[a], "a size, or -5 to 0");
+      if (in->axis[a] < LUATTN_AXIS_KV && !is_axis_of_grid(m, in->axis[a]))
+        return bad(err, "input: axis", in->axis[a], "a size, or -5 to 0");
     for (uint32_t j = 0; j < i; ++j)
       if (strcmp(in->name, m->input[j].name) == 0)
         return luattn_fail(err, LUATTN_IMAGE, "image: input '%s': stands twice; compile it again", in->name);
@@ -218,6 +225,25 @@ static luattn_status check_ranges(const image_manifest *m, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_grid(const image_manifest *m, luattn_error *err) {
+  const manifest_grid *g = &m->grid[0];
+  uint64_t rows = 1, columns = 1;
+  TRY(check_range(err, "grid: axes", g->axes, 2, LUATTN_MAX_AXES));
+  for (uint32_t a = 0; a < LUATTN_MAX_AXES; ++a) {
+    const uint32_t most = a + g->axes < LUATTN_MAX_AXES ? 1 : 256;
+    TRY(check_range(err, "grid: q_box", g->q_box[a], 1, most));
+    TRY(check_range(err, "grid: kv_box", g->kv_box[a], 1, most));
+    TRY(check_range(err, "grid: least_extent", g->least_extent[a], 0, INT32_MAX));
+    if (memchr(g->name[a], '\0', sizeof g->name[a]) == NULL)
+      return luattn_fail(err, LUATTN_IMAGE, "image: grid: a name has no end; compile it again");
+    rows *= g->q_box[a], columns *= g->kv_box[a];
+  }
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (luattn_role_is_main(m->entry[i].role) && (m->entry[i].tile_m != rows || m->entry[i].tile_n != columns))
+      return bad(err, "grid: places of a box", (long long)rows, "the rows of a tile");
+  return LUATTN_OK;
+}
+
 static luattn_status check_sections(const image_manifest *m, luattn_error *err) {
 #define CHECKED(what) LUATTN_OK
 #define NUMBER(least, most) check_range(err, name, *number, least, most)
@@ -248,7 +274,7 @@ static luattn_status check_contents(const image_manifest *m, luattn_error *err) 
 const image_traits traits_of_weights = {.vector_bits = 16, .products = 2},
                    traits_of_decode = {.vector_bits = 64, .products = 20},
                    traits_of_family[KERNEL_FAMILIES] = {
-                       [LUATTN_SIMT] = {.products = 2},
+                       [LUATTN_SIMT] = {.vector_bits = 16, .products = 2},
                        [LUATTN_SM80] = {.numbers_tiles = true, .vector_bits = 64, .products = 20},
                        [LUATTN_SM90] = {.takes_descriptors = true,
                                         .is_resident = true,

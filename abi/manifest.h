@@ -99,6 +99,15 @@ typedef struct manifest_append_mods {
   uint32_t inputs;             /* which they read, a bit each */
 } manifest_append_mods;
 
+/* The grid of a spec with several axes, the innermost last. */
+enum { MANIFEST_AXIS_NAME = 16 };
+typedef struct manifest_grid {
+  uint32_t axes;
+  uint32_t q_box[LUATTN_MAX_AXES], kv_box[LUATTN_MAX_AXES]; /* places of a tile along each; unused axes come first: 1 */
+  uint32_t least_extent[LUATTN_MAX_AXES];                   /* of keys along the spec's axis; 0: any */
+  char name[LUATTN_MAX_AXES][MANIFEST_AXIS_NAME];           /* of the spec's axes, for messages */
+} manifest_grid;
+
 /* What the spec's library functions take scalars for. */
 typedef struct manifest_scalar_ranges {
   scalar_range of[MANIFEST_MAX_SCALARS];

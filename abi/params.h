@@ -8,6 +8,7 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
+#include "abi/grid_params.h"
 #include "abi/host_device.h"
 
 #define LUATTN_PARAMS_VERSION 11
@@ -39,13 +40,6 @@ typedef struct LuattnInput {
                               * sums is fixed or does not matter (common/call/pairs.h) */
   long long count;           /* elements of grad */
 } LuattnInput;
-
-/* A divisor: n / d is (2 n * multiplier >> 32) >> shift for 0 <= n < 2^31, with 2^shift the least power of
- * two that is not below d, and multiplier = ceil(2^(31 + shift) / d). Granlund and Montgomery, "Division by
- * invariant integers using multiplication", PLDI 1994, theorem 4.2. */
-typedef struct LuattnDivisor {
-  unsigned d, multiplier, shift;
-} LuattnDivisor;
 
 /* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh,
  * runtime/call/order.h. */
@@ -135,6 +129,7 @@ typedef struct LuattnInputs {
   template <class, class>                                            \
   friend struct DenseArrays;   /* work/dense_arrays.cuh */           \
   friend struct DenseSequence; /* work/sequence.cuh */               \
+  friend struct GridSequence;  /* work/grid_sequence.cuh */          \
   friend struct PackedSequence;                                      \
   template <class>                                                   \
   friend struct PagedSequence;                                       \
@@ -398,6 +393,10 @@ struct LuattnRowPassParams : LuattnSplitListParams {
   ABI_FOR_ALL
   LuattnRowPasses passes;
 };
+struct LuattnGridParams : LuattnRowPassParams {
+  ABI_FOR_ALL
+  LuattnGrid grid;
+};
 /* Of luattn_append, where it applies mods: what hooks read, which is of the keys' lengths and inputs alone. */
 struct LuattnAppendParams : LuattnPagedParams {
   LuattnAppend append;
@@ -423,6 +422,7 @@ typedef struct LuattnCallParams {
       LuattnWeights weights;
       LuattnSplitList list;
       LuattnRowPasses passes;
+      LuattnGrid grid;
     };
     LuattnAppend append; /* of luattn_append, which has none of these */
   };
@@ -476,11 +476,12 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(paging) == LUATTN_PARAMS_THROUGH(splits) &&
                LUATTN_AT(weights) == LUATTN_PARAMS_THROUGH(paging) &&
                LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(passes) == LUATTN_PARAMS_THROUGH(list) &&
-               LUATTN_AT(append) == LUATTN_AT(weights),
+               LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(append) == LUATTN_AT(weights),
            "a part has padding of its own");
 ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
-               LUATTN_PARAMS_THROUGH(passes) <= 4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */
+               (LUATTN_PARAMS_THROUGH(grid) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=
+                   4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 #endif
 ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(LuattnOrder) == 72 &&
@@ -508,6 +509,7 @@ LUATTN_ENDS(LuattnPagedParams, LuattnSplitsParams, sizeof(LuattnPaging), paging)
 LUATTN_ENDS(LuattnWeightParams, LuattnPagedParams, sizeof(LuattnWeights), weights);
 LUATTN_ENDS(LuattnSplitListParams, LuattnWeightParams, sizeof(LuattnSplitList), list);
 LUATTN_ENDS(LuattnRowPassParams, LuattnSplitListParams, sizeof(LuattnRowPasses), passes);
+LUATTN_ENDS(LuattnGridParams, LuattnRowPassParams, sizeof(LuattnGrid), grid);
 LUATTN_ENDS(LuattnAppendParams, LuattnPagedParams, sizeof(LuattnAppend), append);
 #undef LUATTN_ENDS
 #endif

@@ -13,6 +13,11 @@
  *     bit        of each plane that belongs to a score: kv / 2 % 2 * 16 + kv % 2 * 8 + q % 2 * 4 + q / 8 % 2 * 2
  *                + kv / 8 % 2
  *
+ * Over a grid of several axes, q and kv above are not positions but numbers of places by which 16 places of 4 x 4
+ * coordinates of the two innermost axes share patches (dropout_place). They depend on coordinates and extents alone, so
+ * that a draw does not depend on the boxes of a kernel. Of a box whose innermost extent is 8, a patch has rows x, x ^ 1,
+ * x ^ 8 and x ^ 9 as along a line.
+ *
  * A score's weight is kept if its draw is below `keep`, that is, with probability keep / 256, and is then multiplied by
  * 256 / keep. Planes compare all draws of a patch at once. Patches and bits lie so that in the accumulators of mma and
  * wgmma, and in their transpose, four lanes share a patch, and a byte of it is a lane's
@@ -57,6 +62,22 @@ ABI_FN LuattnPhilox philox_4x32_10(unsigned long long key, unsigned long long co
   }
   out.x[0] = c0, out.x[1] = c1, out.x[2] = c2, out.x[3] = c3;
   return out;
+}
+
+/* The number of a place of a grid of 2 or more axes, the innermost last: 16 n + y % 2 * 8 + y / 2 % 2 * 4 + x % 4, where x
+ * and y are its coordinates along the last two axes, and n the row-major number of its 4 x 4 places among all: of its
+ * other coordinates, y / 4 and x / 4. */
+enum { LUATTN_DROPOUT_PATCHES = 1 << 27 }; /* so that these numbers are ints */
+ABI_FN int dropout_place(const int *at, const int *extent, int axes) {
+  int n = 0;
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+  for (int a = 0; a < axes; ++a) {
+    const int inner = a >= axes - 2;
+    n = n * (inner ? (extent[a] + 3) / 4 : extent[a]) + (inner ? at[a] / 4 : at[a]);
+  }
+  return n * 16 + (at[axes - 2] & 1) * 8 + (at[axes - 2] >> 1 & 1) * 4 + (at[axes - 1] & 3);
 }
 
 /* Counter words of a patch, from the positions of one of its scores; of call 0 in kv. */

@@ -128,10 +128,17 @@ static luattn_status read_dims(const engine_place *at, const luattn_args *args, 
   return LUATTN_OK;
 }
 
+/* Positions of a tensor, over a grid places: the product of all axes but batch, heads and the last. */
+static int64_t positions_of(const DLTensor *t) {
+  int64_t positions = t->shape[2];
+  for (int i = 3; i < t->ndim - 1 && positions <= INT32_MAX; ++i) positions *= t->shape[i];
+  return positions;
+}
+
 static void read_classes(const luattn_args *args, kernel_key *key) {
   const luattn_batch *batch = args->batch;
-  key->lengths = luattn_lengths_of(key->pass, key->packed ? batch->lengths[0].longest : args->q->shape[2],
-                                   key->packed ? batch->lengths[1].longest : args->v->shape[2]);
+  key->lengths = luattn_lengths_of(key->pass, key->packed ? batch->lengths[0].longest : positions_of(args->q),
+                                   key->packed ? batch->lengths[1].longest : positions_of(args->v));
   if (key->decode == 0) return;
   key->lengths = choice_has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
   key->many_rows = choice_has_more_rows(args, LUATTN_DECODE_MANY);
@@ -158,7 +165,8 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
   TRY(choices_take(given, place, &taken, err));
   TRY(check_supported(at, pass, args, err));
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
-  const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4};
+  const int axes = luattn_spec_grid(spec, NULL), along_grid = axes > 1 ? 3 + axes : 4;
+  const int ndims[] = {packed ? 3 : along_grid, packed && !paged ? 3 : along_grid};
   TRY(check_axes(args, place, ndims, err));
   *key = (kernel_key){
       .spec = spec,
@@ -185,7 +193,7 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
   TRY(check_results(key, err));
   if (!at->cpu_relaxed) TRY(check_choices(key, args, info.name, err));
   TRY(read_dims(at, args, ndims, key, err));
-  key->decode = choice_of_decode(at, pass, args);
+  key->decode = axes > 1 && args->decode == LUATTN_DECODE_AUTO ? 0 : choice_of_decode(at, pass, args);
   read_classes(args, key);
   TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
   return read_wants(args, key, err);

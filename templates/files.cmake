@@ -7,6 +7,8 @@ file(GLOB_RECURSE LUATTN_TEMPLATES ${again} RELATIVE ${CMAKE_CURRENT_LIST_DIR} $
 list(FILTER LUATTN_TEMPLATES EXCLUDE REGEX "^example/")
 # Headers that the host compiles as well, by their names from the root of the tree.
 set(LUATTN_ABI_HEADERS
+  abi/exact_divisor.h
+  abi/grid_params.h
   abi/host_device.h
   abi/merge_params.h
   abi/page_params.h

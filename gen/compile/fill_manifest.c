@@ -25,6 +25,19 @@ static void fill_entries(const plan *p, image_manifest *out) {
   }
 }
 
+static void fill_grid(const compilation *c, manifest_grid *out) {
+  const traced_spec *t = &c->spec.traced;
+  const plan *p = &c->at.plan;
+  int q_box[LUATTN_MAX_AXES], kv_box[LUATTN_MAX_AXES];
+  tiles_box(p, false, q_box), tiles_box(p, true, kv_box);
+  out->axes = (uint32_t)p->axes;
+  for (int a = 0; a < LUATTN_MAX_AXES; a++) {
+    out->q_box[a] = (uint32_t)q_box[a], out->kv_box[a] = (uint32_t)kv_box[a];
+    out->least_extent[a] = (uint32_t)t->least_extent[a];
+    if (a < p->axes) snprintf(out->name[a], sizeof out->name[a], "%s", t->grid_axis[a]);
+  }
+}
+
 void manifest_fill_declared(const compilation *c, image_manifest *out) {
   const traced_spec *t = &c->spec.traced;
   copy_name(out->spec_name, t->name);
@@ -120,6 +133,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->paged_layout[0] = (uint32_t)p->pages;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
+  if (out->over_grid) fill_grid(c, &out->grid[0]);
   if (out->tile_bits) fill_tile_bits(c, l->rows.evaluated, &out->bits[0]);
   if (out->row_passes) TRY(fill_row_passes(c, &out->passes[0], err));
   out->num_bwd_rows = (uint32_t)l->num_rows;

@@ -2,6 +2,17 @@
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
+static void add_boxes(text *t, const plan *p) {
+  text_add(t, "  static constexpr int axes = %d;  // of the grid\n", p->axes);
+  for (int keys = 0; keys < 2; keys++) {
+    int box[LUATTN_MAX_AXES];
+    tiles_box(p, keys, box);
+    text_add(t, "  static constexpr __device__ int %s_box(int axis) { return ", keys ? "kv" : "q");
+    for (int a = 0; a < LUATTN_MAX_AXES - 1; a++) text_add(t, "axis == %d ? %d : ", a, box[a]);
+    text_add(t, "%d; }\n", box[LUATTN_MAX_AXES - 1]);
+  }
+}
+
 luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **out, luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
   const struct {
@@ -46,6 +57,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&t, "  static constexpr bool %s = %s;\n", flags[i].name, flags[i].value ? "true" : "false");
   text_add(&t, "  static constexpr int offsets = %d;\n", (int)p->offsets);
+  if (p->axes > 0) add_boxes(&t, p);
   text_add(&t, "};\n");
   const family_kernel *kernel = plan_kernel(p);
   if (kernel->o_widths != NULL)

@@ -19,6 +19,7 @@ static bool has_bits(const writer *w) {
 static void write_includes(writer *w) {
   const traced_spec *t = writer_traced(w);
   text_add(&w->out, "#pragma once\n");
+  if (w->f->plan->axes > 0) text_add(&w->out, "#define LUATTN_GRID             // positions are slots of boxes\n");
   if (w->f->plan->offsets == LUATTN_OFFSET_ARRAYS)
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
   if (entry_rows_are_read(w))
@@ -54,6 +55,7 @@ static void write_includes(writer *w) {
   if (t->random) text_add(&w->out, "#include \"ops/random.cuh\"\n");
   if (w->f->plan->offsets) text_add(&w->out, "#include \"ops/offsets.cuh\"\n");
   if (entry_rows_are_read(w)) text_add(&w->out, "#include \"ops/packed_inputs.cuh\"\n");
+  if (w->f->plan->axes > 0) text_add(&w->out, "#include \"ops/grid_places.cuh\"\n");
   if (has_bits(w)) text_add(&w->out, "#include \"ops/bits.cuh\"\n");
 }
 

@@ -57,7 +57,12 @@ const char *bounds_of(writer *w, ir_ref r) {
   if (lowered_is_point(w->f, r))
     return writer_format(w, wide ? "ivi_wide(%s_point(%s), true)" : "%s_point(%s)", bounds_type(w, r),
                          body_value(w, r));
-  if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV)) return offsets_tile(w, ir_var_of(n));
+  if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV)) {
+    const char *side = ir_var_of(n) == VAR_Q ? "q" : "kv";
+    const unsigned i = ir_index_of(n);
+    if (w->f->plan->axes == 0) return offsets_tile(w, ir_var_of(n));
+    return writer_format(w, "ivi_make(%s_first<%u>(p, %s0), %s_last<%u>(p, %s0))", side, i, side, side, i, side);
+  }
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";
   return writer_format(w, "b%d", w->temp[r]);
 }
@@ -272,6 +277,43 @@ static void range(writer *w, const char *signature, const char *axis, ir_ref lo,
   close_function(w);
 }
 
+/* The ranges along all axes of the places that a box keeps, of keys or of queries. */
+static void box_range(writer *w, bool of_kv) {
+  const mask_info *m = w->f->mask;
+  const int first = LUATTN_MAX_AXES - m->num_axes;
+  const char *side = of_kv ? "kv" : "q";
+  ir_ref roots[2 * LUATTN_MAX_AXES];
+  for (int a = 0; a < m->num_axes; a++) {
+    roots[2 * a] = of_kv ? m->axis[a].kv_lo : m->axis[a].q_lo;
+    roots[2 * a + 1] = of_kv ? m->axis[a].kv_hi : m->axis[a].q_hi;
+  }
+  open_function(w, of_kv ? "GridRange kv_box_range(" P ", int q0)" : "GridRange q_box_range(" P ", int kv0)");
+  body_begin(w, 0, "");
+  body_lines(w, roots, 2 * m->num_axes);
+  for (int end = 0; end < 2; end++) {
+    text_add(&w->out, end == 0 ? "return {{" : "}, {");
+    for (int axis = 0; axis < LUATTN_MAX_AXES; axis++) {
+      const int a = axis - first;
+      const ir_ref r = a >= 0 ? roots[2 * a + end] : IR_NONE;
+      const char *whole = end == 0 ? "0" : a < 0 ? "1" : writer_format(w, "%s_extent<%d>(p)", side, a);
+      text_add(&w->out, "%s%s", axis > 0 ? ", " : "", r != IR_NONE ? body_int(w, r) : whole);
+    }
+  }
+  text_add(&w->out, "}};\n");
+  close_function(w);
+}
+
+static void ranges(writer *w) {
+  const mask_info *m = w->f->mask;
+  if (m->num_axes > 0) {
+    box_range(w, true);
+    if (!writer_forward(w)) box_range(w, false);
+    return;
+  }
+  range(w, "Range kv_range(" P ", int q0, int q1)", "kv", m->kv_lo, m->kv_hi);
+  if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "q", m->q_lo, m->q_hi);
+}
+
 /* Remainders of positions modulo a period. */
 static void remainders(writer *w, const char *signature, const mask_intervals *m) {
   const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
@@ -334,6 +376,7 @@ static void constants(writer *w) {
                               {"flag_axes", lines ? line->nargs : 0, !lines},
                               {"walk_rows", w->f->plan->tile_m, m->num_stats == 0},
                               {"walk_columns", tiles_walk_columns(w->f->plan), m->num_stats == 0}};
+  if (m->num_axes > 0) text_add(&w->out, "static constexpr bool over_grid = true;\n");
   print_constants(w, "bool", flags, COUNT(flags));
   print_constants(w, "int", numbers, COUNT(numbers));
 }
@@ -409,8 +452,7 @@ const char *emit_mask(writer *w) {
   same_slots(w);
   tile_class(w);
   cell_class(w);
-  range(w, "Range kv_range(" P ", int q0, int q1)", "kv", m->kv_lo, m->kv_hi);
-  if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "q", m->q_lo, m->q_hi);
+  ranges(w);
   interval_functions(w, "row", "q0", "kv", &m->rows, row_intervals(w));
   interval_functions(w, "column", "kv0", "q", &m->columns, column_intervals(w));
   close_struct(w);

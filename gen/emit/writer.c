@@ -132,8 +132,32 @@ static const char *member(writer *w, ir_var family, unsigned i) {
   }
 }
 
+/* A place of a grid, or one end of a box, along an axis. */
+static const char *of_grid(writer *w, ir_var v, unsigned i) {
+  static const char *const end[] = {"q_first<%u>(p, q0)", "q_last<%u>(p, q0)", "kv_first<%u>(p, kv0)",
+                                    "kv_last<%u>(p, kv0)"};
+  switch (v) {
+    case VAR_Q:
+      return writer_format(w, "q_at<%u>(p, q)", i);
+    case VAR_KV:
+      return writer_format(w, "kv_at<%u>(p, kv)", i);
+    case VAR_POS:
+      return writer_format(w, "%s_at<%u>(p, i)", w->places, i);
+    case VAR_Q_LEN:
+      return writer_format(w, "q_extent<%u>(p)", i);
+    case VAR_KV_LEN:
+      return writer_format(w, "kv_extent<%u>(p)", i);
+    case VAR_TILE:
+      return writer_format(w, end[i % MASK_AXIS_ENDS], i / MASK_AXIS_ENDS);
+    default:
+      return NULL;
+  }
+}
+
 const char *writer_own(writer *w, const ir_node *n) {
   const ir_var v = ir_var_of(n);
+  const char *place = w->f->plan->axes > 0 ? of_grid(w, v, ir_index_of(n)) : NULL;
+  if (place != NULL) return place;
   return single[v] != NULL ? single[v] : member(w, v, ir_index_of(n));
 }
 
@@ -142,7 +166,7 @@ const char *writer_parameter(writer *w, ir_ref r) {
   char name[128];
   size_t n = 0;
   for (; *outside != 0 && n < sizeof name - 1; outside++) {
-    const bool word = strchr("[].", *outside) == NULL;
+    const bool word = strchr("[].<>(), ", *outside) == NULL;
     if (word || (n > 0 && name[n - 1] != '_' && outside[1] != 0)) name[n++] = word ? *outside : '_';
   }
   name[n] = 0;

@@ -35,6 +35,7 @@ typedef struct plan {
   bool small_pages;    /* the family is sm80 because pages may have any size */
   int keep;            /* dropout: traced_online.keep */
   bool draws;          /* spec_draws */
+  int axes;            /* of the spec's grid; 0: positions lie along a line */
   bool dq_first_store; /* the first kv tile of a q tile stores dq_acc */
   bool rounds;         /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   int num_entries;
@@ -200,6 +201,7 @@ struct family {
   const char *says;                       /* its products */
   const char *before;                     /* a line of the plan before all others; NULL: none */
   unsigned dtypes;                        /* bits 1 << luattn_dtype */
+  unsigned grid_dtypes;                   /* the same over a grid of several axes; 0: it has no kernels over one */
   int arch;                               /* the one that it has kernels for; 0: all */
   bool (*is_for)(const luattn_target *t); /* of a call of this kind alone; NULL: of any other */
   luattn_status (*check_target)(const luattn_target *t, luattn_error *err); /* what such a call lacks; NULL: nothing */

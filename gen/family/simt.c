@@ -60,6 +60,15 @@ static int forward_left_out(const plan *p, bool is_grid, const char **out) {
   return n;
 }
 
+/* Other families' tiles are cut from positions along a line. */
+static const char *note(arena *a, const plan *p) {
+  (void)a;
+  if (p->axes == 0) return "";
+  return p->keep == SPEC_KEEP_ALL ? "grid: no other family has kernels over a grid of several axes yet\n"
+                                  : "grid: no other family has kernels over a grid of several axes yet; dropout draws "
+                                    "for each score alone\n";
+}
+
 static int backward_left_out(const plan *p, bool is_grid, const char **out) {
   (void)p, (void)is_grid;
   out[0] = combine_less_often, out[1] = hoist_nothing;
@@ -93,6 +102,8 @@ const struct family family_simt = {
     .says = "multiply-adds in the storage type, any head dims",
     .dtypes = FAMILY_REALS,
     .page_multiple = 1,
+    .grid_dtypes = FAMILY_HALVES | FAMILY_REALS,
+    .note = note,
     .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_simt.cu", .entry = "luattn_fwd", .tiles = tiles, SIMT_FORWARD},
                [LUATTN_BACKWARD] = {.file = "entry/bwd_simt.cu",
                                     .tiles = tiles,

@@ -45,6 +45,7 @@ const struct family family_weights = {
     .is_for = is_for,
     .check_target = check_target,
     .page_multiple = 1,
+    .grid_dtypes = FAMILY_HALVES | FAMILY_REALS,
     .writes_weights = true,
     .kernel = {
         [LUATTN_FORWARD] = {.file = "entry/weights.cu", .entry = "luattn_weights", .tiles = tiles, SIMT_FORWARD}}};

@@ -192,19 +192,36 @@ static void fill_classes(plan *p, const struct luattn_spec *spec, const luattn_t
   p->many_rows = may_be_many && policy_knows_many_rows(p);
 }
 
-static luattn_status refuse_grid(const traced_spec *t, luattn_error *err) {
-  if (t->grid_axes <= 1) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_UNSUPPORTED,
-      "plan: grid: the spec has %d axes, and no kernel runs over more than one yet; run it on the CPU, or "
-      "write it over one axis",
-      t->grid_axes);
+/* What kernels over a grid of several axes lack. */
+static luattn_status check_grid(const struct luattn_spec *spec, const luattn_target *t, luattn_error *err) {
+  const int axes = spec->traced.grid_axes;
+  const char *asked = t->packed          ? "packed: is 1"
+                      : t->pages != 0    ? "pages: is given"
+                      : t->decode != 0   ? "decode: is 1"
+                      : t->offsets != 0  ? "offsets: are given"
+                      : t->keys_modified ? "keys_modified: is 1"
+                                         : NULL;
+  if (axes <= 1) return LUATTN_OK;
+  if (asked != NULL)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: %s, and the spec '%s' has a grid of %d axes, whose calls have neither packed sequences, "
+        "pages, offsets nor kernels for few queries; leave it 0",
+        asked, spec->traced.name, axes);
+  if (t->pass == LUATTN_BACKWARD && spec->derived.num_passes > 0)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "plan: grid: backward of '%s' takes a row pass, and kernels over a grid of %d axes have none yet; "
+        "run it on the CPU, or write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, "
+        "kv_idx, scores) .. end",
+        spec->traced.name, axes);
+  return LUATTN_OK;
 }
 
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(target_check(t, err));
-  TRY(refuse_grid(&spec->traced, err));
+  TRY(check_grid(spec, t, err));
 #define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, p->name = t->name;)
 #include "abi/kernel_facts.def"
   fill_defaults(p);
@@ -213,6 +230,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->shared_limit = tiles_shared_limit(t->arch);
   p->keep = spec->traced.online.keep;
   p->draws = spec_draws(&spec->traced);
+  p->axes = spec->traced.grid_axes > 1 ? spec->traced.grid_axes : 0;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   TRY(choose_family(t, p, err));

@@ -22,6 +22,15 @@ int tiles_shared_limit(int arch) {
   }
 }
 
+void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) {
+  for (int a = 0; a < LUATTN_MAX_AXES; a++) box[a] = 1;
+  int axis = LUATTN_MAX_AXES - 1;
+  for (int rows = keys ? p->tile_n : p->tile_m; rows > 1; rows /= 2) {
+    box[axis] *= 2;
+    axis = axis > LUATTN_MAX_AXES - p->axes ? axis - 1 : LUATTN_MAX_AXES - 1;
+  }
+}
+
 luattn_tiles plan_tiles(const plan *p) {
   return (luattn_tiles){p->tile_m, p->tile_n, p->threads, p->stages, p->sm80_warps_n, p->sm80_chunk_m};
 }

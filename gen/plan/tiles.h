@@ -4,6 +4,10 @@
 
 #include "gen/family/family.h"
 
+/* The box of a tile's queries or keys, of which each extent is a power of two, the larger ones innermost. Unused axes come
+ * first. */
+void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
+
 luattn_tiles plan_tiles(const plan *p);
 bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
 

@@ -6,6 +6,9 @@
  * lse, dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included
  * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
  *
+ * Over a spec's grid of several axes (luattn_spec_grid) its axes stand in the place of q_len and kv_len, the innermost
+ * last: q [batch, heads, t, y, x, head_dim], lse [batch, heads, t, y, x]. lse, dlse and saved are then contiguous.
+ *
  * The order of axes is logical: strides are free but for the last dimension, which is contiguous, so that memory may be
  * heads-first (bhsd) or heads-last (bshd).
  * Outputs must not overlap: not an output's own elements, and not an output with another tensor of the pass or the

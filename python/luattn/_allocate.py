@@ -25,10 +25,10 @@ def fake_results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True, out_f3
     rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
     if q.is_contiguous() and d == q.shape[-1]:
         o = torch.empty_like(q, dtype=dtype)
-    elif len(shape) == 3:  # in the order that q has in memory, such as [B, S, H, D]
-        strides = q.stride()
-        order = sorted((0, 1, 2), key=lambda i: -strides[i])
-        o = q.new_empty((*(shape[i] for i in order), d), dtype=dtype).permute(*(order.index(i) for i in (0, 1, 2)), 3)
+    elif len(shape) >= 3:  # in the order that q has in memory, such as [B, S, H, D]
+        strides, axes = q.stride(), range(len(shape))
+        order = sorted(axes, key=lambda i: -strides[i])
+        o = q.new_empty((*(shape[i] for i in order), d), dtype=dtype).permute(*(order.index(i) for i in axes), len(shape))
     else:
         o = q.new_empty((*shape, d), dtype=dtype)
     lse = q.new_empty(rows, dtype=rows_type(q)) if spec.has_lse and want_lse else None

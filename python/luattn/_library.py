@@ -96,6 +96,9 @@ def _load() -> ctypes.CDLL:
     lib.luattn_spec_draws.restype = ctypes.c_int
     lib.luattn_spec_row_passes.argtypes = [_P]
     lib.luattn_spec_row_passes.restype = ctypes.c_int
+    if hasattr(lib, "luattn_spec_grid"):
+        lib.luattn_spec_grid.argtypes = [_P, ctypes.POINTER(ctypes.POINTER(ctypes.c_char_p))]
+        lib.luattn_spec_grid.restype = ctypes.c_int
     lib.luattn_spec_wants.argtypes = [_P]
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]

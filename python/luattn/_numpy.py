@@ -48,6 +48,10 @@ def _type_of(q: np.ndarray, given: Mapping[str, Any]) -> np.dtype[Any]:
 
 def like_rows(q: np.ndarray, head_dim: int, dtype: np.dtype[Any]) -> np.ndarray:
     """An empty array of q's rows, in the order that q has in memory: [B, H, S, D] or [B, S, H, D]."""
+    if q.ndim > 4:  # over a grid
+        order = sorted(range(q.ndim - 1), key=lambda i: -q.strides[i])
+        made = np.empty((*(q.shape[i] for i in order), head_dim), dtype)
+        return made.transpose(*(order.index(i) for i in range(q.ndim - 1)), q.ndim - 1)
     b, h, n = q.shape[:3]
     if q.strides[1] < q.strides[2]:
         return np.empty((b, n, h, head_dim), dtype).transpose(0, 2, 1, 3)
@@ -124,13 +128,13 @@ def _attend(
     packed = given.get("cu_seqlens_q") is not None
     for name, array in zip("qkv", (q, k, v)):
         pages = name != "q" and is_paged(given)
-        ndim = 3 if packed and not pages else 4
+        ndim = 3 if packed and not pages else spec.dims
         if array.ndim != ndim:
-            axes = "all lengths, heads, head dim" if packed else "batch, heads, length, head dim"
+            axes = "all lengths, heads, head dim" if packed else f"batch, heads, {spec.rows}, head dim"
             axes = "pages, heads, rows of a page, head dim" if pages else axes
             raise InvalidError(f"{spec.name}: {name}: has {array.ndim} dimensions, expected {ndim}: {axes}")
     row = np.float64 if q.dtype == np.float64 else np.float32
-    rows = (q.shape[1], q.shape[0]) if packed else q.shape[:3]
+    rows = (q.shape[1], q.shape[0]) if packed else q.shape[:-1]
     dtype = _type_of(q, given)
     o = np.empty((*q.shape[:2], v.shape[-1]), dtype) if packed else like_rows(q, v.shape[-1], dtype)
     o = o if out is None else out

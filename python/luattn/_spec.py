@@ -141,12 +141,21 @@ class Spec:
         self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
         self.wants: int = lib.luattn_spec_wants(self.pointer)
         self.row_passes: int = lib.luattn_spec_row_passes(self.pointer)  # before backward, which then needs all keys of a row in one call
+        names = ctypes.POINTER(ctypes.c_char_p)()
+        axes = lib.luattn_spec_grid(self.pointer, ctypes.byref(names)) if hasattr(lib, "luattn_spec_grid") else 0
+        self.grid = tuple((names[i] or b"").decode() for i in range(axes)) if axes > 1 else ()  # its axes, in the place of a length
+        self.dims = 3 + max(len(self.grid), 1)  # of q, k, v and o
         self.merged_saved = 0 if self.row_passes else self.num_saved  # numbers of a row that gradients of a part read
         self.saves = self.has_lse, self.num_saved  # what decides the results of a call
         self.pads = _CHANNELS.search(text) is None  # whether channels of zeros behind the last one change nothing
 
     def __reduce__(self) -> tuple[Any, ...]:
         return spec_of, (self.text, self.place)
+
+    @property
+    def rows(self) -> str:
+        """What is between heads and the head dim of a tensor, for messages."""
+        return f"the axes {', '.join(self.grid)} of the grid" if self.grid else "length"
 
     @property
     def said(self) -> str:

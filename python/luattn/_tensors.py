@@ -122,9 +122,9 @@ def _check(spec: Spec, q: Tensor, inputs: Sequence[Tensor], scalars: Sequence[fl
     if given or spec.draws:
         check_seed(spec, given)
         _check_given(spec, q, given)
-    if q.dim() != 4 and not (given and is_packed(given)):
+    if q.dim() != spec.dims and not (given and is_packed(given)):
         raise InvalidError(
-            f"{spec.name}: q: has {q.dim()} dimensions, expected 4: batch, heads, length and head dim"
+            f"{spec.name}: q: has {q.dim()} dimensions, expected {spec.dims}: batch, heads, {spec.rows} and head dim"
         )
     if q.dim() != 3 and given and is_packed(given):
         raise InvalidError(

@@ -236,6 +236,11 @@ class Attention:
         return DECODE.index(decode)
 
     def _check_axes(self, **tensors: Any) -> None:
+        if self._spec.grid:
+            raise InvalidError(
+                f"{self.name}: layout: is 'bshd', and tensors over a grid have heads before its axes; leave it out, and give views, "
+                "q.movedim(-2, 1), which copy nothing"
+            )
         for name, t in tensors.items():
             if len(t.shape) < 3:
                 raise InvalidError(f"{self.name}: {name}: has {len(t.shape)} dimensions, expected 4: batch, length, heads and head dim")

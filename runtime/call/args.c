@@ -10,6 +10,7 @@
 #include "common/call/limits.h"
 #include "common/call/overlap.h"
 #include "luattn/compiler.h"
+#include "runtime/call/grid.h"
 #include "runtime/call/inputs.h"
 #include "runtime/call/offsets.h"
 #include "runtime/call/packed.h"
@@ -24,6 +25,7 @@ _Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == 
 /* Checks the shapes of q, k and v: packed tensors have no batch axis, and positions before heads. In pages, k and v
  * have an axis of pages instead. */
 static luattn_status check_axes(const args_call *c) {
+  if (c->info->over_grid) return grid_ranks(c);
   const DLTensor *tensor[] = {c->args->q, c->args->k, c->args->v};
   static const char *const name[] = {"q", "k", "v"};
   static const char *const axes[3][3] = {
@@ -177,7 +179,25 @@ static luattn_status fill_packed(const args_call *c, const tensor_row *row, tens
   return LUATTN_OK;
 }
 
-static luattn_status fill_tensor(const args_call *c, const tensor_row *row, const int64_t dim[], LuattnParams *p) {
+static bool is_of_keys(const tensor_row *row) { return row->dim[2] == DIM_KV; }
+
+/* Numbers of rows lie in the order of places. */
+static luattn_status fill_of_grid(const args_call *c, const tensor_row *row, tensor_rule *rule, const DLTensor *t,
+                                  LuattnCallParams *all, LuattnTensor *out) {
+  char axes[GRID_AXES_TEXT];
+  long long stride[LUATTN_MAX_AXES + 3];
+  grid_rule(c, all, is_of_keys(row), 2, rule, axes);
+  rule->is_contiguous = !rule->is_row;
+  TRY(args_tensor(c, rule, t, stride, &out->data));
+  out->batch = stride[0];
+  out->head = stride[1];
+  grid_strides(c, all, out, stride, 2);
+  return LUATTN_OK;
+}
+
+static luattn_status fill_tensor(const args_call *c, const tensor_row *row, const int64_t dim[],
+                                 LuattnCallParams *all) {
+  LuattnParams *p = &all->dense;
   const DLTensor *t;
   memcpy(&t, (const char *)c->args + row->from, sizeof t);
   const presence use = row_presence(c->info, row);
@@ -202,6 +222,7 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
     rule.axes = row->dim[3] == DIM_D ? "num_pages, heads_kv, page_size, head_dim"
                                      : "num_pages, heads_kv, page_size, head_dim_v";
   }
+  if (c->info->over_grid) return fill_of_grid(c, row, &rule, t, all, out);
   if (c->info->packed && !in_pages) return fill_packed(c, row, &rule, t, out);
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0];
@@ -231,7 +252,9 @@ static luattn_status check_compiled_choices(const args_call *c) {
   return LUATTN_OK;
 }
 
-static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnParams *p) {
+static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnCallParams *all) {
+  LuattnParams *p = &all->dense;
+  char axes[GRID_AXES_TEXT];
   if (c->info->num_saved == 0 || c->info->weights) return LUATTN_OK;
   tensor_rule rule = {.name = "saved",
                       .axes = "num_saved, batch, heads, q_len",
@@ -245,10 +268,11 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
     rule.shape[1] = dim[DIM_HEADS];
     rule.shape[2] = dim[DIM_Q];
   }
+  if (c->info->over_grid) grid_rule(c, all, false, 3, &rule, axes);
   if (c->args->saved == NULL)
     return args_fail(c, "saved: is missing; this spec keeps %u numbers a row for backward, give a tensor [%s]",
                      (unsigned)c->info->num_saved, rule.axes);
-  long long stride[4];
+  long long stride[LUATTN_MAX_AXES + 3];
   return args_tensor(c, &rule, c->args->saved, stride, &p->tensors.saved);
 }
 
@@ -259,7 +283,10 @@ luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
   TRY(check_heads(c, params));
   TRY(packed_fill(c, out));
   TRY(paged_fill(c, params));
-  if (!c->info->packed && !c->info->paged) TRY(check_lengths(c, params));
+  if (c->info->over_grid)
+    TRY(grid_fill(c, out));
+  else if (!c->info->packed && !c->info->paged)
+    TRY(check_lengths(c, params));
   TRY(offsets_fill(c, out));
   TRY(check_choices(c, params));
   TRY(check_compiled_choices(c));
@@ -276,11 +303,12 @@ luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
                          [DIM_D] = c->info->head_dim,
                          [DIM_DV] = c->info->head_dim_v};
   const size_t num_rows = c->shapes_only ? 3 : sizeof rows / sizeof *rows;
-  for (size_t i = 0; i < num_rows; ++i) TRY(fill_tensor(c, &rows[i], dim, params));
-  if (!c->shapes_only) TRY(fill_saved(c, dim, params));
+  for (size_t i = 0; i < num_rows; ++i) TRY(fill_tensor(c, &rows[i], dim, out));
+  if (!c->shapes_only) TRY(fill_saved(c, dim, out));
   params->tensors.src_q = params->tensors.q;
   params->tensors.src_k = params->tensors.k;
   params->tensors.src_v = params->tensors.v;
+  out->grid.src_q = out->grid.q, out->grid.src_k = out->grid.k, out->grid.src_v = out->grid.v;
   TRY(args_inputs(c, params));
   return args_scalars(c, params);
 }

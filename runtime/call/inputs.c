@@ -1,5 +1,6 @@
 /* inputs.c: finds a spec's extra inputs and scalars by name, and checks them. */
 #include "runtime/call/inputs.h"
+#include "runtime/call/grid.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -129,7 +130,12 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
   if (t->ndim != (int)info->num_axes || (t->ndim > 0 && t->shape == NULL))
     return args_fail(c, "%s: has %d axes, expected %u", label, t->ndim, (unsigned)info->num_axes);
   for (int i = 0; i < t->ndim; ++i) {
-    const axis_size want = expected_axis(p, info->axis[i]);
+    axis_size want = expected_axis(p, info->axis[i]);
+    if (info->axis[i] <= LUATTN_AXIS_Q_GRID) {
+      want = (axis_size){
+          info->axis[i] <= LUATTN_AXIS_KV_GRID ? "kv, along an axis of the grid" : "q, along an axis of the grid",
+          grid_extent(c, (const LuattnCallParams *)(const void *)p, info->axis[i]), false};
+    }
     shape[i] = t->shape[i];
     if (is_by_entry(c, info->axis[i])) {
       TRY(check_packed_axis(c, p, info, label, i, shape[i]));

@@ -88,7 +88,7 @@ static luattn_status take_numbers(checks *k, const char *name, const DLTensor *t
                       .is_output = is_output};
   const int64_t dense[4] = {number, k->shape[0], k->shape[1], k->shape[2]},
                 packed[4] = {number, k->shape[1], k->shape[0]};
-  memcpy(rule.shape, k->packed ? packed : dense, sizeof rule.shape);
+  memcpy(rule.shape, k->packed ? packed : dense, sizeof dense);
   TRY(args_tensor(&k->c, &rule, t, stride, &out->first.data));
   out->plane = stride[0];
   out->first.batch = k->packed ? 0 : stride[1];

@@ -85,7 +85,7 @@ static luattn_status refuse_reach(const args_call *c, const tensor_rule *rule, c
 
 /* Whether a tensor has elements, one behind another, and not too many: the common case, for which all that
  * check_any_strides asks holds but that their addresses fit. */
-static inline bool is_plain(const DLTensor *t, int ndim, long long stride[4], uint64_t *elements) {
+static inline bool is_plain(const DLTensor *t, int ndim, long long *stride, uint64_t *elements) {
   int64_t next = 1;
   for (int i = ndim - 1; i >= 0; --i) {
     const int64_t size = t->shape[i];
@@ -98,7 +98,7 @@ static inline bool is_plain(const DLTensor *t, int ndim, long long stride[4], ui
 }
 
 static luattn_status check_any_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
-                                       long long stride[4]) {
+                                       long long *stride) {
   int64_t next = 1;
   bool is_empty = false;
   overlap_reach reach = {0, 0, false};
@@ -127,8 +127,7 @@ static luattn_status check_any_strides(const args_call *c, const tensor_rule *ru
   return check_nests(c, rule, t);
 }
 
-static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
-                                   long long stride[4]) {
+static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long *stride) {
   uint64_t elements;
   if (!is_plain(t, rule->ndim, stride, &elements)) return check_any_strides(c, rule, t, stride);
   const overlap_reach reach = {.above = elements - 1};
@@ -171,7 +170,7 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
 /* All sizes are powers of two, tested with masks: a
  * dozen 64-bit divisions per launch would take a third of the time of all checks. */
 static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
-                                     const long long stride[4], uintptr_t address) {
+                                     const long long *stride, uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
   const bool vectors = rule->is_row && (rule->is_wide || rule->dtype.bits <= manifest_traits(c->info)->vector_bits);
   const unsigned align = vectors ? 16 : elem;
@@ -189,7 +188,7 @@ static luattn_status check_alignment(const args_call *c, const tensor_rule *rule
   return LUATTN_OK;
 }
 
-luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
+luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long *stride,
                           void **data) {
   TRY(check_shape(c, rule, t));
   TRY(check_strides(c, rule, t, stride));

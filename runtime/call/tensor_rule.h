@@ -8,7 +8,7 @@ typedef struct tensor_rule {
   const char *name; /* as messages show it */
   const char *axes; /* "batch, heads, q_len" */
   int ndim;
-  int64_t shape[4];
+  int64_t shape[LUATTN_MAX_AXES + 3];
   DLDataType dtype;
   bool is_output;     /* elements must not share memory */
   bool is_contiguous; /* every axis; otherwise the strides are free */
@@ -16,8 +16,8 @@ typedef struct tensor_rule {
   bool is_wide;       /* float32 beside q, k and v of half types: in vectors, too */
 } tensor_rule;
 
-/* Checks a tensor; stride[i] is 0 on an axis of one element; *data includes byte_offset. */
-luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
+/* Checks a tensor; stride[i], of each axis, is 0 on an axis of one element; *data includes byte_offset. */
+luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long *stride,
                           void **data);
 
 void args_dtype_text(DLDataType dtype, char *text, size_t size);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "common/call/overlap.h"
+#include "runtime/call/grid.h"
 #include "runtime/call/tensor_rule.h"
 
 void weights_take(luattn_args *args) {
@@ -13,17 +14,20 @@ void weights_take(luattn_args *args) {
 luattn_status weights_fill(const args_call *c, const DLTensor *weights, const LuattnParams *params,
                            LuattnWeights *out) {
   const LuattnShape *s = &params->shape;
+  const LuattnCallParams *all = (const LuattnCallParams *)(const void *)params;
+  const int64_t rows = c->info->over_grid ? grid_places(all, false) : s->q_len,
+                columns = c->info->over_grid ? grid_places(all, true) : s->kv_len;
   const tensor_rule rule = {.name = "weights",
                             .axes = "batch, heads, q_len, kv_len",
                             .ndim = 4,
-                            .shape = {s->batch, s->heads, s->q_len, s->kv_len},
+                            .shape = {s->batch, s->heads, rows, columns},
                             .dtype = args_real(c->info),
                             .is_output = true,
                             .is_row = true};
   long long stride[4];
   TRY(args_tensor(c, &rule, weights, stride, &out->to.data));
   out->to.batch = stride[0], out->to.head = stride[1], out->to.seq = stride[2];
-  out->rows = s->q_len, out->columns = s->kv_len;
+  out->rows = (int)rows, out->columns = (int)columns;
   return LUATTN_OK;
 }
 

@@ -5,6 +5,17 @@
 #include "runtime/launch/cpu_kernel.h"
 #include "runtime/launch/pass_launches.h"
 
+/* Not inlined, so that its caller's arguments are in no frame of this size. */
+static __attribute__((noinline)) luattn_status measure(const luattn_kernel *kernel, const luattn_args *used,
+                                                       size_t *size, luattn_error *err) {
+  kernel_launch l;
+  pass_launches passes;
+  TRY(kernel_launch_fill(&l, kernel, used, NULL, true, err));
+  TRY(pass_launches_take(kernel, &l.c, &l.p, &passes));
+  *size = l.p.room.used;
+  return LUATTN_OK;
+}
+
 luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                     luattn_error *err) {
   HOST_FLOATS_SCOPE;
@@ -16,12 +27,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   TRY(choices_take(args, args_place(kernel), &used, err));
   if (kernel->info.weights) weights_take(&used);
   if (kernel->cpu_run != NULL) return cpu_kernel_workspace(kernel, &used, size, err);
-  kernel_launch l;
-  pass_launches passes;
-  TRY(kernel_launch_fill(&l, kernel, &used, NULL, true, err));
-  TRY(pass_launches_take(kernel, &l.c, &l.p, &passes));
-  *size = l.p.room.used;
-  return LUATTN_OK;
+  return measure(kernel, &used, size, err);
 }
 
 /* Launches with arguments of this version. All checks come before the first operation on the stream. */

@@ -1,5 +1,6 @@
 #include "runtime/parts/modified_copies.h"
 
+#include "runtime/call/grid.h"
 #include "runtime/call/sizes.h"
 
 /* Packed: `len` rows of all entries, without a batch axis. */
@@ -21,6 +22,10 @@ luattn_status modified_take(const args_call *c, prepared *p) {
   if (m->has_query_mod) take(c, &p->room, s->batch, s->heads, q_rows, m->head_dim, &t->q);
   if (m->has_key_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim, &t->k);
   if (m->has_value_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim_v, &t->v);
+  if (!m->over_grid) return LUATTN_OK;
+  if (m->has_query_mod) grid_contiguous(&p->all, &t->q, false);
+  if (m->has_key_mod) grid_contiguous(&p->all, &t->k, true);
+  if (m->has_value_mod) grid_contiguous(&p->all, &t->v, true);
   return LUATTN_OK;
 }
 

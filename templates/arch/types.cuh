@@ -105,7 +105,7 @@ LUATTN_FN constexpr LayoutSizes layout_sizes(LayoutSizes s = {}) {
   s.tile_n = Config::tile_n;
   s.threads = Config::threads;
   s.stages = Config::stages;
-  s.elem = int(sizeof(typename Config::Elem));
+  s.elem = int(sizeof(typename Config::Elem)) < 4 ? 4 : int(sizeof(typename Config::Elem));
   return s;
 }
 

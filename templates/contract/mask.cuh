@@ -52,6 +52,8 @@
 //   keep_beside          whether an element is kept if its flag is set, or if keep_of_list holds
 //   same_column, same_row
 //                        whether keep has one value for two columns in any row, for two rows in any column
+//   over_grid            positions are slots of a grid of several axes, and the ranges are those of boxes: of the box
+//                        of the slot, along each axis (ops/grid_places.cuh). Left out along a line
 //   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
 //                        drops nothing
 //   kv_range             every kept kv of these rows lies inside, and inside [0, kv_len)
@@ -69,12 +71,16 @@
 //   block_bounds_value   one element of the input of block bounds i, as an int; left out if all inputs are
 //                        int
 template <class S>
+concept OverGrid = requires { S::over_grid; };
+template <class S>
 concept ValidMask = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
                              const typename S::Row &row, const typename S::Col &col, int q, int kv) {
   requires S::has_mask == requires { bool(S::keep(p, s, head, row, col, q, kv)); };
   requires S::has_mask == requires { TileClass(S::tile_class(p, s, q, q, kv, kv)); };
-  requires S::has_mask == requires { Range(S::kv_range(p, s, q, q)); };
-  requires(S::has_mask && S::has_grad) == requires { Range(S::q_range(p, s, kv, kv)); };
+  requires(S::has_mask && !OverGrid<S>) == requires { Range(S::kv_range(p, s, q, q)); };
+  requires(S::has_mask && S::has_grad && !OverGrid<S>) == requires { Range(S::q_range(p, s, kv, kv)); };
+  requires OverGrid<S> == requires { S::kv_box_range(p, s, q).lo[0]; };
+  requires(OverGrid<S> && S::has_grad) == requires { S::q_box_range(p, s, kv).lo[0]; };
   requires S::has_data_part == requires { TileClass(S::data_class(p, s, q, q, kv, kv)); };
   requires S::has_data_part == requires { TileClass(S::position_class(p, s, q, q, kv, kv)); };
   requires S::has_data_part || !(S::rows_need_full_data || S::columns_need_full_data);

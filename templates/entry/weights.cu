@@ -4,7 +4,7 @@
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads)
-    luattn_weights(const __grid_constant__ LuattnWeightParams p) {
+    luattn_weights(const __grid_constant__ WeightParamsOf<Config> p) {
   weights_simt<Spec, Config>(p);
 }
 #endif

@@ -1,5 +1,6 @@
 // score/backward_rows.cuh: the row numbers that backward reads, and P and dS of one element from them.
 #pragma once
+#include "arch/tensor.cuh"
 #include "score/online_rows.cuh"
 
 // A row's numbers in shared memory, aligned so that one load fetches as many as possible.
@@ -38,7 +39,11 @@ LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const
 template <class Spec, class Sequence>
 LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Sequence &site, int q) {
   typename Spec::BwdRow row = {};
-  const i64 plane = site.q_count(p), at = site.q_index(p, q);
+  i64 plane, at;
+  if constexpr (Sequence::is_line)
+    plane = site.q_count(p), at = site.q_index(p, q);
+  else
+    plane = Sequence::template q_acc_rows<PlainRows>(p), at = site.template q_acc_index<PlainRows>(p, q);
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
     row.x[i] = static_cast<const typename Spec::Real *>(p.scratch.bwd_rows)[i * plane + at];

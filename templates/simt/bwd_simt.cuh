@@ -93,6 +93,8 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
   if constexpr (Needs<Spec, Config>::dq_alone) {
     using Real = typename Spec::Real;
+    using Elem = typename Config::Elem;
+    using Grad = GradOf<Config>;
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
     const BlockSite block = BlockSite::of_grid<false>(p);
@@ -107,10 +109,10 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
     const DistanceTable<Spec, Config> terms{t.weights(2)};
 
-    const auto q = q_slab<Real>(p, site, p.tensors.q, q0);
-    const auto dout = q_slab<Real>(p, site, p.tensors.dout, q0);
-    auto k = kv_slab<Real>(p, site, p.tensors.k, h_kv, 0);
-    auto v = kv_slab<Real>(p, site, p.tensors.v, h_kv, 0);
+    const auto q = q_slab<Elem>(p, site, p.tensors.q, q0);
+    const auto dout = q_slab<Elem>(p, site, p.tensors.dout, q0);
+    auto k = kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0);
+    auto v = kv_slab<Elem>(p, site, p.tensors.v, h_kv, 0);
     const auto request_scores = [&](const Tile &of) {
       k.first = v.first = of.index * T::tile_n;
       t.template request_dot<dim>(q, k, 0);
@@ -139,37 +141,38 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
       tile = next;
     }
 
-    const bool wide = Spec::has_query_mod ? allows_16_bytes(p.scratch.dq_acc) : allows_16_bytes<Real>(p.tensors.dq);
+    const bool wide = Spec::has_query_mod ? allows_16_bytes(p.scratch.dq_acc)
+                                          : are_wide<Grad>(site.template q_rows<Grad>(p, p.tensors.dq), p.tensors.dq);
     if (!Spec::has_query_mod && p.tensors.dq.data == nullptr) return;
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = q0 + t.row_at(r);
-      Real *row;
       if constexpr (Spec::has_query_mod)
-        row = site.template q_acc_row<PlainRows, dim, Real>(p, p.scratch.dq_acc, site.b, site.h, at);
+        t.template store<dim>(site.template q_acc_row<PlainRows, dim, Real>(p, p.scratch.dq_acc, site.b, site.h, at),
+                              dq[r], Real(1), wide, site.has_query(p, at));
       else
-        row = site.template q_row<Real>(p, p.tensors.dq, at);
-      t.template store<dim>(row, dq[r], Spec::has_query_mod ? Real(1) : Real(p.scale), wide, site.has_query(p, at));
+        t.template store<dim>(site.template q_row<Grad>(p, p.tensors.dq, at), dq[r], Real(p.scale), wide,
+                              site.has_query(p, at));
     }
   }
 }
 
 // Writes dk or dv from the thread's rows of the accumulator to the caller's tensor or, with a mod, to the
 // workspace.
-template <bool ToAcc, int Width, class T, class Sequence, class Real, int Each>
+template <bool ToAcc, int Width, class Grad, class T, class Sequence, class Real, int Each>
 LUATTN_FN void store_kv(const T &t, const LuattnParams &p, const Sequence &site, int h_kv, int kv0,
                         const Real (&x)[T::rows_n][Each], const LuattnTensor &out, void *acc, Real scale) {
   if (ToAcc ? acc == nullptr : out.data == nullptr) return;
-  const bool wide = ToAcc ? allows_16_bytes(acc) : allows_16_bytes<Real>(out);
+  const bool wide = ToAcc ? allows_16_bytes(acc) : are_wide<Grad>(site.template kv_rows<Grad>(p, out, h_kv), out);
 #pragma unroll
   for (int r = 0; r < T::rows_n; ++r) {
     const int at = kv0 + t.group * T::rows_n + r;
-    Real *row;
     if constexpr (ToAcc)
-      row = site.template kv_acc_row<PlainRows, Width, Real>(p, acc, 0, site.b, h_kv, at);
+      t.template store<Width>(site.template kv_acc_row<PlainRows, Width, Real>(p, acc, 0, site.b, h_kv, at), x[r],
+                              Real(1), wide, site.reread().has_key(p, at));
     else
-      row = site.template kv_row<Real>(p, out, h_kv, at);
-    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, site.reread().has_key(p, at));
+      t.template store<Width>(site.template kv_row<Grad>(p, out, h_kv, at), x[r], scale, wide,
+                              site.reread().has_key(p, at));
   }
 }
 
@@ -179,6 +182,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
   using Need = Needs<Spec, Config>;
   if constexpr (Need::dkdv) {
     using Real = typename Spec::Real;
+    using Elem = typename Config::Elem;
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
     using Sums = SumsSimt<Spec, Config>;
@@ -190,8 +194,8 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     const DistanceTable<Spec, Config> terms{t.weights(2)};
     const SequenceOf<Config> of_block(p, b, 0);
     if (of_block.packed && !of_block.has_key(p, kv0)) return;  // as in dq_simt
-    const auto k = kv_slab<Real>(p, of_block, p.tensors.k, h_kv, kv0),
-               v = kv_slab<Real>(p, of_block, p.tensors.v, h_kv, kv0);
+    const auto k = kv_slab<Elem>(p, of_block, p.tensors.k, h_kv, kv0),
+               v = kv_slab<Elem>(p, of_block, p.tensors.v, h_kv, kv0);
 
 #pragma unroll 1
     for (int h = of_block.first_head(p, h_kv); h < of_block.first_head(p, h_kv + 1); ++h) {
@@ -202,7 +206,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
       if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
       Sums sums;
       sums.enter_head();
-      auto q = q_slab<Real>(p, site, p.tensors.q, 0), dout = q_slab<Real>(p, site, p.tensors.dout, 0);
+      auto q = q_slab<Elem>(p, site, p.tensors.q, 0), dout = q_slab<Elem>(p, site, p.tensors.dout, 0);
 
       QTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;
@@ -263,9 +267,11 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     }
 
     if constexpr (Need::dk)
-      store_kv<Spec::has_key_mod, dim>(t, p, of_block, h_kv, kv0, dk, p.tensors.dk, p.scratch.dk_acc, Real(p.scale));
+      store_kv<Spec::has_key_mod, dim, GradOf<Config>>(t, p, of_block, h_kv, kv0, dk, p.tensors.dk, p.scratch.dk_acc,
+                                                       Real(p.scale));
     if constexpr (Need::dv)
-      store_kv<Spec::has_value_mod, dim_v>(t, p, of_block, h_kv, kv0, dv, p.tensors.dv, p.scratch.dv_acc, Real(1));
+      store_kv<Spec::has_value_mod, dim_v, GradOf<Config>>(t, p, of_block, h_kv, kv0, dv, p.tensors.dv,
+                                                           p.scratch.dv_acc, Real(1));
   }
 }
 

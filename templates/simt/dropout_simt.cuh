@@ -26,6 +26,11 @@ struct DroppedSimt {
   LUATTN_FN DroppedSimt draw(const Dropout<Config> &from, const T &t, const LuattnParams &p, const Sequence &site,
                              int q0, int kv0) {
     DroppedSimt made;
+    if constexpr (!Sequence::is_line) {
+#pragma unroll
+      for (int w = 0; w < words; ++w) made.bits[w] = of_places(from, t, p, q0, kv0, w * 32);
+      return made;
+    }
     const int q = q0 + from.first_q(p, site), kv = kv0 + from.first_kv(p, site);
     const bool whole = ((q | kv) & 15) == 0;
 #pragma unroll
@@ -39,6 +44,18 @@ struct DroppedSimt {
   }
 
  private:
+  // Elements `first` .. `first` + 31 of a box: each is drawn alone.
+  LUATTN_FN u32 of_places(const Dropout<Config> &from, const T &t, const LuattnParams &p, int q0, int kv0, int first) {
+    u32 kept = 0;
+#ifdef LUATTN_GRID
+#pragma unroll 1
+    for (int i = first; i < first + 32 && i < elements; ++i)
+      kept |= u32(from.keeps(GridSideOf<false>::drawn_at(p, q0 + t.row_at(i / T::cols)),
+                             GridSideOf<true>::drawn_at(p, kv0 + t.col_at(i % T::cols))))
+              << (i - first);
+#endif
+    return kept;
+  }
   // Elements `first` .. `first` + 15.
   LUATTN_FN u32 sixteen(const Dropout<Config> &from, const T &t, int q, int kv, int first) {
     const int lane = int(threadIdx.x) % 32, of = first + lane / 2,

@@ -3,7 +3,7 @@
 //
 // luattn_fwd: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
 //
-// Config: elem float or double; head_dim and head_dim_v from 1 to LUATTN_MAX_HEAD_DIM; tile_m and tile_n powers of two >= 16;
+// Config: elem float or double, over a grid any; head_dim and head_dim_v from 1 to LUATTN_MAX_HEAD_DIM; tile_m and tile_n powers of two >= 16;
 // threads a power of two, 32 .. 512, with threads / 16 <= min(tile_m, tile_n). stages is not read: there are
 // two, and any tiles suffice for every head dim.
 //
@@ -68,7 +68,8 @@ LUATTN_FN void finish_rows_simt(const Simt<Spec, Config> &t, const LuattnParams 
                                 typename Spec::Real (&out)[Simt<Spec, Config>::rows][Each]) {
   using Real = typename Spec::Real;
   online.finish();
-  const bool wide = allows_16_bytes<Real>(p.tensors.o);
+  using Out = OutOf<Config>;
+  const bool wide = are_wide<Out>(site.template q_rows<Out>(p, p.tensors.o), p.tensors.o);
 #pragma unroll
   for (int r = 0; r < Simt<Spec, Config>::rows; ++r) {
     const int at = q0 + t.row_at(r);
@@ -80,7 +81,7 @@ LUATTN_FN void finish_rows_simt(const Simt<Spec, Config> &t, const LuattnParams 
 #pragma unroll
       for (int d = 0; d < Each; ++d) out[r][d] = Real(0);
     }
-    t.template store<Config::head_dim_v>(site.template q_row<Real>(p, p.tensors.o, at), out[r], factor, wide, true);
+    t.template store<Config::head_dim_v>(site.template q_row<Out>(p, p.tensors.o, at), out[r], factor, wide, true);
     if (t.lane == 0) write_row<Spec>(p, site, head, row[r], online.state[r], at, any);
   }
 }
@@ -108,8 +109,9 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   Drops dropout;
   if constexpr (Drops::any) dropout.enter_head(p, site);
 
-  const auto q = q_slab<Real>(p, site, p.tensors.q, q0);
-  auto k = kv_slab<Real>(p, site, p.tensors.k, h_kv, 0), v = kv_slab<Real>(p, site, p.tensors.v, h_kv, 0);
+  using Elem = typename Config::Elem;
+  const auto q = q_slab<Elem>(p, site, p.tensors.q, q0);
+  auto k = kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0), v = kv_slab<Elem>(p, site, p.tensors.v, h_kv, 0);
   Real *weights = t.weights(0);
   const DistanceTable<Spec, Config> terms{t.weights(1)};
 

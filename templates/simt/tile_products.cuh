@@ -18,6 +18,9 @@
 #include "arch/tensor.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
+#ifdef LUATTN_GRID
+#include "work/box_walk.cuh"
+#endif
 
 // Rows of one head (work/positions.cuh), starting at row `first`. Rows that do not exist read as zero.
 template <class Rows>
@@ -26,38 +29,75 @@ struct SlabOf {
   int first;
   bool wide;  // 16-byte copies are allowed
 };
-template <class Real, class Rows>
+// Whether each of the rows begins at a multiple of 16 bytes.
+template <class Elem, class Rows>
+LUATTN_FN bool are_wide(const Rows &rows, const LuattnTensor &t) {
+  if constexpr (requires { rows.steps; })
+    return allows_16_bytes<Elem>(t) && rows.steps_allow_16_bytes();
+  else
+    return allows_16_bytes<Elem>(t);
+}
+template <class Elem, class Rows>
 LUATTN_FN SlabOf<Rows> slab_of(const Rows &rows, const LuattnTensor &t, int first) {
-  return {rows, first, allows_16_bytes<Real>(t)};
+  return {rows, first, are_wide<Elem>(rows, t)};
 }
 // Make a slab of a query tensor, or of a key tensor.
-template <class Real, class Sequence>
+template <class Elem, class Sequence>
 LUATTN_FN auto q_slab(const LuattnParams &p, const Sequence &site, const LuattnTensor &t, int first) {
-  return slab_of<Real>(site.template q_rows<const Real>(p, t), t, first);
+  return slab_of<Elem>(site.template q_rows<const Elem>(p, t), t, first);
 }
-template <class Real, class Sequence>
+template <class Elem, class Sequence>
 LUATTN_FN auto kv_slab(const LuattnParams &p, const Sequence &site, const LuattnTensor &t, int h_kv, int first) {
-  return slab_of<Real>(site.template kv_rows<const Real>(p, t, h_kv), t, first);
+  return slab_of<Elem>(site.template kv_rows<const Elem>(p, t, h_kv), t, first);
+}
+
+template <class T>
+struct WithoutConst {
+  using type = T;
+};
+template <class T>
+struct WithoutConst<const T> {
+  using type = T;
+};
+template <class T>
+LUATTN_FN T pointee(T *);
+// Copies and converts elements of another type, one by one. What waits for asynchronous copies, with a barrier, waits for
+// these.
+template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width, class Slab>
+LUATTN_FN void convert_rows(Real *dst, const Slab &x, int row, int col) {
+  constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < NumRows * cols; i += Threads) {
+    const int r = i / cols, c = i % cols, at = x.first + row + r;
+    const bool in = x.rows.has(at) && col + c < Width;
+    dst[r * Stride + c] = in ? to_real(x.rows.row(at)[col + c]) : Real(0);
+  }
 }
 
 // Copies NumRows x NumCols elements of a slab of Width columns, starting at (x.first + row, col). Aligned and
 // unaligned tensors share one loop: a kernel has up to nine such copies, a large part of its code.
 template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width, class Slab>
 LUATTN_FN void copy_rows(Real *dst, const Slab &x, int row, int col) {
-  constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
-  const u32 base = u32(__cvta_generic_to_shared(dst));
-  const bool wide = Width % word == 0 && x.wide;
-  const u32 each = wide ? word : 1;
+  using Stored = typename WithoutConst<decltype(pointee(x.rows.data))>::type;
+  if constexpr (!same_type<Stored, Real>::value) {
+    convert_rows<Real, Threads, NumRows, NumCols, Stride, Width>(dst, x, row, col);
+    return;
+  } else {
+    constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
+    const u32 base = u32(__cvta_generic_to_shared(dst));
+    const bool wide = Width % word == 0 && x.wide;
+    const u32 each = wide ? word : 1;
 #pragma unroll 1
-  for (u32 i = threadIdx.x * each; i < NumRows * cols; i += Threads * each) {
-    const int r = int(i / cols), c = int(i % cols), at = x.first + row + r;
-    const bool in = x.rows.has(at), valid = in && col + c < Width;
-    const Real *from = x.rows.row_if(in, at) + col + c;
-    const u32 to = base + u32(r * Stride + c) * u32(sizeof(Real));
-    if (wide)
-      copy_async<16>(to, from, valid);
-    else
-      copy_async<int(sizeof(Real))>(to, from, valid);
+    for (u32 i = threadIdx.x * each; i < NumRows * cols; i += Threads * each) {
+      const int r = int(i / cols), c = int(i % cols), at = x.first + row + r;
+      const bool in = x.rows.has(at), valid = in && col + c < Width;
+      const Real *from = x.rows.row_if(in, at) + col + c;
+      const u32 to = base + u32(r * Stride + c) * u32(sizeof(Real));
+      if (wide)
+        copy_async<16>(to, from, valid);
+      else
+        copy_async<int(sizeof(Real))>(to, from, valid);
+    }
   }
 }
 
@@ -177,7 +217,8 @@ struct Simt {
 
   template <int D, class A, class B>
   __device__ __forceinline__ void request_dot(const A &a, const B &b, int slice) const {
-    static_assert(same_type<Real, typename Config::Elem>::value, "products are in the storage type: float or double");
+    static_assert(same_type<Real, typename Config::Elem>::value || HasAxes<Config>,
+                  "products are in the storage type: float or double");
     using S = DepthSlices<Real, D>;
     copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
     copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0, slice * S::size);
@@ -226,12 +267,13 @@ struct Simt {
 
   // Computes a * b^T and c * d^T one after the other and passes each result as put(0 or 1, s). If D == D2
   // both share their code, which compiles up to a tenth faster and leaves room for two steps per iteration.
-  template <int D, int D2, class A, class Put, class After>
-  __device__ __forceinline__ void two_dots(const A &a, const A &b, const A &c, const A &d, const Put &put,
+  template <int D, int D2, class A, class B, class Put, class After>
+  __device__ __forceinline__ void two_dots(const A &a, const B &b, const A &c, const B &d, const Put &put,
                                            const After &after) {
     Real s[rows][cols];
     if constexpr (D == D2) {
-      A x = a, y = b;
+      A x = a;
+      B y = b;
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
         dot_slices<D, 2>(s, [&](int slice) {
@@ -324,6 +366,18 @@ struct Simt {
 
   // Stores the thread's part of an accumulator row, times `factor`, into the D elements at `out`, if the row
   // exists.
+  template <int D, class Elem>
+    requires(!same_type<Elem, Real>::value)
+  __device__ __forceinline__ void store(Elem *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor, bool,
+                                        bool is_row) const {
+    using L = LaneColumns<Real, D>;
+    const int end = is_row ? D : 0;
+#pragma unroll
+    for (int j = 0; j < L::each; ++j) {
+      const int d = lanes * (j / L::vec * L::vec) + lane * L::vec + j % L::vec;
+      if (d < end) out[d] = from_real<Elem>(c[j] * factor);
+    }
+  }
   template <int D>
   __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor, bool wide,
                                         bool is_row) const {

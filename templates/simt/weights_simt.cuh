@@ -49,13 +49,15 @@ struct WeightRows {
   Real *first;  // of the head's first row
   i64 stride;
   int q0, rows, columns;  // of the array, which has those of the longest entry
+  const LuattnParams &p;
 
-  __device__ __forceinline__ WeightRows(const LuattnWeights &to, const BlockSite &at, int q0)
+  __device__ __forceinline__ WeightRows(const LuattnParams &p, const LuattnWeights &to, const BlockSite &at, int q0)
       : first(static_cast<Real *>(to.to.data) + at.b * to.to.batch + at.h * to.to.head),
         stride(to.to.seq),
         q0(q0),
         rows(to.rows),
-        columns(to.columns) {}
+        columns(to.columns),
+        p(p) {}
 
   __device__ __forceinline__ void clear(const T &t) const {
     each(t, [](int, Real &x) { x = Real(0); });
@@ -67,16 +69,25 @@ struct WeightRows {
     });
   }
   __device__ __forceinline__ void set(const T &t, int r, int column, Real x) const {
-    const int row = q0 + t.row_at(r);
-    if (row < rows && column < columns) first[row * stride + column] = x;
+    const int row = place<false>(q0 + t.row_at(r)), at = place<true>(column);
+    if (row < rows && at < columns) first[row * stride + at] = x;
   }
 
  private:
+  // The row or column of a position, which may lie past the last one.
+  template <bool Keys>
+  __device__ __forceinline__ int place(int position) const {
+#ifdef LUATTN_GRID
+    return GridSideOf<Keys>::has(p, position) ? int(GridSideOf<Keys>::number(p, position)) : 0x7fffffff;
+#else
+    return position;
+#endif
+  }
   template <class Change>
   __device__ __forceinline__ void each(const T &t, const Change &change) const {
 #pragma unroll
     for (int r = 0; r < T::rows; ++r) {
-      const int row = q0 + t.row_at(r);
+      const int row = place<false>(q0 + t.row_at(r));
       if (row >= rows) continue;
 #pragma unroll 1
       for (int column = t.lane; column < columns; column += T::lanes) change(r, first[row * stride + column]);
@@ -106,22 +117,24 @@ LUATTN_FN void write_weights(const Simt<Spec, Config> &t, const LuattnParams &p,
   }
 }
 
+template <class Config>
+using WeightParamsOf = ConditionalOf<HasAxes<Config>, LuattnGridParams, LuattnWeightParams>;
+
 template <class Spec, class Config>
-LUATTN_FN void weights_simt(const LuattnWeightParams &p) {
+LUATTN_FN void weights_simt(const WeightParamsOf<Config> &p) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   static_assert(ForwardSpec<Spec> && !finds_places<Spec>());
   static_assert(has_shared<Config, int((T::tile_m + T::tile_n) * sizeof(Real))>());
-  static_assert(SequenceOf<Config>::is_line, "the array has one axis of queries and one of keys");
   constexpr int rows = T::rows, cols = T::cols;
   const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
   const SequenceOf<Config> site(p, block.b, block.h);
   const int q_tile = block.q_tile, q0 = q_tile * T::tile_m;
   T t;
-  WeightRows<Spec, Config> to(p.weights, block, q0);
+  WeightRows<Spec, Config> to(p, p.weights, block, q0);
   to.clear(t);
   if (!site.has_query(p, q0)) return;  // the grid is for the longest entry
-  to.rows = min_of(to.rows, site.q_len);
+  if constexpr (SequenceOf<Config>::is_line) to.rows = min_of(to.rows, site.q_len);
 
   const typename Spec::Head head = Spec::head(p, site);
   typename Spec::Row row[rows];
@@ -133,7 +146,7 @@ LUATTN_FN void weights_simt(const LuattnWeightParams &p) {
   if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
   const DistanceTable<Spec, Config> terms{t.shared};
 
-  KvTiles<Spec, T::tile_m, T::tile_n> walk(p, site, q_tile);
+  KvTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> walk(p, site, q_tile);
 #pragma unroll 1
   for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
     const int kv0 = tile.index * T::tile_n;

@@ -385,8 +385,12 @@ struct Conditional<false, Then, Else> {
 template <bool If, class Then, class Else>
 using ConditionalOf = typename Conditional<If, Then, Else>::type;
 
+struct GridSequence;  // work/grid_sequence.cuh
 template <class Config>
-using QueriesOf = ConditionalOf<Config::packed, PackedSequence, DenseSequence>;
+concept HasAxes = requires { Config::axes; };
+template <class Config>
+using QueriesOf =
+    ConditionalOf<HasAxes<Config>, GridSequence, ConditionalOf<Config::packed, PackedSequence, DenseSequence>>;
 template <class Config>
 struct SequenceKind {
   using type = ConditionalOf<Config::paged, PagedSequence<QueriesOf<Config>>, QueriesOf<Config>>;
@@ -397,11 +401,14 @@ using SequenceOf = typename SequenceKind<Config>::type;
 // The parameters that kernels take: each kind has those of the kinds below it.
 template <class Config>
 using ParamsOf = ConditionalOf<
-    Config::paged, LuattnPagedParams,
-    ConditionalOf<Config::draws, LuattnRandomParams,
-                  ConditionalOf<Config::packed, LuattnPackedTileParams,
-                                ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
-                                              ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>>;
+    HasAxes<Config>, LuattnGridParams,
+    ConditionalOf<
+        Config::paged, LuattnPagedParams,
+        ConditionalOf<
+            Config::draws, LuattnRandomParams,
+            ConditionalOf<Config::packed, LuattnPackedTileParams,
+                          ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
+                                        ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>>>;
 // The TMA descriptors of the sm90 forward.
 template <class Config>
 using MapsOf = ConditionalOf<Config::paged, LuattnPagedMaps, LuattnTensorMaps>;
@@ -409,3 +416,7 @@ LUATTN_FN const LuattnTensorMaps &usual_maps(const LuattnTensorMaps &maps) { ret
 LUATTN_FN const LuattnTensorMaps &usual_maps(const LuattnPagedMaps &maps) { return maps.usual; }
 template <class Config>
 using DecodeParamsOf = ConditionalOf<Config::paged || Config::packed, LuattnSplitListParams, LuattnSplitsParams>;
+
+#ifdef LUATTN_GRID
+#include "work/grid_sequence.cuh"
+#endif

@@ -145,6 +145,51 @@ static void test_beside_line(void **state) {
   luattn_spec_free(grid), luattn_spec_free(line);
 }
 
+/* The draw of a score, 0 to 255, as docs/language.md describes it for a grid. */
+static int draw_at(const int64_t *q, const int64_t *kv, int b, int h) {
+  const int64_t *at[] = {q, kv}, *extent[] = {q_extent, kv_extent};
+  int64_t n[2];
+  for (int side = 0; side < 2; side++) {
+    const int64_t t = at[side][0], y = at[side][1], x = at[side][2];
+    const int64_t down = (extent[side][1] + 3) / 4, across = (extent[side][2] + 3) / 4;
+    n[side] = ((t * down + y / 4) * across + x / 4) * 16 + y % 2 * 8 + y / 2 % 2 * 4 + x % 4;
+  }
+  const int64_t i = n[0], j = n[1];
+  const int bit = (int)(j / 2 % 2 * 16 + j % 2 * 8 + i % 2 * 4 + i / 8 % 2 * 2 + j / 8 % 2);
+  const uint32_t key[] = {5, 0};
+  int value = 0;
+  for (uint32_t half = 0; half < 2; half++) {
+    const uint32_t counter[] = {(uint32_t)(7 + b * HEADS + h), 0, (uint32_t)(i / 16 * 4 + i % 8 / 2),
+                                (uint32_t)(j / 16 * 4 + j % 8 / 4 * 2) + half};
+    uint32_t words[4];
+    philox(key, counter, words);
+    for (int w = 0; w < 4; w++) value = value * 2 + (int)(words[w] >> bit & 1);
+  }
+  return value;
+}
+
+static void test_dropout(void **state) {
+  (void)state;
+  luattn_error err;
+  luattn_spec *spec = load_text("return attention { grid = {'t', 'y', 'x'}, online_func = dropout(0.25) }");
+  placed c;
+  tensor weights;
+  placed_new(&c, true, HEADS_LAST);
+  c.args.num_inputs = 0;
+  tensor_new(&weights, F64, 4, (const int64_t[]){BATCH, HEADS, Q, KV}, DENSE);
+  point(&weights, DENSE);
+  if (luattn_cpu_weights(spec, &c.args, &weights.t, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  for (int64_t i = 0; i < tensor_count(&weights); i++) {
+    const int64_t kv = i % KV, q = i / KV % Q, head = i / KV / Q;
+    const int64_t at_q[] = {q / 20, q / 5 % 4, q % 5}, at_kv[] = {kv / 30, kv / 6 % 5, kv % 6};
+    const bool kept = draw_at(at_q, at_kv, (int)(head / HEADS), (int)(head % HEADS)) < 192;
+    assert_int_equal(tensor_get(&weights, i) > 0, kept);
+  }
+  tensor_free(&weights);
+  placed_free(&c);
+  luattn_spec_free(spec);
+}
+
 static void refused(const luattn_spec *spec, const luattn_args *args, const char *message) {
   luattn_error err = {.message = ""};
   assert_int_not_equal(luattn_cpu_forward(spec, args, &err), LUATTN_OK);
@@ -195,6 +240,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_line), cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_line), cmocka_unit_test(test_dropout),
+                                     cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,30 @@
+/* grid.h: calls of a spec with a grid of several axes: extents of q and k, and strides along axes. */
+#ifndef LUATTN_RUNTIME_GRID_H
+#define LUATTN_RUNTIME_GRID_H
+
+#include "runtime/call/tensor_rule.h"
+
+enum { GRID_AXES_TEXT = 160 };
+
+/* Checks that q, k and v have the grid's axes. */
+luattn_status grid_ranks(const args_call *c);
+/* Checks q and k, and fills lengths, in slots of boxes, and out->grid. For images with a grid, in the place of what
+ * takes lengths along a line. */
+luattn_status grid_fill(const args_call *c, LuattnCallParams *out);
+
+/* Puts the axes of the grid in the place of axis `at` of a rule, which are those of keys or of queries; `axes` becomes
+ * the text in messages. */
+void grid_rule(const args_call *c, const LuattnCallParams *all, bool of_keys, int at, tensor_rule *rule,
+               char axes[GRID_AXES_TEXT]);
+/* The strides of a tensor of LuattnTensors that was checked by such a rule: axis `at` is the grid's first one. `out` is
+ * the tensor, in all->dense.tensors. */
+void grid_strides(const args_call *c, LuattnCallParams *all, LuattnTensor *out, const long long *stride, int at);
+/* Strides of an array whose rows are those of all places in row-major order. */
+void grid_contiguous(LuattnCallParams *all, LuattnTensor *out, bool of_keys);
+
+/* All places of keys or of queries. */
+int64_t grid_places(const LuattnCallParams *all, bool of_keys);
+/* The extent of an input's axis LUATTN_AXIS_Q_GRID - a or LUATTN_AXIS_KV_GRID - a. */
+int64_t grid_extent(const args_call *c, const LuattnCallParams *all, int32_t axis);
+
+#endif

@@ -1,0 +1,126 @@
+// work/grid_sequence.cuh: a head of an entry over a grid of several axes. Positions are slots (ops/grid_places.cuh), and
+// LuattnShape counts slots. Rows of the caller's tensors lie as their strides say, lse and saved numbers in row-major
+// order of places; arrays of the workspace have a row for each slot.
+#pragma once
+#include "ops/grid_places.cuh"
+#include "work/sequence.cuh"
+
+// Rows of one head of a tensor.
+template <class Elem, bool Keys>
+struct GridRows {
+  using Side = GridSideOf<Keys>;
+  enum : bool { is_line = false };
+  const LuattnParams *p;
+  Elem *data;  // of the first place
+  const LuattnTensor *t;
+  const LuattnGridSteps *steps;
+  int start;   // slots are counted from this one on
+  bool exist;  // false: none does
+
+  __device__ __forceinline__ bool has(int slot) const { return exist && Side::has(*p, start + slot); }
+  __device__ __forceinline__ Elem *row(int slot) const { return data + Side::offset(*p, *t, *steps, start + slot); }
+  __device__ __forceinline__ Elem *row_if(bool exists, int slot) const { return exists ? row(slot) : data; }
+  __device__ __forceinline__ Elem *element(int slot, int d) const { return row(slot) + d; }
+  __device__ __forceinline__ Elem *element(int slot, int d, long long) const { return row(slot) + d; }
+  // Also of a slot past the last box.
+  __device__ __forceinline__ int clamped(int slot) const {
+    return Side::clamped(*p, min_of(start + slot, Side::slots(*p) - 1)) - start;
+  }
+  __device__ __forceinline__ GridRows from(int slot) const { return {p, data, t, steps, start + slot, exist}; }
+  __device__ __forceinline__ bool steps_allow_16_bytes() const {
+    u64 all = 0;
+#pragma unroll
+    for (int axis = Side::first_axis; axis < LUATTN_GRID_AXES - 1; ++axis) all |= u64(steps->outer[axis]);
+    return ((all * sizeof(Elem)) & 15) == 0;
+  }
+  __device__ __forceinline__ GridRows if_all(bool all) const { return {p, data, t, steps, start, exist && all}; }
+};
+
+// Queries or keys that exist; of a query that does not, no keys do.
+template <bool Keys>
+struct GridPlaces {
+  const LuattnParams &p;
+  bool exist;
+  friend __device__ __forceinline__ bool operator<(int slot, const GridPlaces &of) {
+    return of.exist && GridSideOf<Keys>::has(of.p, slot);
+  }
+};
+
+struct GridSite : Site {
+  using Queries = GridSideOf<false>;
+  using KeysOf = GridSideOf<true>;
+  enum : bool { is_line = false };
+  using Site::Site;
+
+  __device__ __forceinline__ bool has_query(const LuattnParams &p, int slot) const { return Queries::has(p, slot); }
+  __device__ __forceinline__ bool has_key(const LuattnParams &p, int slot) const { return KeysOf::has(p, slot); }
+  __device__ __forceinline__ int kept_q_end(const LuattnParams &) const { return q_len; }
+  __device__ __forceinline__ int kept_kv_end(const LuattnParams &) const { return kv_len; }
+  __device__ __forceinline__ int clamped_query(const LuattnParams &p, int slot) const {
+    return Queries::clamped(p, slot);
+  }
+  __device__ __forceinline__ int clamped_key(const LuattnParams &p, int slot) const { return KeysOf::clamped(p, slot); }
+  __device__ __forceinline__ GridPlaces<true> keys(const LuattnParams &p) const { return {p, true}; }
+  __device__ __forceinline__ GridPlaces<false> queries(const LuattnParams &p) const { return {p, true}; }
+  __device__ __forceinline__ GridPlaces<true> keys_of(const LuattnParams &p, int query) const {
+    return {p, has_query(p, query)};
+  }
+};
+
+struct GridSequence : DenseArrays<GridSequence, GridSite> {
+  using Params = LuattnGridParams;
+  enum : bool { packed = false, paged = false };
+  GridSequence() = default;
+  __device__ __forceinline__ GridSequence(const LuattnParams &p, int b, int h)
+      : DenseArrays(b, h, p.shape.q_len, p.shape.kv_len) {}
+
+  LUATTN_FN int q_end(const LuattnParams &p) { return p.shape.q_len; }
+  LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
+  __device__ __forceinline__ const GridSequence &reread() const { return *this; }
+  __device__ __forceinline__ GridSequence of_head(const LuattnParams &p, int head) const { return {p, b, head}; }
+
+  template <class Elem>
+  __device__ __forceinline__ GridRows<Elem, false> q_rows(const LuattnParams &p, const LuattnTensor &t) const {
+    return {&p, static_cast<Elem *>(t.data) + b * t.batch + h * t.head, &t, &steps_of(p, t), 0, true};
+  }
+  template <class Elem>
+  __device__ __forceinline__ GridRows<Elem, true> kv_rows(const LuattnParams &p, const LuattnTensor &t,
+                                                          int h_kv) const {
+    return {&p, static_cast<Elem *>(t.data) + b * t.batch + h_kv * t.head, &t, &steps_of(p, t), 0, true};
+  }
+  // Of lse and dlse, too.
+  template <class Elem>
+  __device__ __forceinline__ Elem *q_row(const LuattnParams &p, const LuattnTensor &t, int slot) const {
+    if (&t == &p.tensors.lse || &t == &p.tensors.dlse)
+      return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + Queries::number(p, slot) * t.seq;
+    return q_rows<Elem>(p, t).row(slot);
+  }
+  template <class Elem>
+  __device__ __forceinline__ Elem *kv_row(const LuattnParams &p, const LuattnTensor &t, int h_kv, int slot) const {
+    return kv_rows<Elem>(p, t, h_kv).row(slot);
+  }
+  // As the caller's arrays are: of places.
+  __device__ __forceinline__ i64 q_index(const LuattnParams &p, int slot) const {
+    return (i64(b) * p.shape.heads + h) * Queries::count(p) + Queries::number(p, slot);
+  }
+  __device__ __forceinline__ i64 q_count(const LuattnParams &p) const {
+    return i64(p.shape.batch) * p.shape.heads * Queries::count(p);
+  }
+
+ private:
+  LUATTN_FN const LuattnGridSteps &steps_of(const LuattnParams &p, const LuattnTensor &t) {
+    const LuattnGrid &grid = static_cast<const LuattnGridParams &>(p).grid;
+    const LuattnTensors &all = p.tensors;
+    return &t == &all.q       ? grid.q
+           : &t == &all.k     ? grid.k
+           : &t == &all.v     ? grid.v
+           : &t == &all.src_q ? grid.src_q
+           : &t == &all.src_k ? grid.src_k
+           : &t == &all.src_v ? grid.src_v
+           : &t == &all.dout  ? grid.dout
+           : &t == &all.dq    ? grid.dq
+           : &t == &all.dk    ? grid.dk
+           : &t == &all.dv    ? grid.dv
+                              : grid.o;
+  }
+};

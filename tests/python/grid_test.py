@@ -1,0 +1,70 @@
+"""grid_test.py: a spec over a grid from Python: q, k and v with axes of their own, gradients of all tensors and of an input, NumPy, torch.compile, and what is
+refused. On the CPU. Exits with 77 without torch."""
+
+import unittest
+
+from with_torch import torch  # exits without torch, so first
+
+import luattn
+
+SPEC = """return attention { name = "near", grid = {"y", "x"}, inputs = { rows = { axes = {"h", "q.y"}, dtype = "any", grad = true } },
+  score_mod = function(s, b, h, q, k) return s + rows[{h, q.y}] * (k.x - q.x) end, block_mask = neighborhood { kernel_size = {3, 4} } }"""
+near = luattn.attention(SPEC)
+
+
+def window(n, kernel):
+    i = torch.arange(n)
+    first = (i - kernel // 2).clamp(0, n - kernel)[:, None]
+    return (i >= first) & (i < first + kernel)
+
+
+def plain(q, k, v, rows):
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    y, x = q.shape[2:4]
+    i = torch.arange(x)
+    s = torch.einsum("bhyxd,bhtzd->bhyxtz", q, k) / q.shape[-1] ** 0.5 + rows[None, :, :, None, None, None] * (i - i[:, None])[:, None]
+    keep = window(y, 3)[:, None, :, None] & window(x, 4)[None, :, None, :]
+    p = s.masked_fill(~keep, -torch.inf).flatten(-2).softmax(-1)
+    return torch.einsum("bhyxj,bhjd->bhyxd", p, v.flatten(2, 3)), s.masked_fill(~keep, -torch.inf).flatten(-2).logsumexp(-1)
+
+
+class Grid(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(4)
+        self.given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 4, 5, 7, 8), (2, 2, 5, 7, 8), (2, 2, 5, 7, 6), (4, 5))]
+
+    def test_gradients(self):
+        q, k, v, rows = self.given
+        o, lse = near(q, k, v, rows=rows, return_lse=True)
+        want, want_lse = plain(*self.given)
+        self.assertEqual((o.shape, lse.shape), ((2, 4, 5, 7, 6), (2, 4, 5, 7)))
+        torch.testing.assert_close((o, lse), (want, want_lse))
+        dout, dlse = torch.randn_like(o), torch.randn_like(lse)
+        torch.testing.assert_close(
+            torch.autograd.grad((o, lse), self.given, (dout, dlse)), torch.autograd.grad((want, want_lse), self.given, (dout, dlse))
+        )
+
+    def test_memory_and_types(self):
+        q, k, v, rows = (t.detach() for t in self.given)
+        want = near(q, k, v, rows=rows)
+        last = [t.movedim(1, -2).contiguous().movedim(-2, 1) for t in (q, k, v)]
+        o = near(*last, rows=rows)
+        self.assertTrue(torch.equal(o, want))
+        self.assertTrue(o.movedim(1, -2).is_contiguous())  # as q lies
+        self.assertTrue((near(*(t.numpy() for t in (q, k, v)), rows=rows.numpy()) == want.numpy()).all())
+        torch.testing.assert_close(near(*(t.bfloat16() for t in (q, k, v)), rows=rows.bfloat16()).double(), want, atol=0.05, rtol=0.05)
+
+    def test_refused(self):
+        q, k, v, rows = (t.detach() for t in self.given)
+        with self.assertRaisesRegex(luattn.InvalidError, "near: q: has 4 dimensions, expected 5: batch, heads, the axes y, x of the grid and head dim"):
+            near(q[:, :, 0], k[:, :, 0], v[:, :, 0], rows=rows)
+        with self.assertRaisesRegex(luattn.InvalidError, r"near: layout: is 'bshd', .* give views, q.movedim\(-2, 1\), which copy nothing"):
+            near(q.movedim(1, -2), k.movedim(1, -2), v.movedim(1, -2), rows=rows, layout="bshd")
+        with self.assertRaisesRegex(luattn.InvalidError, "input 'rows': axis 1 .* has size 4, expected 5"):
+            near(q, k, v, rows=rows[:, :4])
+        with self.assertRaisesRegex(luattn.InvalidError, r"k: kv_len\.x is 3, .* at least 4"):
+            near(q, k[..., :3, :], v[..., :3, :], rows=rows)
+
+
+if __name__ == "__main__":
+    unittest.main()
