@@ -114,6 +114,11 @@ int luattn_spec_modifies_keys(const luattn_spec *spec) {
   (void)spec;
   return 0;
 }
+
+int luattn_spec_grid(const luattn_spec *spec, const char *const **names) {
+  (void)spec, (void)names;
+  return 0;
+}
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   (void)spec;
   return LUATTN_WANT_ALL; /* gradients of the inputs and scalars above */
