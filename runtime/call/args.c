@@ -10,7 +10,7 @@
 #include "common/call/limits.h"
 #include "common/call/overlap.h"
 #include "luattn/compiler.h"
-#include "runtime/call/grid.h"
+#include "runtime/call/grid_call.h"
 #include "runtime/call/inputs.h"
 #include "runtime/call/offsets.h"
 #include "runtime/call/packed.h"

@@ -1,6 +1,6 @@
 /* inputs.c: finds a spec's extra inputs and scalars by name, and checks them. */
 #include "runtime/call/inputs.h"
-#include "runtime/call/grid.h"
+#include "runtime/call/grid_call.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "common/call/overlap.h"
-#include "runtime/call/grid.h"
+#include "runtime/call/grid_call.h"
 #include "runtime/call/tensor_rule.h"
 
 void weights_take(luattn_args *args) {

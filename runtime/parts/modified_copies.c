@@ -1,6 +1,6 @@
 #include "runtime/parts/modified_copies.h"
 
-#include "runtime/call/grid.h"
+#include "runtime/call/grid_call.h"
 #include "runtime/call/sizes.h"
 
 /* Packed: `len` rows of all entries, without a batch axis. */

@@ -1,4 +1,4 @@
-#include "runtime/call/grid.h"
+#include "runtime/call/grid_call.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* grid.h: calls of a spec with a grid of several axes: extents of q and k, and strides along axes. */
-#ifndef LUATTN_RUNTIME_GRID_H
-#define LUATTN_RUNTIME_GRID_H
+/* grid_call.h: calls of a spec with a grid of several axes: extents of q and k, and strides along axes. */
+#ifndef LUATTN_RUNTIME_GRID_CALL_H
+#define LUATTN_RUNTIME_GRID_CALL_H
 
 #include "runtime/call/tensor_rule.h"
 
