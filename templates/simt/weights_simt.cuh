@@ -134,7 +134,10 @@ LUATTN_FN void weights_simt(const WeightParamsOf<Config> &p) {
   WeightRows<Spec, Config> to(p, p.weights, block, q0);
   to.clear(t);
   if (!site.has_query(p, q0)) return;  // the grid is for the longest entry
-  to.rows = min_of(to.rows, site.kept_q_end(p));
+  if constexpr (SequenceOf<Config>::is_line) {
+    static_assert(SequenceOf<Config>::is_line, "the entry's rows are the array's first ones");
+    to.rows = min_of(to.rows, site.q_len);
+  }
 
   const typename Spec::Head head = Spec::head(p, site);
   typename Spec::Row row[rows];
