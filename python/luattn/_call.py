@@ -458,13 +458,14 @@ def weights_shape(q: Any, k: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
     cu = given.get("cu_seqlens_q")
     if cu is None or is_paged(given):
         return (*q.shape[:3], k.shape[2])
-    longest = (given.get(f"max_seqlen_{x}") or _longest(given[f"cu_seqlens_{x}"]) for x in "qk")
-    return (cu.shape[0] - 1, q.shape[1], *longest)
+    longest = (min(given.get(f"max_seqlen_{x}") or _longest(given[f"cu_seqlens_{x}"]), t.shape[0]) for x, t in (("q", q), ("k", k)))
+    return (max(len(cu.reshape(-1)), 1) - 1, q.shape[1], *longest)
 
 
 def _longest(cu: Any) -> int:
-    ends = cu.tolist()
-    return max((b - a for a, b in zip(ends, ends[1:])), default=0)
+    """Of arrays that the library refuses, too: 0."""
+    ends = cu.reshape(-1).tolist()
+    return int(max((b - a for a, b in zip(ends, ends[1:]) if b > a), default=0))
 
 
 def check_seed(spec: Spec, given: Mapping[str, Any]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 from . import _by_library as by_library
 from . import _capi as capi
 from ._arguments import check_types
-from ._call import IN_NO_BATCH, fill_of, give_back, is_numpy, padding_line, pads, take_frame
+from ._call import IN_NO_BATCH, fill_of, give_back, is_numpy, is_paged, padding_line, pads, take_frame
 from ._spec import Spec
 from .engine import engine_of, wants_deterministic
+from .errors import InvalidError
 
 
 @dataclass
@@ -30,6 +31,23 @@ class Given:
     def engine(self) -> int:
         is_cuda = not is_numpy(self.q) and self.q.is_cuda
         return engine_of(self.q.device.index, wants_deterministic()) if is_cuda else engine_of(capi.CPU)
+
+
+def check_shapes(place: str, given: Given) -> None:
+    """Refuses q, k and v that no call has: the library compares their shapes when it computes."""
+    q, k, v = given.q, given.k, given.v
+    packed, paged = given.options.get("cu_seqlens_q") is not None, is_paged(given.options)
+    for name, t, axes in (("q", q, 4 - packed), *((name, t, 4 - (packed and not paged)) for name, t in (("k", k), ("v", v)))):
+        if t.ndim != axes:
+            raise InvalidError(
+                f"{place}: {name}: has {t.ndim} dimensions, expected {axes}: {'batch, heads, length' if axes == 4 else 'all lengths, heads'} and head dim"
+            )
+    if k.shape[-1] != q.shape[-1]:
+        raise InvalidError(f"{place}: k: has head dim {k.shape[-1]}, and q {q.shape[-1]}: they are the same")
+    if tuple(k.shape[:-1]) != tuple(v.shape[:-1]):
+        raise InvalidError(f"{place}: v: has shape {list(v.shape)}, and k {list(k.shape)}: they differ in the head dim alone")
+    if not (packed or paged) and k.shape[0] != q.shape[0]:
+        raise InvalidError(f"{place}: k: has {k.shape[0]} batch entries, and q {q.shape[0]}: they are the same")
 
 
 def plan_of(given: Given, backward: bool, decode: int) -> str:

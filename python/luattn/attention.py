@@ -10,7 +10,7 @@ from ._call import CHOICES, DECODE, LATER, NOT_OF_MASKS, NOT_OF_PLANS, RESULTS, 
 from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
 from ._options import is_in_f32, seed_of, whole_of
-from ._plan import Given, plan_of
+from ._plan import Given, check_shapes, plan_of
 from ._prepare import prepare
 from ._scale import is_plain
 from ._spec import InputInfo, Spec, load, spec_of
@@ -466,7 +466,9 @@ class Attention:
         spec, inputs, scalars, scale = by_library.scaled_of(is_numpy(q))(spec, q, inputs, scalars, rest.get("scale"))
         q, k, v = self._heads_first(layout, q, k, v, options)
         numbers = [float(x.detach() if hasattr(x, "detach") else x) for x in scalars]
-        return Given(spec, q, k, v, inputs, numbers, scale, options, rest.get("seed"))
+        made = Given(spec, q, k, v, inputs, numbers, scale, options, rest.get("seed"))
+        check_shapes(place, made)
+        return made
 
     def plan(self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", decode: str = "auto", **given: Any) -> str:
         """How a call with these arguments is computed, one fact a line: which of forward's kernels it takes, why, and what a Batch would

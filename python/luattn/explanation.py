@@ -130,7 +130,7 @@ def explain(given: Given, backward: bool, decode: int, arch: str | None) -> Expl
 def _call_of(given: Given, backward: bool) -> str:
     shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in (("q", given.q), ("k", given.k), ("v", given.v)))
     dtype = str(getattr(given.q.dtype, "name", given.q.dtype)).removeprefix("torch.")
-    others = ", ".join(name for name in given.options if name != "whole")
+    others = ", ".join(name.replace("_f32", "_dtype=float32") for name in given.options if name != "whole")
     return f"{'backward' if backward else 'forward'}: {shapes}, {dtype}, on {getattr(given.q, 'device', 'cpu')}{', with ' if others else ''}{others}"
 
 

@@ -53,6 +53,12 @@ class Weights(unittest.TestCase):
         torch.testing.assert_close(w[1:], alone, rtol=0, atol=1e-14)
         arrays = causal.weights(*(t.numpy() for t in (q, k, v)), cu_seqlens_q=cu.numpy(), cu_seqlens_k=cu.numpy())
         self.assertTrue(torch.equal(torch.from_numpy(arrays), w))
+        wide = causal.weights(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=50, max_seqlen_k=90)  # bounds; there are 70 rows
+        self.assertEqual(wide.shape, (2, 4, 50, 70))
+        self.assertTrue(torch.equal(wide[..., :40, :40], w))
+        for bad in (cu[:0], cu.expand(2, 3), cu.flip(0), cu[0]):
+            with self.subTest(bad), self.assertRaisesRegex(luattn.InvalidError, "cu_seqlens_q"):
+                causal.weights(q, k, v, cu_seqlens_q=bad, cu_seqlens_k=bad)
 
     def test_dropped_ones_are_negative(self):
         half, (q, k, v) = luattn.attention("return attention { online_func = dropout(0.5) }"), qkv()
@@ -88,6 +94,7 @@ class Explanations(unittest.TestCase):
         self.assertEqual(more, 2 * (q.numel() + k.numel() + v.numel()))
         of_gpu = causal.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), arch="sm_90a")
         self.assertIn("family sm90", of_gpu.plan)
+        self.assertTrue(causal.explain(*half, out_dtype=torch.float32).call.endswith("on cpu, with out_dtype=float32"))
         self.assertEqual(of_gpu.full + of_gpu.partial + of_gpu.skipped, 8 * -(-300 // of_gpu.tile[0]) * -(-300 // of_gpu.tile[1]))
         rows = [t[0].transpose(0, 1) for t in (q, k, v)]
         cu = ints(0, 100, 300)
@@ -109,6 +116,18 @@ class Explanations(unittest.TestCase):
             DOCUMENTS.explain(q, k, v)
         with self.assertRaisesRegex(luattn.InvalidError, "causal: explain: arch: is the string 'hopper', expected an architecture, as 'sm_90a'"):
             causal.explain(q, k, v, arch="hopper")
+
+    def test_shapes_that_no_call_has(self):
+        q, k, v = qkv()
+        for tensors, message in (
+            ((q[0], k[0], v[0]), "q: has 3 dimensions, expected 4: batch, heads, length and head dim"),
+            ((q, k, v[:, :, :9]), r"v: has shape \[2, 2, 9, 16\], and k \[2, 2, 70, 16\]: they differ in the head dim alone"),
+            ((q, k[..., :8], v), "k: has head dim 8, and q 16: they are the same"),
+            ((q, k[:1], v[:1]), "k: has 1 batch entries, and q 2: they are the same"),
+        ):
+            for method, given in ((causal.explain, {}), (causal.explain, {"arch": "sm_90"}), (causal.plan, {}), (causal.weights, {})):
+                with self.subTest(message, method=method), self.assertRaisesRegex(luattn.InvalidError, f"^causal: {method.__name__}: {message}$"):
+                    method(*tensors, **given)
 
     def test_text_and_table(self):
         found = gemma2.explain(*qkv(torch.float32), arch="sm_80")
