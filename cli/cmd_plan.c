@@ -9,6 +9,9 @@ enum { TILE = LUATTN_PARALLEL_TILE, FINEST = 1024 /* chunks */, LISTED_RANKS = 1
 
 /* --ranks, --node. */
 static luattn_status sizes(const cli_options *o, int *ranks, int *node, luattn_error *err) {
+  if (o->ranks == 0)
+    return luattn_fail(err, LUATTN_INVALID, "--ranks: is missing, or 0; give the number of GPUs, 1 to %d",
+                       LUATTN_PARALLEL_MAX_RANKS);
   if (o->ranks < 1 || o->ranks > LUATTN_PARALLEL_MAX_RANKS)
     return luattn_fail(err, LUATTN_INVALID, "--ranks: is %ld, expected 1 to %d", o->ranks, LUATTN_PARALLEL_MAX_RANKS);
   if (o->node < 0 || o->node > LUATTN_PARALLEL_MAX_RANKS)
@@ -17,17 +20,18 @@ static luattn_status sizes(const cli_options *o, int *ranks, int *node, luattn_e
   return LUATTN_OK;
 }
 
-/* Rows of the shortest chunks whose pairs are few enough to count. */
+/* Rows of the shortest chunks whose pairs are few enough to count. They divide the rows of a rank. */
 static luattn_status finest_chunk(int len, int ranks, int *rows, luattn_error *err) {
   const long long unit = (long long)ranks * TILE, padded = (len + unit - 1) / unit * unit;
   if (len % unit != 0 || len == 0)
     return luattn_fail(err, LUATTN_INVALID,
                        "--shape: Sq is %d, expected a multiple of %d ranks times %d rows; pad it to %lld", len, ranks,
                        TILE, len == 0 ? unit : padded);
-  *rows = TILE;
-  const int most = 2 * ranks > FINEST ? 2 * ranks : FINEST;
-  while (len / *rows > most && len % (2 * unit * (*rows / TILE)) == 0) *rows *= 2;
-  if (len / *rows > LUATTN_PARALLEL_MAX_CHUNKS) *rows = len / ranks;
+  const int most = 2 * ranks > FINEST ? 2 * ranks : FINEST, of_rank = (int)(len / unit);
+  int tiles = 1;
+  while (len / TILE / tiles > most && of_rank % (2 * tiles) == 0) tiles *= 2;
+  while (len / TILE / tiles > LUATTN_PARALLEL_MAX_CHUNKS || of_rank % tiles != 0) tiles++;
+  *rows = tiles * TILE;
   return LUATTN_OK;
 }
 
