@@ -43,9 +43,8 @@ static luattn_status take_rates(const luattn_parallel_rates *given, luattn_paral
   const struct {
     const char *name;
     double value;
-  } all[] = {{"forward", out->forward}, {"backward", out->backward}, {"peer", out->peer},
-             {"network", out->network}, {"memory", out->memory},     {"stage", out->stage},
-             {"node", out->node}};
+  } all[] = {{"forward", out->forward}, {"backward", out->backward}, {"peer", out->peer}, {"network", out->network},
+             {"memory", out->memory},   {"stage", out->stage},       {"node", out->node}};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
     if (!(all[i].value > 0 && all[i].value < INFINITY))
       return luattn_fail(err, LUATTN_INVALID,
@@ -63,8 +62,8 @@ static luattn_status check_layers(const luattn_parallel_problem *p, luattn_error
   for (int i = 0; i < p->num_layers; ++i) {
     const luattn_parallel_layers *l = &p->layers[i];
     if (l->tiles == NULL)
-      return luattn_fail(err, LUATTN_INVALID, "parallel plan: layers[%d].tiles: is NULL; give what luattn_mask_chunks counted",
-                         i);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "parallel plan: layers[%d].tiles: is NULL; give what luattn_mask_chunks counted", i);
     if (!(l->weight > 0 && l->weight < INFINITY))
       return luattn_fail(err, LUATTN_INVALID, "parallel plan: layers[%d].weight: is %g, expected a number above 0", i,
                          l->weight);
@@ -88,8 +87,8 @@ static luattn_status check(const luattn_parallel_problem *p, luattn_error *err) 
   TRY(check_size("head_dim_v", p->head_dim_v, 1, 1024, err));
   TRY(check_size("elem_bytes", p->elem_bytes, 1, 8, err));
   if (p->chunk_rows % LUATTN_PARALLEL_TILE != 0)
-    return luattn_fail(err, LUATTN_INVALID, "parallel plan: chunk_rows: is %d, expected a multiple of %d", p->chunk_rows,
-                       LUATTN_PARALLEL_TILE);
+    return luattn_fail(err, LUATTN_INVALID, "parallel plan: chunk_rows: is %d, expected a multiple of %d",
+                       p->chunk_rows, LUATTN_PARALLEL_TILE);
   if (p->chunks % p->ranks != 0)
     return luattn_fail(err, LUATTN_INVALID,
                        "parallel plan: chunks: is %d, expected a multiple of ranks, which is %d; pad the sequence to a "
@@ -182,7 +181,8 @@ static luattn_status try_all(chooser *x) {
     if (done) break;
     done = open_scale(p, times, &s);
     for (int partition = LUATTN_PARTITION_CONTIGUOUS; done && partition <= LUATTN_PARTITION_BY_COUNTS; ++partition)
-      if (times == 1 || partition == LUATTN_PARTITION_BY_COUNTS) done = try_partition(x, &s, (luattn_partition)partition);
+      if (times == 1 || partition == LUATTN_PARTITION_BY_COUNTS)
+        done = try_partition(x, &s, (luattn_partition)partition);
     close_scale(&s);
     if (!done) return no_memory(x->err);
   }

@@ -34,7 +34,7 @@ enum { MOST_SWAPS = 60 };
 typedef struct sharing {
   const chunk_counts *counts;
   int ranks;
-  int *rank_of, *room; /* of a chunk, -1: none yet; chunks that a rank may still get */
+  int *rank_of, *room;          /* of a chunk, -1: none yet; chunks that a rank may still get */
   double *cost, *load, *shared; /* of a chunk; of a rank; keys of a rank that a chunk needs, or the other way round */
   double mean;
 } sharing;

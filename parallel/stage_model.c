@@ -55,7 +55,8 @@ static int order_sources(const exchange *x, int rank) {
   const int node = x->rates->node;
   int count = 0;
   for (int step = 0; step < x->nodes; ++step) {
-    const int first = (node_of(x, rank) + step) % x->nodes * node, end = first + node < x->ranks ? first + node : x->ranks;
+    const int first = (node_of(x, rank) + step) % x->nodes * node,
+              end = first + node < x->ranks ? first + node : x->ranks;
     const int begin = step == 0 ? rank : first;
     for (int s = 0; s < end - first; ++s) {
       const int source = begin + s < end ? begin + s : begin + s - (end - first);
@@ -92,10 +93,11 @@ static pass_costs costs_of(const exchange *x, bool backward) {
   const double rows = x->chunk_rows;
   /* Products: of forward S and O; of backward S, dP, dV, dQ and dK. */
   const double flop = backward ? 6.0 * p->head_dim + 4.0 * p->head_dim_v : 2 * dims;
-  return (pass_costs){.tile = flop * square * p->heads / (backward ? x->rates->backward : x->rates->forward),
-                      .keys = rows * p->heads_kv * dims * p->elem_bytes,
-                      .gradients = backward ? rows * p->heads_kv * dims * 4 : 0,
-                      .merge = backward ? 0 : 3 * x->own * rows * p->heads * p->head_dim_v * p->elem_bytes / x->rates->memory};
+  return (pass_costs){
+      .tile = flop * square * p->heads / (backward ? x->rates->backward : x->rates->forward),
+      .keys = rows * p->heads_kv * dims * p->elem_bytes,
+      .gradients = backward ? rows * p->heads_kv * dims * 4 : 0,
+      .merge = backward ? 0 : 3 * x->own * rows * p->heads * p->head_dim_v * p->elem_bytes / x->rates->memory};
 }
 
 /* The time of one rank. received, in_flight: bytes of keys, in all and of the two largest successive stages. */

@@ -10,11 +10,11 @@
 #include "parallel/partition.h"
 
 typedef struct stage_prediction {
-  double seconds[2];    /* of the slowest rank: forward, backward */
-  double alone[2];      /* of one GPU that has everything */
-  double most_tiles;    /* of a rank */
-  double received;      /* bytes of keys and values in forward, the most of a rank */
-  double in_flight;     /* those of the two largest successive stages, likewise */
+  double seconds[2]; /* of the slowest rank: forward, backward */
+  double alone[2];   /* of one GPU that has everything */
+  double most_tiles; /* of a rank */
+  double received;   /* bytes of keys and values in forward, the most of a rank */
+  double in_flight;  /* those of the two largest successive stages, likewise */
 } stage_prediction;
 
 /* For one layer, whose counts those are. Members of `rates` are filled in. false: out of memory. */

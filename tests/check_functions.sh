@@ -2,7 +2,7 @@
 # check_functions.sh ROOT [MOST]: checks that no function of C and C++ has more than MOST lines, by default 60, without the rows of its
 # arrays. Reads the layout of ./bootstrap format: a function ends with the next } at the start of a line. Kernels, in templates/, are not asked.
 cd "$1" || exit 1
-files=$(find abi bench cli common engine examples gen include runtime tests xla -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.hpp' 2>/dev/null | sort)
+files=$(find abi bench cli common engine examples gen include parallel runtime tests xla -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.hpp' 2>/dev/null | sort)
 [ -n "$files" ] || { echo "$1: there is nothing to check"; exit 1; }
 # shellcheck disable=SC2086
 awk -v most="${2-60}" '

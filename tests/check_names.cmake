@@ -3,7 +3,7 @@
 cmake_policy(VERSION 3.22)
 set(seen "")
 set(problems "")
-foreach(folder abi common runtime gen parallel engine cli)
+foreach(folder abi common runtime gen parallel engine cli xla)
   file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/${folder}/*.c ${ROOT}/${folder}/*.h)
   foreach(file ${files})
     get_filename_component(name ${file} NAME)
