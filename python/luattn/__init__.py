@@ -9,7 +9,7 @@ luattn::backward and luattn::merge are there from then on, as graphs of torch.ex
 
 import importlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._examples import examples
 from ._library import __version__
@@ -17,11 +17,13 @@ from ._prepare import prepare
 from .attention import Attention, attention
 from .batch import Batch
 from .errors import CompileError, CudaError, Error, FileError, InvalidError, NotTranslatable, OutOfMemory, SpecError, Unsupported
-from .explanation import Explanation
 from .mask import Mask
 from .merge import merge
 from .pages import page_table
-from .plots import plot_weights
+
+if TYPE_CHECKING:
+    from .explanation import Explanation
+    from .plots import plot_weights
 
 __all__ = [
     "Attention",
@@ -51,8 +53,13 @@ if "torch" in sys.modules:
     from . import _torch_merge as _torch_merge
 
 
+_LATER = {"Explanation": "explanation", "plot_weights": "plots"}
+
+
 def __getattr__(name: str) -> Any:
-    """These modules load torch or JAX, so they are imported when somebody asks for them."""
+    """These modules load torch or JAX, or take milliseconds, so they are imported when somebody asks for them."""
+    if name in _LATER:
+        return getattr(importlib.import_module(f"luattn.{_LATER[name]}"), name)
     if name in ("flash_attn", "flex", "jax", "transformers", "vllm"):
         return importlib.import_module(f"luattn.{name}")
     raise AttributeError(f"module 'luattn' has no attribute '{name}'")

@@ -1,8 +1,7 @@
 """The plan of a call: how it is computed, as the library says it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _by_library as by_library
 from . import _capi as capi
@@ -13,8 +12,7 @@ from .engine import engine_of, wants_deterministic
 from .errors import InvalidError
 
 
-@dataclass
-class Given:
+class Given(NamedTuple):
     """What a call has: the spec for the types of its inputs, q, k and v with heads before lengths, inputs (None: missing), scalars, a scale (0: the
     default), keyword arguments of torch's op, and a seed."""
 

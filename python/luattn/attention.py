@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from . import _by_library as by_library
 from ._arguments import AllArguments, Arguments, is_dense, take, what
@@ -17,9 +17,11 @@ from ._spec import InputInfo, Spec, load, spec_of
 from ._typed import for_types, undeclared
 from .batch import Batch, take_batch
 from .errors import InvalidError, Unsupported
-from .explanation import Explanation, explain
 from .mask import Entry, Mask, mask_of
 from .merge import merge, merge_states
+
+if TYPE_CHECKING:
+    from .explanation import Explanation
 
 T = TypeVar("T")  # torch.Tensor or numpy.ndarray: results are of the library of q
 
@@ -480,12 +482,14 @@ class Attention:
 
     def explain(
         self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", decode: str = "auto", arch: str | None = None, **given: Any
-    ) -> Explanation:
+    ) -> "Explanation":
         """What a call with these arguments computes and why, as a table in a notebook and as text by print: the kernel family, its tiles, which of
         them the mask leaves out and by what means, the least bytes and the operations. Computes nothing, and compiles the kernel if it is new. arch: of kernels for a GPU of this
         architecture, as "sm_90a", wherever the tensors are; None: of where q is. given: as plan takes it; an input that the mask reads is needed."""
         place = f"{self.name}: explain"
         q, k, v, backward, layout = _OF_PLAN.take(place, q, k, v, backward, layout)
+        from .explanation import explain  # whose import takes 3 ms
+
         made = self._given(place, ("backward", "arch"), q, k, v, layout, given)
         return explain(made, backward, self._number_of(decode), take(place, "arch", "arch?", arch))
 

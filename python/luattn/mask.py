@@ -10,7 +10,6 @@ from ._call import KEPT, WHOLE, fill_of, give_back, numbers_of, take_frame
 from ._library import call, lib
 from ._spec import InputInfo, Spec
 from .errors import InvalidError
-from .plots import save_png
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 COLORS = ("#ffffff", "#e69f00", "#0072b2")  # of these, as gen/cpu/mask_svg.c has them
@@ -60,6 +59,8 @@ class Mask:
             with open(name, "w", encoding="utf-8") as file:
                 file.write(self._repr_svg_())
         elif name.endswith(".png"):
+            from .plots import save_png
+
             save_png(self, name)
         else:
             raise InvalidError(f"{self.name}: save: path: '{name}' ends in neither .svg nor .png, the formats that there are")
