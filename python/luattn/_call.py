@@ -422,8 +422,8 @@ ARRAYS = {
 # New rows of a call, by the names of members of luattn_append_args and of its batch's options.
 ROWS = {"new_k": "new_k", "new_v": "new_v", "seqused_k before": "seqused_k", "block_table before": "block_table"}
 
-# Arguments that are members of luattn_args, 0 or 1 (CALL_CHOICE in abi/kernel_facts.def).
-CHOICES = ("keys_modified",)
+# Arguments that are members of luattn_args, 0 or 1 (CALL_CHOICE in abi/kernel_facts.def), and what there is then no backward over.
+CHOICES = {"keys_modified": "keys that key_mod has changed already: leave it out, and pass k and v as they were before"}
 # Likewise, of results that are float32 beside q, k and v of half types.
 RESULTS = ("out_f32", "grad_f32")
 

@@ -13,6 +13,7 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ._call import CHOICES
 from ._jax_specs import computes_with_entry
 from .errors import InvalidError, Unsupported
 
@@ -269,8 +270,9 @@ def _check_gradients(call: Call, wanted: Sequence[bool], inputs: Sequence[Array]
     """That there is what is asked for: no gradient is 0 without a word."""
     if call.why_no_backward:
         raise Unsupported(call.why_no_backward)
-    if ("keys_modified", 1) in call.numbers:
-        raise Unsupported(f"{call.name}: keys_modified: is True, and there is no backward over keys that key_mod has changed already: leave it out")
+    for name, lacks in CHOICES.items():
+        if (name, 1) in call.numbers:
+            raise Unsupported(f"{call.name}: {name}: is True, and there is no backward over {lacks}")
     if "block_table" in call.arrays or ("seqused_k" in call.arrays and "cu_seqlens_k" not in call.arrays):
         raise Unsupported(f"{call.name}: seqused_k: there is no backward over pages or a cache: take gradients of packed or plain tensors")
     for name, want, has, x in zip(call.inputs, wanted, call.grads, inputs):

@@ -40,7 +40,6 @@ _SPEC = (
     "SymInt[] whole=[], Tensor? q_offset=None, Tensor? kv_offset=None, " + _BATCH + ", {}bool deterministic=False"
 )
 _lib = torch.library.Library("luattn", "DEF")
-# keys_modified, of CHOICES: k and v have been through the spec's key_mod and value_mod; forward alone.
 _OF_CHOICES = "".join(f"bool {name}=False, " for name in CHOICES)
 _OF_FORWARD = f"bool exact_rows=False, int num_splits=0, {_OF_CHOICES}bool out_f32=False, int decode=0, "
 _OF_RESULTS = "".join(f"bool {name}=False, " for name in RESULTS)
@@ -52,7 +51,7 @@ _lib.define(
 # Writes rows to caches, as in graphs of torch.compile; eager calls go past it.
 _lib.define(
     "append(str spec, Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor[] inputs, Tensor new_k, Tensor new_v, *, Tensor seqused_k, "
-    "Tensor? block_table=None, Tensor? cu_seqlens_q=None, bool keys_modified=False) -> ()"
+    "Tensor? block_table=None, Tensor? cu_seqlens_q=None" + "".join(f", bool {name}=False" for name in CHOICES) + ") -> ()"
 )
 _lib.define(f"weights({_SPEC.format('', '', _OF_CHOICES)}) -> Tensor")
 forward_op = torch.ops.luattn.forward.default
@@ -188,11 +187,9 @@ class _Attention(torch.autograd.Function):
         if names:
             given = given | dict(zip(names, inputs[-len(names) :]))
             del inputs[-len(names) :]
-        if given.get("keys_modified"):
-            raise Unsupported(
-                f"{spec.name}: keys_modified: is True, and there is no backward over keys that key_mod has changed already: leave it out, "
-                "and pass k and v as they were before"
-            )
+        for name, lacks in CHOICES.items():
+            if given.get(name):
+                raise Unsupported(f"{spec.name}: {name}: is True, and there is no backward over {lacks}")
         needs = ctx.needs_input_grad
         wants = needs[1] + 2 * needs[2] + 4 * needs[3] + 16 * needs[4]  # capi.WANT_DQ, .._DK, .._DV, .._SCALARS
         grads = [info.grad and need for info, need in zip(spec.inputs, needs[5:])] if inputs else ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _capi as capi
 from ._arguments import ARCH, check_types, is_tensor
-from ._call import DECODE, WHOLE, is_paged
+from ._call import CHOICES, DECODE, WHOLE, is_paged
 from ._library import call, lib
 from ._plan import Given, plan_of
 from ._spec import Spec
@@ -153,7 +153,7 @@ def _target(given: Given, backward: bool, decode: int, arch: int) -> capi.Target
         struct_size=ctypes.sizeof(capi.Target), pass_=capi.BACKWARD if backward else capi.FORWARD, dtype=capi.DTYPES.index(dtype), head_dim=dims[0],
         head_dim_v=dims[1], arch=arch, lengths=capi.SHORT if lengths[backward] <= capi.SHORT_MAX else capi.LONG, packed=int(packed),
         offsets=2 if any(options.get(x) is not None for x in ("q_offset", "kv_offset")) else int(any(options.get("whole") or ())),
-        pages=int(paged) * (8 if k.shape[2] % 8 == 0 else 1), keys_modified=int(bool(options.get("keys_modified"))),
+        pages=int(paged) * (8 if k.shape[2] % 8 == 0 else 1), **{name: int(bool(options.get(name))) for name in CHOICES},
         out_f32=int(q.dtype.itemsize == 2 and bool(options.get("out_f32"))),
         grad_f32=int(backward and q.dtype.itemsize == 2 and bool(options.get("grad_f32"))),
     )  # fmt: skip
