@@ -31,7 +31,8 @@ typedef struct comparison {
   luattn_dtype dtype;
   const cli_result *got, *want,
       *rounded;             /* rounded: of plain arithmetic in the type, in f64 of a coarser one (plain_scale) */
-  const cli_result *merged; /* likewise, of simplified hooks (cpu_forward_merged); may be NULL */
+  const cli_result *merged; /* likewise, as kernels order it (cpu_forward_merged); may be NULL */
+  const cli_result *parted; /* gradients of run_parted; may be NULL */
   const cli_result *noise;  /* of gradients (cpu_gradient_noise); may be NULL */
   const cli_result *kinks;  /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
   const cli_result *scores; /* effect of rounded scores (cpu_forward_score_noise), or NULL */
@@ -80,10 +81,11 @@ static double plain_scale(luattn_dtype type) { return type == LUATTN_F64 ? 4 / C
  * be small by luck. */
 static double plain_error(const comparison *c, size_t offset, const array *want) {
   double ignored, error = distance(at_offset(c->rounded, offset), want, NULL, &ignored);
-  const array *merged = at_offset(c->merged, offset);
-  if (merged != NULL && merged->storage != NULL) {
-    const double of_merged = distance(merged, want, NULL, &ignored);
-    if (of_merged > error) error = of_merged;
+  const array *const others[] = {at_offset(c->merged, offset), at_offset(c->parted, offset)};
+  for (int i = 0; i < 2; i++) {
+    if (others[i] == NULL || others[i]->storage == NULL) continue;
+    const double of_other = distance(others[i], want, NULL, &ignored);
+    if (of_other > error) error = of_other;
   }
   error *= plain_scale(c->dtype);
   const bool is_half = c->dtype == LUATTN_F16 || c->dtype == LUATTN_BF16;
@@ -160,11 +162,36 @@ static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, bool 
   return backward ? luattn_cpu_backward_in(p->spec, &args, precision, err) : LUATTN_OK;
 }
 
+static DLDataType real_of(const cli_problem *p) { return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32); }
+
+/* As kernels order the arithmetic. */
 static luattn_status run_merged(const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
   cli_binding bind;
   const luattn_args args = problem_args(p, r, backward, &bind);
   TRY(cpu_forward_merged(p->spec, &args, p->dtype, err));
   return backward ? cpu_backward_merged(p->spec, &args, p->dtype, err) : LUATTN_OK;
+}
+
+static bool may_part(const cli_problem *p) { return p->dtype == LUATTN_F32 || p->dtype == LUATTN_F64; }
+
+static luattn_status parted_new(const cli_problem *p, cli_result *parted, luattn_error *err) {
+  if (!may_part(p)) return LUATTN_OK;
+  TRY(result_new(p, dtype_dl(p->dtype), real_of(p), true, parted, err));
+  array_free(&parted->o), array_free(&parted->lse), array_free(&parted->saved);
+  return LUATTN_OK;
+}
+
+/* The gradients where backward has the spec's own order: a kernel's two passes may merge other constants. In half types
+ * each rounds its scores, alike, to far fewer bits. */
+static luattn_status run_parted(const cli_problem *p, const cli_result *merged, cli_result *parted, luattn_error *err) {
+  cli_binding bind;
+  const luattn_args outputs = problem_args(p, merged, true, &bind);
+  TRY(parted_new(p, parted, err));
+  if (!may_part(p)) return LUATTN_OK;
+  luattn_args args = problem_args(p, parted, true, &bind);
+  args.o = outputs.o, args.lse = outputs.lse, args.saved = outputs.saved;
+  return p->dtype == LUATTN_F64 ? cpu_backward_coarse(p->spec, &args, err)
+                                : luattn_cpu_backward_in(p->spec, &args, p->dtype, err);
 }
 
 /* Plain arithmetic of the problem's type; in f64 coarser than that. */
@@ -219,20 +246,18 @@ static void keep_wanted(cli_result *r, unsigned wants) {
   if (!(wants & LUATTN_WANT_SCALARS)) array_free(&r->scalar_grads);
 }
 
-static DLDataType real_of(const cli_problem *p) { return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32); }
-
 /* Results of the CPU path: in double precision; by plain arithmetic in another type; the magnitude of the terms of
  * parameter gradients; the possible error of other gradients where a derivative jumps; and the effect of
  * rounded scores. */
 typedef struct references {
-  cli_result want, rounded, merged, noise, kinks;
+  cli_result want, rounded, merged, parted, noise, kinks;
   score_noise scores;
   bool has_kinks;
 } references;
 
 static void references_free(references *r) {
   result_free(&r->want), result_free(&r->rounded), result_free(&r->merged), result_free(&r->noise);
-  result_free(&r->kinks);
+  result_free(&r->parted), result_free(&r->kinks);
   result_free(&r->scores.of);
 }
 
@@ -257,6 +282,7 @@ static luattn_status references_new(const cli_problem *p, bool backward, referen
   TRY(result_new(p, f64, f64, backward, &r->want, err));
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->merged, err));
+  if (backward) TRY(parted_new(p, &r->parted, err));
   TRY(result_new(p, f64, f64, backward, &r->scores.of, err));
   array_free(&r->scores.of.lse), array_free(&r->scores.of.saved);
   for (int i = 0; i < 2 && backward; i++) TRY(result_new(p, f64, f64, true, of_gradients[i], err));
@@ -274,7 +300,7 @@ static luattn_status references_of_sequences(const cli_problem *p, bool backward
     const luattn_status s = references_compute(&one, backward, &of, err);
     if (s == LUATTN_OK) {
       sequence_put(p, i, &of.want, false, &r->want), sequence_put(p, i, &of.rounded, false, &r->rounded);
-      sequence_put(p, i, &of.merged, false, &r->merged);
+      sequence_put(p, i, &of.merged, false, &r->merged), sequence_put(p, i, &of.parted, false, &r->parted);
       sequence_put(p, i, &of.noise, true, &r->noise), sequence_put(p, i, &of.kinks, false, &r->kinks);
       sequence_put(p, i, &of.scores.of, false, &r->scores.of);
       r->scores.exponent = fmax(r->scores.exponent, of.scores.exponent);
@@ -300,6 +326,7 @@ static luattn_status references_compute(const cli_problem *p, bool backward, ref
   TRY(run_merged(p, backward, &r->merged, err));
   TRY(score_noise_compute(p, &r->want, backward, &r->scores, err));
   if (!backward) return LUATTN_OK;
+  TRY(run_parted(p, &r->merged, &r->parted, err));
   TRY(gradient_noise(p, &r->want, &r->noise, err));
   return gradient_kinks(p, r, err);
 }
@@ -311,6 +338,7 @@ static comparison comparison_of(const cli_problem *p, const cli_result *got, con
                       &r->want,
                       &r->rounded,
                       &r->merged,
+                      &r->parted,
                       &r->noise,
                       r->has_kinks ? &r->kinks : NULL,
                       r->scores.matters ? &r->scores.of : NULL,
@@ -423,9 +451,18 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
   if (s == LUATTN_OK) s = naive_forward(o, p, &want, err);
   if (s == LUATTN_OK) s = score_noise_compute(p, &got, false, &scores, err);
   if (s == LUATTN_OK) {
-    const comparison c = {
-        out,  LUATTN_F64, &got, &want, &rounded, NULL, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent,
-        false};
+    const comparison c = {out,
+                          LUATTN_F64,
+                          &got,
+                          &want,
+                          &rounded,
+                          NULL,
+                          NULL,
+                          NULL,
+                          NULL,
+                          scores.matters ? &scores.of : NULL,
+                          scores.exponent,
+                          false};
     compare(&c, "out", offsetof(cli_result, o), 2);
     compare(&c, "lse", offsetof(cli_result, lse), 2);
     if (backward) s = check_slopes(o, p, &got, &scores.of.o, &want, out, err);

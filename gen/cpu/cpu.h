@@ -114,7 +114,7 @@ typedef struct cpu_problem {
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
   luattn_dtype precision;   /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool coarse; /* they are rounded to SCALAR_COARSE_BITS fewer bits than double has; precision is LUATTN_F64 */
-  bool merges; /* hooks are simplified first, as those of kernels are */
+  bool merges; /* cpu_forward_merged */
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) bool name; /* as in luattn_args */
 #include "abi/kernel_facts.def"
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
@@ -223,9 +223,10 @@ luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *arg
 luattn_status cpu_forward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 luattn_status cpu_backward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
-/* The same, or in f32, bf16 and f16 luattn_cpu_forward_in and .._backward_in, of hooks that have been simplified first. What
- * simplifying keeps in real arithmetic, rounding may not: of x - 0.1 + 1e-5 kernels add -0.09999 to x at once, which
- * float32 has with an error of 1e-4 of 1e-5. */
+/* The same, or in f32, bf16 and f16 luattn_cpu_forward_in and .._backward_in, as kernels order the arithmetic: of hooks
+ * that have been simplified first, with the scalars' values, with fused multiply-adds, and of q.k that are off by a unit
+ * roundoff of their sum of magnitudes. What simplifying keeps in real arithmetic, rounding may not: of x - 0.1 + 1e-5
+ * kernels add -0.09999 to x at once, which float32 has with an error of 4e-4 of 1e-5. */
 luattn_status cpu_forward_merged(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                  luattn_error *err);
 luattn_status cpu_backward_merged(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,

@@ -201,17 +201,31 @@ static void lane_random(void *user, const double *const at[4], int lanes, double
         ir_random_value(p->seed, p->offset, p->whole_heads, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
 }
 
+/* With the scalars' values, which kernels merge with constants, too, once for a head. */
+static void simplify(const cpu_problem *p, ir_ref *roots, int n) {
+  ir_ref from[32], to[32];
+  const int count = p->spec->traced.num_scalars;
+  for (int i = 0; i < count; i++) {
+    from[i] = ir_variable(p->g, VAR_SCALAR, (uint32_t)i);
+    to[i] = ir_real(p->g, p->takes_doubles ? p->scalar[i] : (double)(float)p->scalar[i]);
+  }
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) roots[i] = ir_substitute(p->g, roots[i], from, to, count);
+  ir_simplify(p->g, roots, n);
+}
+
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err) {
   const ir_decisions rule = {.doubles = p->decides_in_double,
                              .double_inputs = p->double_inputs,
                              .values = p->precision != LUATTN_F64,
+                             .contracts = p->merges,
                              .coarse = p->coarse};
   *out = (cpu_program){0};
   if (n == 0) return LUATTN_OK;
   ir_ref *decided = arena_array(p->a, (size_t)n, sizeof *decided);
   if (decided != NULL) {
     memcpy(decided, roots, (size_t)n * sizeof *roots);
-    if (p->merges) ir_simplify(p->g, decided, n);
+    if (p->merges) simplify(p, decided, n);
     ir_decide(p->g, decided, n, &rule);
     out->program = ir_program_new(p->a, p->g, decided, n);
   }

@@ -10,7 +10,8 @@
 /* What the REAL operations under a node read. */
 enum { READS_DOUBLE = 1, READS_FLOAT = 2, READS_INEXACT = 4 };
 
-typedef enum style { AS_IS, ROUNDED, EXACT, COARSE, NUM_STYLES } style;
+/* CONTRACTED: ROUNDED with fused multiply-adds. */
+typedef enum style { AS_IS, ROUNDED, EXACT, COARSE, CONTRACTED, NUM_STYLES } style;
 
 typedef struct decider {
   ir *g;
@@ -58,7 +59,8 @@ static style style_of_arg(const decider *d, const ir_node *n, style face, ir_ref
 
 static style style_of_root(const decider *d, ir_ref r) {
   if (d->rule->coarse) return ir_typeof(d->g, r) == IR_REAL ? COARSE : AS_IS;
-  return d->rule->values && ir_typeof(d->g, r) == IR_REAL && !ir_is_wide(d->g, r) ? ROUNDED : AS_IS;
+  if (!d->rule->values || ir_typeof(d->g, r) != IR_REAL || ir_is_wide(d->g, r)) return AS_IS;
+  return d->rule->contracts ? CONTRACTED : ROUNDED;
 }
 
 static void want(decider *d, const ir_ref *roots, int n) {
@@ -79,10 +81,10 @@ static void want(decider *d, const ir_ref *roots, int n) {
 
 static ir_ref rounded(ir *g, ir_op op, ir_ref r) { return keeps_type(op) ? r : ir_op1(g, IR_ROUND_FLOAT, r); }
 
-/* What is given, or an integer, is exact in double. */
-static ir_ref coarse(ir *g, ir_op op, ir_ref r) {
-  const bool given = op == IR_LOAD || op == IR_VAR || op == IR_CONST_REAL || op == IR_TO_REAL;
-  return given || keeps_type(op) ? r : ir_op1(g, IR_ROUND_COARSE, r);
+/* What is given, or an integer, is exact in double; not constants that others were merged into. */
+static ir_ref coarse(const decider *d, ir_op op, ir_ref r) {
+  const bool given = op == IR_LOAD || op == IR_VAR || op == IR_TO_REAL || (op == IR_CONST_REAL && !d->rule->contracts);
+  return given || keeps_type(op) ? r : ir_op1(d->g, IR_ROUND_COARSE, r);
 }
 
 /* op_floordiv of float rounds the quotient before it takes the whole number below it. */
@@ -106,6 +108,23 @@ static ir_op exact_op(ir_op op) {
                         : op;
 }
 
+/* The product that is number k of a sum's arguments, without its rounding. */
+static ir_ref product_of(const decider *d, const ir_node *sum, style face, int k) {
+  const ir_node *n = ir_get(d->g, sum->arg[k]);
+  const ir_ref *memo = d->memo[face], x = n->arg[0], y = n->arg[1];
+  return n->op == IR_MUL && n->type == IR_REAL ? ir_op2(d->g, IR_MUL, memo[x], memo[y]) : IR_NONE;
+}
+
+static void contract(decider *d, const ir_node *n, style face, ir_ref args[4]) {
+  if (n->type != IR_REAL || (n->op != IR_ADD && n->op != IR_SUB)) return;
+  for (int k = 0; k < 2; ++k) {
+    const ir_ref product = product_of(d, n, face, k);
+    if (product == IR_NONE) continue;
+    args[k] = product;
+    return;
+  }
+}
+
 static ir_ref made_of(decider *d, ir_ref r, const ir_node *n, style face) {
   ir *g = d->g;
   ir_ref args[4] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
@@ -116,6 +135,7 @@ static ir_ref made_of(decider *d, ir_ref r, const ir_node *n, style face) {
     args[k] = d->memo[s][n->arg[k]];
   }
   const bool real = n->type == IR_REAL;
+  if (face == CONTRACTED || (face == COARSE && d->rule->contracts)) contract(d, n, face, args);
   if (real && n->op == IR_FLOORDIV && of_args == ROUNDED) return rounded_floordiv(g, args[0], args[1]);
   if (real && n->op == IR_MOD && of_args == ROUNDED && (face == AS_IS || face == COARSE))
     return whole_period(g, ir_op2(g, IR_MOD, d->memo[AS_IS][n->arg[0]], d->memo[AS_IS][n->arg[1]]),
@@ -123,7 +143,8 @@ static ir_ref made_of(decider *d, ir_ref r, const ir_node *n, style face) {
   if (real && face == EXACT && exact_op((ir_op)n->op) != (ir_op)n->op)
     return ir_op2(g, exact_op((ir_op)n->op), args[0], args[1]);
   const ir_ref made = ir_rebuild(g, r, args);
-  return !real || face == AS_IS || face == EXACT ? made : (face == COARSE ? coarse : rounded)(g, (ir_op)n->op, made);
+  if (!real || face == AS_IS || face == EXACT) return made;
+  return face == COARSE ? coarse(d, (ir_op)n->op, made) : rounded(g, (ir_op)n->op, made);
 }
 
 static void run(decider *d, ir_ref *roots, int n) {

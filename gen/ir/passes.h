@@ -26,6 +26,7 @@ typedef struct ir_decisions {
   uint32_t double_inputs; /* bit i: input i holds float64 */
   bool of_kernel;         /* Real is the call's own type; otherwise double */
   bool values;            /* rounds values, too: what plain arithmetic in float32 gives */
+  bool contracts;         /* and no product that is added at once, but for what comparisons read: fused multiply-adds */
   bool coarse; /* rounds values to SCALAR_COARSE_BITS fewer bits than double has, and not what comparisons read */
 } ir_decisions;
 

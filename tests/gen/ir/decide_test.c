@@ -82,6 +82,24 @@ static void test_values_stay_double(void **state) {
   arena_close(f.a);
 }
 
+/* A product that is added at once is not rounded, but for comparisons: 0.1f * 3 - 0.3f is 0 once it is. */
+static void test_products_are_fused(void **state) {
+  (void)state;
+  fixture f = fixture_open();
+  const double third = (double)0.1f * 3 - (double)0.3f;
+  const ir_decisions plain = {.values = true}, fused = {.values = true, .contracts = true},
+                     coarse = {.coarse = true, .contracts = true};
+  const ir_ref product = ir_op2(f.g, IR_MUL, f.x, f.y), rest = ir_op2(f.g, IR_SUB, product, ir_real(f.g, 0.3));
+  const ir_ref is_least = ir_op2(f.g, IR_LE, ir_real(f.g, 0), rest),
+               arm = ir_op3(f.g, IR_SELECT, is_least, rest, ir_real(f.g, 1));
+  assert_true(value_of(&f, rest, &plain, 0.1f, 3, 0) == 0);
+  assert_true(value_of(&f, rest, &fused, 0.1f, 3, 0) == third && third < 0);
+  assert_true(value_of(&f, arm, &fused, 0.1f, 3, 0) == third); /* which the comparison takes for 0 */
+  assert_true(value_of(&f, product, &fused, 0.1f, 3, 0) == (double)(0.1f * 3));
+  assert_true(value_of(&f, rest, &coarse, 0.1, 3, 0) != 0.1 * 3 - 0.3);
+  arena_close(f.a);
+}
+
 static void test_constants_take_the_type(void **state) {
   (void)state;
   fixture f = fixture_open();
@@ -114,6 +132,7 @@ static void test_remainder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_values_stay_double),
+                                     cmocka_unit_test(test_products_are_fused),
                                      cmocka_unit_test(test_constants_take_the_type), cmocka_unit_test(test_remainder)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
