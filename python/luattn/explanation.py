@@ -116,7 +116,11 @@ def explain(given: Given, backward: bool, decode: int, arch: str | None) -> Expl
     text = _planned(spec, target) if found and target is not None else plan_of(given, backward, decode)
     tiles = _TILES.search(text)
     tile = (int(tiles[1]), int(tiles[2])) if tiles else (64, 64)
-    full, partial, every, scores, kept, error, means = _count(given, target, tile)
+    # The kernel for few queries has rows of all query heads of a kv head in a tile.
+    group = q.shape[1] // k.shape[1] if re.search("^decode: ", text, re.M) else 1
+    of_heads = min(group, tile[0])
+    *counts, scores, kept, error, means = _count(given, target, (max(1, tile[0] // group), tile[1]))
+    full, partial, every = (count / of_heads for count in counts)
     d, d_v = q.shape[-1], v.shape[-1]
     each = 3 * d + 2 * d_v if backward else d + d_v
     mask_line = re.search(r"^mask: tiles by (.*)$", text, re.M)
@@ -202,7 +206,7 @@ def _on_host(x: Any) -> Any:
     return x.detach().cpu() if is_tensor(x) else x
 
 
-def _count(given: Given, target: capi.Target | None, tile: tuple[int, int]) -> tuple[float, float, float, float, float | None, float, int]:
+def _count(given: Given, target: capi.Target | None, tile: tuple[int, int]) -> Any:
     """Full and partial tiles, all of them, scores, those that are kept, the error of a sample, and by what means."""
     spec, options = given.spec, given.options
     arrays = {name: _on_host(x) for name in _MASKED if (x := options.get(name)) is not None}

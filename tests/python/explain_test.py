@@ -92,6 +92,8 @@ class Explanations(unittest.TestCase):
         self.assertEqual(causal.explain(*half, out_dtype=torch.float32).bytes - causal.explain(*half).bytes, 2 * q.numel())
         more = causal.explain(*half, backward=True, grad_dtype=torch.float32).bytes - causal.explain(*half, backward=True).bytes
         self.assertEqual(more, 2 * (q.numel() + k.numel() + v.numel()))
+        few = causal.explain(half[0][:, :, :6], *half[1:], decode="always", arch="sm_90a")  # tiles of 16 rows: 8 queries of 2 heads
+        self.assertEqual((few.tile[0], few.full + few.partial + few.skipped), (16, 2 * 2 * -(-300 // few.tile[1])))
         of_gpu = causal.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), arch="sm_90a")
         self.assertIn("family sm90", of_gpu.plan)
         self.assertTrue(causal.explain(*half, out_dtype=torch.float32).call.endswith("on cpu, with out_dtype=float32"))
