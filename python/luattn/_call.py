@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -162,6 +163,7 @@ class Frame:
         self._held_others = self._held_others, given
         if given.get("batch") is not None and self.share_batch(given):
             return
+        _check_range(given)
         self._options = options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, given.get("whole") or ())))
         options.max_seqlen_q, options.max_seqlen_k = (given.get(f"max_seqlen_{x}") or 0 for x in "qk")
         for (name, option), at in zip(ARRAYS.items(), self._at_arrays):
@@ -446,6 +448,11 @@ IN_NO_BATCH = frozenset(("decode", "deterministic", "exact_rows", "num_splits", 
 FIXED_AXES = frozenset(("b", "h", "hkv", "q", "kv"))  # of inputs: of the lengths of q and k
 
 
+def is_fixed(axis: str) -> bool:
+    """Also along an axis of a grid, as q.y."""
+    return axis.partition(".")[0] in FIXED_AXES
+
+
 def is_paged(given: Mapping[str, Any]) -> bool:
     """Whether k and v are pages, or a cache of which entries use a part."""
     return given.get("block_table") is not None or (
@@ -454,10 +461,10 @@ def is_paged(given: Mapping[str, Any]) -> bool:
 
 
 def weights_shape(q: Any, k: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
-    """Of the weights of v: of packed sequences those of the longest ones."""
+    """Of the weights of v: of packed sequences those of the longest ones, over a grid those of all its places."""
     cu = given.get("cu_seqlens_q")
     if cu is None or is_paged(given):
-        return (*q.shape[:3], k.shape[2])
+        return (*q.shape[:2], math.prod(q.shape[2:-1]), math.prod(k.shape[2:-1]))
     longest = (min(given.get(f"max_seqlen_{x}") or _longest(given[f"cu_seqlens_{x}"]), t.shape[0]) for x, t in (("q", q), ("k", k)))
     return (max(len(cu.reshape(-1)), 1) - 1, q.shape[1], *longest)
 
@@ -466,6 +473,13 @@ def _longest(cu: Any) -> int:
     """Of arrays that the library refuses, too: 0."""
     ends = cu.reshape(-1).tolist()
     return int(max((b - a for a, b in zip(ends, ends[1:]) if b > a), default=0))
+
+
+def _check_range(given: Mapping[str, Any]) -> None:
+    """Members of 64 bits would take the low ones of larger numbers."""
+    for name, x in (*zip(WHOLE, given.get("whole") or ()), *((name, given.get(name) or 0) for name in ("max_seqlen_q", "max_seqlen_k"))):
+        if x.bit_length() > 63:
+            raise InvalidError(f"{name}: is {x}, expected 0 to {2**31 - 1}")
 
 
 def check_seed(spec: Spec, given: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ._call import FIXED_AXES, pads
+from ._call import is_fixed, pads
 from ._spec import Spec
 from .errors import InvalidError
 
@@ -31,7 +31,7 @@ def with_rows(spec: Spec, q: Tensor, k: Tensor, inputs: Sequence[Any]) -> Sequen
     fitted = []
     for info, t in zip(spec.inputs, inputs):
         if isinstance(t, Tensor) and t.dim() == len(info.axes):
-            sides = [side for axis, n in zip(info.axes, t.shape) for side in (int(n == 0 and axis not in FIXED_AXES), 0)]
+            sides = [side for axis, n in zip(info.axes, t.shape) for side in (int(n == 0 and not is_fixed(axis)), 0)]
             t = pad(t, sides[::-1]) if any(sides) else t
         fitted.append(t)
     return fitted

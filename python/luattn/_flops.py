@@ -1,6 +1,7 @@
 """Floating-point operations of the ops, for torch.utils.flop_counter: those of the scores that the mask keeps."""
 
 import ctypes
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,15 +22,17 @@ from .mask import shape_only
 _TILE = 64
 
 
-def _count(spec: Spec, sizes: tuple[int, int, int, int, int], inputs: Sequence[Any], scalars: Sequence[float], given: Mapping[str, Any]) -> float:
-    """Scores that the mask keeps, of batch, heads, heads_kv, q_len and kv_len. Of large problems a sample is looked at."""
+def _count(spec: Spec, sizes: tuple[int, int, int, Any, Any], inputs: Sequence[Any], scalars: Sequence[float], given: Mapping[str, Any]) -> float:
+    """Scores that the mask keeps, of batch, heads, heads_kv, q_len and kv_len, or their extents along a grid. Of large problems a sample is looked at."""
     b, h, hkv, n, m = sizes
-    if not (spec.has_mask and b and h and n and m):
-        return b * h * n * m
+    n, m = ((x,) if isinstance(x, int) else tuple(x) for x in (n, m))
+    every: float = b * h * math.prod(n) * math.prod(m)
+    if not (spec.has_mask and every):
+        return every
     counts = capi.MaskCounts(struct_size=ctypes.sizeof(capi.MaskCounts))
     frame = take_frame(spec)
     try:
-        frame.set(shape_only, ((b, h, n, 8), (b, hkv, m, 8), (b, hkv, m, 8), None, None, None))
+        frame.set(shape_only, ((b, h, *n, 8), (b, hkv, *m, 8), (b, hkv, *m, 8), None, None, None))
         frame.set_inputs(fill, inputs)
         frame.set_numbers(0.0, scalars)
         if given:
@@ -68,7 +71,7 @@ def kept_scores(spec: Spec, q: Tensor, k: Tensor, inputs: Sequence[Tensor], scal
     is_packed, paged = given.get("cu_seqlens_q") is not None, is_paged(given)
     starts = [given.get(name) for name in ("q_offset", "kv_offset")]
     if not (is_packed or paged or any(x is not None for x in starts)):
-        sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+        sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[2:-1], k.shape[2:-1])
         return _count(spec, sizes, inputs, scalars, {"whole": whole} if any(whole) else {})
     n, m = (q.shape[0], k.shape[0]) if is_packed else (q.shape[2], k.shape[2])
     queries = _lengths("q", given, n) if is_packed else [(0, n)] * (len(given["seqused_k"]) if paged else q.shape[0])
@@ -100,8 +103,8 @@ def _kept(text: str, q: Tensor, k: Tensor, inputs: Sequence[Tensor], scalars: Se
 
 def _all(q: Tensor, k: Tensor, given: Mapping[str, Any]) -> float:
     """Every score, where values are not known."""
-    if q.dim() == 4 and k.dim() == 4 and given.get("block_table") is None:
-        return float(q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])
+    if q.dim() >= 4 and k.dim() == q.dim() and given.get("block_table") is None:
+        return float(math.prod(q.shape[:-1]) * math.prod(k.shape[2:-1]))
     rows = q.shape[0] if q.dim() == 3 else q.shape[0] * q.shape[2]
     return float(q.shape[1] * rows * (given.get("max_seqlen_k") or (k.shape[0] if k.dim() == 3 else k.shape[2])))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _capi as capi
-from ._call import FIXED_AXES, IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, pads, refuse_later, take_frame, weights_shape
+from ._call import IN_NO_BATCH, KEPT, check_seed, give_back, is_fixed, is_paged, pads, refuse_later, take_frame, weights_shape
 from ._out import check, check_apart, renamed
 from ._scale import with_scale as scaled
 from ._spec import Spec
@@ -232,7 +232,7 @@ def _with_rows(spec: Spec, q: np.ndarray, k: np.ndarray, inputs: Sequence[Any]) 
     if q.size and k.size:
         return inputs
     return [
-        np.pad(x, [(0, int(n == 0 and axis not in FIXED_AXES)) for axis, n in zip(info.axes, x.shape)]) if x.ndim and x.ndim == len(info.axes) else x
+        np.pad(x, [(0, int(n == 0 and not is_fixed(axis))) for axis, n in zip(info.axes, x.shape)]) if x.ndim and x.ndim == len(info.axes) else x
         for info, x in zip(spec.inputs, map(np.asarray, inputs))
     ]
 

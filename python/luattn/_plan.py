@@ -35,11 +35,10 @@ def check_shapes(place: str, given: Given) -> None:
     """Refuses q, k and v that no call has: the library compares their shapes when it computes."""
     q, k, v = given.q, given.k, given.v
     packed, paged = given.options.get("cu_seqlens_q") is not None, is_paged(given.options)
-    for name, t, axes in (("q", q, 4 - packed), *((name, t, 4 - (packed and not paged)) for name, t in (("k", k), ("v", v)))):
+    for name, t, in_rows in (("q", q, packed), ("k", k, packed and not paged), ("v", v, packed and not paged)):
+        axes, said = (3, "all lengths, heads") if in_rows else (given.spec.dims, f"batch, heads, {given.spec.rows}")
         if t.ndim != axes:
-            raise InvalidError(
-                f"{place}: {name}: has {t.ndim} dimensions, expected {axes}: {'batch, heads, length' if axes == 4 else 'all lengths, heads'} and head dim"
-            )
+            raise InvalidError(f"{place}: {name}: has {t.ndim} dimensions, expected {axes}: {said} and head dim")
     if k.shape[-1] != q.shape[-1]:
         raise InvalidError(f"{place}: k: has head dim {k.shape[-1]}, and q {q.shape[-1]}: they are the same")
     if tuple(k.shape[:-1]) != tuple(v.shape[:-1]):

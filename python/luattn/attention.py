@@ -567,6 +567,8 @@ class Attention:
         and kv_len are to a call: the lengths of the whole of which this is a part."""
         place = f"{self.name}: mask"
         self._check_names(place, ("head", "tile", "whole_q_len", "whole_kv_len"))
+        if self._spec.grid:
+            raise Unsupported(f"{place}: the spec has a grid of axes {', '.join(self._spec.grid)}, and pictures are of positions along a line; explain counts its tiles")
         for name, kind in NOT_OF_MASKS.items():
             if name in given:
                 take(place, name, kind, given.pop(name))

@@ -152,7 +152,7 @@ def _target(given: Given, backward: bool, decode: int, arch: int) -> capi.Target
     packed, paged = options.get("cu_seqlens_q") is not None, is_paged(options)
     dtype = str(getattr(q.dtype, "name", q.dtype)).removeprefix("torch.")
     dims = [d + (-d % 8 if q.dtype.itemsize == 2 and given.spec.pads else 0) for d in (q.shape[-1], v.shape[-1])]
-    lengths = [options.get(f"max_seqlen_{x}") or (t.shape[0] if packed and t.ndim == 3 else t.shape[2]) for x, t in (("q", q), ("k", k))]
+    lengths = [options.get(f"max_seqlen_{x}") or (t.shape[0] if packed and t.ndim == 3 else _product(t.shape[2:-1])) for x, t in (("q", q), ("k", k))]
     target = capi.Target(
         struct_size=ctypes.sizeof(capi.Target), pass_=capi.BACKWARD if backward else capi.FORWARD, dtype=capi.DTYPES.index(dtype), head_dim=dims[0],
         head_dim_v=dims[1], arch=arch, lengths=capi.SHORT if lengths[backward] <= capi.SHORT_MAX else capi.LONG, packed=int(packed),
@@ -215,8 +215,9 @@ def _count(given: Given, target: capi.Target | None, tile: tuple[int, int]) -> A
     heads, heads_kv = given.q.shape[1], given.k.shape[1]
     seed = _on_host(given.seed)
     if not any(getattr(x, "shape", ()) for x in arrays.values()):
-        entry = Entry(spec.name, 0, given.q.shape[2], given.k.shape[2], {**whole, **arrays})
-        c = survey(spec, entry, (given.q.shape[0], heads, heads_kv), tile, inputs, given.scalars, seed, target)
+        extents = given.q.shape[2:-1], given.k.shape[2:-1]
+        entry = Entry(spec.name, 0, _product(extents[0]), _product(extents[1]), {**whole, **arrays})
+        c = survey(spec, entry, (given.q.shape[0], heads, heads_kv), tile, inputs, given.scalars, seed, target, extents)
         return c.full, c.partial, c.tiles, c.scores, c.kept, max(c.kept_error, c.computed_error), c.means
     full = partial = tiles = scores = 0.0
     for b in range(_entries(arrays)):

@@ -41,6 +41,8 @@ _REFUSED = {
     "out": "arrays of JAX are not written to: jax.jit with donate_argnums reuses memory",
     "batch": "XLA plans memory, and no tile bits outlive a call: leave it out, and masks from data are evaluated in each call",
     "return_state": "states of parts are not known here yet: use return_lse, or torch",
+    "out_dtype": "o is of q's type here yet: leave it out, or use torch",
+    "grad_dtype": "gradients are of the arrays' types here yet: leave it out, or use torch",
 }
 
 
@@ -53,6 +55,8 @@ class Attention:
     """A spec as a function of q, k and v of JAX; made by attention(). Inputs and scalars of the spec are keyword arguments."""
 
     def __init__(self, of: _Attention) -> None:
+        if of._spec.grid:
+            raise Unsupported(f"{of.name}: grid: calls of JAX have positions along a line alone yet; use luattn.attention, of torch or NumPy")
         self._of = of
         self.name, self.text, self.inputs, self.scalars = of.name, of.text, of.inputs, of.scalars
         self.__name__ = of.name  # of a jitted function
@@ -83,7 +87,7 @@ class Attention:
         Scalars and scale are numbers, or arrays of one: an array has a gradient and may be traced, and a number of Python is a constant of the
         traced program. max_seqlen_q and max_seqlen_k are numbers, and needed on a GPU.
 
-        seed: of a spec with dropout or random(): a number, two (a seed and an offset), or a key of jax.random."""
+        seed: of a spec with dropout or random(): a number, two (a seed and an offset), or a key of jax.random, also a uint32 [2] as PRNGKey makes it."""
         spec, name = self._of._spec, self.name
         q, k, v = (_array_of(name, at, x) for at, x in (("q", q), ("k", k), ("v", v)))
         numbers = dict(self._numbers_of(layout, keys_modified, decode, given))
@@ -157,8 +161,8 @@ class Attention:
             for name in (f"seqused_{x}", f"max_seqlen_{x}"):
                 if f"cu_seqlens_{x}" not in arrays and (name in arrays or name in numbers):
                     raise InvalidError(f"{self.name}: {name}: is of packed sequences, and cu_seqlens_{x} is missing")
-        if ("bshd", 1) in numbers.items() and "cu_seqlens_q" in arrays and not is_paged:
-            raise InvalidError(f"{self.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out")
+        if "cu_seqlens_q" in arrays and not is_paged:
+            numbers.pop("bshd", None)  # packed rows lie alike in both layouts
 
     def _spec_of(self, q: Array, given: dict[str, Any], scale: Any) -> tuple[Spec, list[Array], list[float], float]:
         """The spec for these inputs, scalars and scale, with its inputs and scalars in its order."""
@@ -234,7 +238,10 @@ def _seed_of(name: str, spec: Spec, seed: Any) -> Array:
     if seed is None:
         raise InvalidError(f"{name}: seed: is missing: the spec draws random numbers, and JAX keeps none of its own: pass seed=, a number or a key of jax.random")
     if isinstance(seed, jax.Array):
-        if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        is_key = jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        if is_key and seed.shape:
+            raise InvalidError(f"{name}: seed: has {seed.size} keys of shape {seed.shape}, expected one: take seed[i], or jax.vmap")
+        if is_key or (seed.dtype == jnp.uint32 and seed.shape == (2,)):  # the second as jax.random.PRNGKey makes them
             return jax.random.bits(seed, (4,), jnp.uint32)
         if not jnp.issubdtype(seed.dtype, jnp.integer) or seed.shape not in ((), (2,)):
             raise InvalidError(f"{name}: seed: is {seed.dtype.name} {seed.shape}, expected an integer, two (a seed and an offset), or a key of jax.random.key")

@@ -155,17 +155,20 @@ def _sizes(spec: Spec, entry: Entry, head: int, inputs: Sequence[Any]) -> tuple[
 
 
 class _Problem:
-    """luattn_args of one entry, without data but for the inputs. heads: batch, heads and heads_kv; None: as many as inputs have, and those of `head`."""
+    """luattn_args of one entry, without data but for the inputs. heads: batch, heads and heads_kv; None: as many as inputs have, and those of `head`.
+    extents: of queries and of keys over a grid."""
 
     def __init__(
-        self, spec: Spec, entry: Entry, heads: tuple[int, int, int] | None, head: int, inputs: Sequence[Any], scalars: Sequence[float], seed: Any
-    ) -> None:
+        self, spec: Spec, entry: Entry, heads: tuple[int, int, int] | None, head: int, inputs: Sequence[Any], scalars: Sequence[float], seed: Any,
+        extents: Any = None,
+    ) -> None:  # fmt: skip
         self.spec, self.inputs = spec, [entry.cut(info, x) for info, x in zip(spec.inputs, inputs)]
         b, h, hkv = heads or _sizes(spec, entry, head, self.inputs)
         self.frame = take_frame(spec)
         try:
-            k = (b, hkv, entry.kv_len, 8)
-            self.frame.set(shape_only, ((b, h, entry.q_len, 8), k, k, None, None, None))
+            of_q, of_k = extents or ((entry.q_len,), (entry.kv_len,))
+            k = (b, hkv, *of_k, 8)
+            self.frame.set(shape_only, ((b, h, *of_q, 8), k, k, None, None, None))
             self.frame.set_inputs(lambda tensor, at: fill_of(tensor)(tensor, at), self.inputs)
             self.frame.set_numbers(0.0, scalars)
             if seed is not None:
@@ -189,11 +192,11 @@ class _Problem:
 
 def survey(
     spec: Spec, entry: Entry, heads: tuple[int, int, int], tile: tuple[int, int], inputs: Sequence[Any], scalars: Sequence[float], seed: Any,
-    target: capi.Target | None,
+    target: capi.Target | None, extents: Any = None,
 ) -> capi.MaskCounts:  # fmt: skip
-    """Counts tiles of all batch entries and heads; of kernels of `target`, or of the CPU."""
+    """Counts tiles of all batch entries and heads; of kernels of `target`, or of the CPU. extents: of queries and of keys over a grid."""
     counts = capi.MaskCounts(struct_size=ctypes.sizeof(capi.MaskCounts))
-    with _Problem(spec, entry, heads, 0, inputs, scalars, seed) as frame:
+    with _Problem(spec, entry, heads, 0, inputs, scalars, seed, extents) as frame:
         of = None if target is None else ctypes.byref(target)
         call("luattn_mask_survey", spec.pointer, of, frame.args, *tile, ctypes.byref(counts))
     return counts

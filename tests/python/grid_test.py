@@ -6,6 +6,7 @@ import unittest
 from with_torch import torch  # exits without torch, so first
 
 import luattn
+from torch.utils.flop_counter import FlopCounterMode
 
 SPEC = """return attention { name = "near", grid = {"y", "x"}, inputs = { rows = { axes = {"h", "q.y"}, dtype = "any", grad = true } },
   score_mod = function(s, b, h, q, k) return s + rows[{h, q.y}] * (k.x - q.x) end, block_mask = neighborhood { kernel_size = {3, 4} } }"""
@@ -53,6 +54,30 @@ class Grid(unittest.TestCase):
         self.assertTrue(o.movedim(1, -2).is_contiguous())  # as q lies
         self.assertTrue((near(*(t.numpy() for t in (q, k, v)), rows=rows.numpy()) == want.numpy()).all())
         torch.testing.assert_close(near(*(t.bfloat16() for t in (q, k, v)), rows=rows.bfloat16()).double(), want, atol=0.05, rtol=0.05)
+
+    def test_what_is_said_of_a_call(self):
+        q, k, v, rows = (t.detach() for t in self.given)
+        w = near.weights(q, k, v, rows=rows)
+        self.assertEqual(w.shape, (2, 4, 35, 35))
+        torch.testing.assert_close((w @ v.repeat_interleave(2, 1).flatten(2, 3)).view(2, 4, 5, 7, 6), near(q, k, v, rows=rows))
+        found = near.explain(q, k, v, rows=rows)
+        self.assertEqual((found.scores, found.kept), (8 * 35 * 35, 8 * 35 * 12))
+        self.assertEqual(found.full + found.partial + found.skipped, 8 * -(-35 // found.tile[0]) * -(-35 // found.tile[1]))
+        self.assertIn("simt", near.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), rows=rows, arch="sm_90a").plan)
+        self.assertIn("cpu", near.plan(q, k, v, rows=rows, backward=True))
+        with FlopCounterMode(display=False) as counter:
+            near(q, k, v, rows=rows)
+        self.assertEqual(counter.get_total_flops(), 2 * (8 + 6) * 8 * 35 * 12)
+        with self.assertRaisesRegex(luattn.Unsupported, "near: mask: the spec has a grid of axes y, x, and pictures are of positions along a line"):
+            near.mask(35, 35)
+
+    def test_no_places(self):
+        """With queries of no extent inputs along them have no numbers."""
+        spec = luattn.attention(SPEC.replace(', block_mask = neighborhood { kernel_size = {3, 4} }', ""))
+        for q, k, rows in (((1, 4, 0, 7, 8), (1, 2, 5, 7, 8), (4, 0)), ((1, 4, 5, 0, 8), (1, 2, 5, 7, 8), (4, 5)), ((1, 4, 5, 7, 8), (1, 2, 5, 0, 8), (4, 5))):
+            k = torch.ones(k)
+            for o in (spec(torch.ones(q), k, k, rows=torch.ones(rows)), torch.from_numpy(spec(torch.ones(q).numpy(), k.numpy(), k.numpy(), rows=torch.ones(rows).numpy()))):
+                self.assertEqual((tuple(o.shape), float(o.abs().sum())), (q, 0))
 
     def test_refused(self):
         q, k, v, rows = (t.detach() for t in self.given)

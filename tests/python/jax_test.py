@@ -65,6 +65,7 @@ class Same(unittest.TestCase):
         ends = np.array([0, 2, 2, 6], np.int32)  # the last rows are of no sequence
         packed = rand(9, 4, 8), rand(9, 2, 8), rand(9, 2, 8)
         self.same("causal", *packed, options={"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 4, "max_seqlen_k": 4})
+        self.same("causal", *packed, options={"cu_seqlens_q": ends, "cu_seqlens_k": ends, "layout": "bshd"})  # rows lie alike
 
     def test_other_functions(self):
         """One without an lse, and one with numbers of a row that backward reads."""
@@ -126,6 +127,9 @@ class Same(unittest.TestCase):
         attend, pair = luattn.jax.attention(DROPS), jnp.array([5, -3])
         np.testing.assert_array_equal(attend(q, k, v, seed=pair), attend(q, k, v, seed=(5, -3)))
         np.testing.assert_array_equal(attend(q, k, v, seed=jnp.int32(-3)), attend(q, k, v, seed=-3))
+        np.testing.assert_array_equal(attend(q, k, v, seed=jax.random.PRNGKey(9)), attend(q, k, v, seed=jax.random.key(9)))
+        with self.assertRaisesRegex(luattn.InvalidError, r"drops: seed: has 2 keys of shape \(2,\), expected one"):
+            attend(q, k, v, seed=jax.random.split(jax.random.key(9)))
         first, second = (jax.jit(lambda key: attend(q, k, v, seed=key))(jax.random.key(i)) for i in (0, 1))
         self.assertGreater(np.abs(first - second).max(), 0.01)
 
@@ -148,6 +152,15 @@ class Same(unittest.TestCase):
             slopes = jnp.ones((1, 2), dtype)
             found = jax.grad(lambda s: luattn.jax.attention(BIAS)(q, q, q, bias=jnp.zeros((2, 4, 4)), slopes=s).sum())(slopes)  # noqa: B023
             self.assertEqual(found.dtype, dtype)
+
+    def test_what_torch_has_alone(self):
+        attend, q = luattn.jax.attention("causal"), jnp.zeros((1, 2, 4, 8))
+        with self.assertRaisesRegex(luattn.Unsupported, "causal: out_dtype: o is of q's type here yet"):
+            attend(q, q, q, out_dtype=jnp.float32)
+        with self.assertRaisesRegex(luattn.InvalidError, f"q_offset: is {2**70}, expected 0 to {2**31 - 1}"):
+            attend(q, q, q, q_offset=2**70)
+        with self.assertRaisesRegex(luattn.Unsupported, "spec: grid: calls of JAX have positions along a line alone yet"):
+            luattn.jax.attention('return attention { grid = {"y", "x"}, block_mask = axial("x") }')
 
     def test_no_rows(self):
         attend = luattn.jax.attention("causal")

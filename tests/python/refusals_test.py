@@ -50,6 +50,19 @@ class Float8(unittest.TestCase):
                 call()
 
 
+class Numbers(unittest.TestCase):
+    def test_of_more_than_64_bits(self):
+        """Whose low bits are other numbers."""
+        q = torch.randn(1, 2, 4, 16)
+        packed, cu = q[0].transpose(0, 1), ints(0, 4)
+        for name in ("q_offset", "kv_offset", "q_len", "kv_len", "head_offset", "heads", "heads_kv"):
+            for x in (q, q.numpy()):
+                with self.subTest(name), self.assertRaisesRegex(luattn.InvalidError, f"{name}: is {2**64}, expected 0 to"):
+                    causal(x, x, x, **{name: 2**64})
+        with self.assertRaisesRegex(luattn.InvalidError, f"max_seqlen_q: is {2**64}, expected 0 to"):
+            causal(packed, packed, packed, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=2**64)
+
+
 class Names(unittest.TestCase):
     def test_what_an_argument_of_one_method_hides(self):
         """The spec is called as ever, and the method says that it cannot tell its argument from the spec's."""
