@@ -44,6 +44,8 @@ void manifest_fill_declared(const compilation *c, image_manifest *out) {
   out->num_inputs = (uint32_t)t->num_inputs;
   out->num_scalars = (uint32_t)t->num_scalars;
   out->has_ranges = t->num_ranges > 0;
+  out->has_least_keys = t->grid_axes == 1 && t->least_extent[0] > 0;
+  out->least_keys[0] = out->has_least_keys ? (uint32_t)t->least_extent[0] : 0;
   out->append_mods[0] = (manifest_append_mods){
       .key_mod = t->append_mod[0] != IR_NONE, .value_mod = t->append_mod[1] != IR_NONE, .inputs = t->append_inputs};
   for (int i = 0; i < t->num_inputs; i++) out->input[i] = t->input[i];

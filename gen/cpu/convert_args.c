@@ -44,6 +44,23 @@ static luattn_status open_grid(const luattn_args *args, cpu_problem *p, luattn_e
                      t->name, t->grid_axes);
 }
 
+/* Along a line, of the whole that the keys are a part of. */
+static luattn_status check_least_extents(const cpu_problem *p, luattn_error *err) {
+  const traced_spec *t = &p->spec->traced;
+  for (int a = 0; a < t->grid_axes; a++) {
+    int64_t extent = t->grid_axes > 1 ? p->kv_side.extent[a] : p->kv_len;
+    for (int b = 0; b < p->batch && t->grid_axes == 1; b++) {
+      const int64_t length = problem_length(p, LUATTN_AXIS_KV, b);
+      extent = b == 0 || length < extent ? length : extent;
+    }
+    if (extent < t->least_extent[a])
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cpu: k: kv_len.%s is %lld, and %s needs at least %d; give more places, or a smaller window",
+                         t->grid_axis[a], (long long)extent, t->least_extent_of[a], t->least_extent[a]);
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_problem *p, luattn_error *err) {
   TRY(open_grid(args, p, err));
   cpu_view *q = &p->q_given, *k = &p->k_given;
@@ -75,17 +92,10 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
                        "cpu: k: its %d heads do not divide q's %d; heads must be a multiple of heads_kv", p->heads_kv,
                        p->heads);
   }
-  for (int a = 0; a < p->spec->traced.grid_axes; a++) {
-    const traced_spec *t = &p->spec->traced;
-    const int64_t extent = t->grid_axes > 1 ? p->kv_side.extent[a] : p->kv_len;
-    if (extent < t->least_extent[a])
-      return luattn_fail(err, LUATTN_INVALID,
-                         "cpu: k: kv_len.%s is %lld, and %s needs at least %d; give more places, or a smaller window",
-                         t->grid_axis[a], (long long)extent, t->least_extent_of[a], t->least_extent[a]);
-  }
   p->group = p->heads / p->heads_kv;
   if (p->entries == 0) p->entries = p->batch;
-  return problem_open_batch(args, p, err);
+  TRY(problem_open_batch(args, p, err));
+  return check_least_extents(p, err);
 }
 
 static int64_t axis_size(const cpu_problem *p, int axis) {

@@ -276,6 +276,18 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnC
   return args_tensor(c, &rule, c->args->saved, stride, &p->tensors.saved);
 }
 
+/* Of packed sequences and of pages the longest one's: kernels alone read the other lengths. */
+static luattn_status check_least_keys(const args_call *c, const LuattnCallParams *all) {
+  const image_manifest *m = c->info;
+  const int length = m->offsets ? all->offsets.kv_len : all->dense.shape.kv_len;
+  const bool is_known = !m->offsets || length != 0;
+  if (!m->has_least_keys || !is_known || length >= (int)m->least_keys[0]) return LUATTN_OK;
+  return args_fail(c,
+                   "k: kv_len is %d, and the spec's mask needs at least %u, a window times its dilation; give more "
+                   "places, or a smaller window",
+                   length, m->least_keys[0]);
+}
+
 luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
   LuattnParams *params = &out->dense;
   memset(out, 0, sizeof *out);
@@ -288,6 +300,7 @@ luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
   else if (!c->info->packed && !c->info->paged)
     TRY(check_lengths(c, params));
   TRY(offsets_fill(c, out));
+  TRY(check_least_keys(c, out));
   TRY(check_choices(c, params));
   TRY(check_compiled_choices(c));
   if (c->args->append != NULL && c->info->pass == LUATTN_FORWARD && !c->info->paged)

@@ -79,6 +79,15 @@ class Grid(unittest.TestCase):
             for o in (spec(torch.ones(q), k, k, rows=torch.ones(rows)), torch.from_numpy(spec(torch.ones(q).numpy(), k.numpy(), k.numpy(), rows=torch.ones(rows).numpy()))):
                 self.assertEqual((tuple(o.shape), float(o.abs().sum())), (q, 0))
 
+    def test_line_shorter_than_a_window(self):
+        line = luattn.attention('return attention { grid = {"x"}, block_mask = neighborhood { kernel_size = {9} } }')
+        k = torch.randn(1, 2, 6, 16)
+        with self.assertRaisesRegex(luattn.InvalidError, "k: kv_len is 6, .* at least 9, a window"):
+            line(k, k, k)
+        whole = torch.randn(1, 2, 12, 16)
+        parts = [line(whole, *(whole[:, :, i : i + 6],) * 2, kv_offset=i, kv_len=12, return_lse=True) for i in (0, 6)]
+        torch.testing.assert_close(line.merge(*zip(*parts))[0], line(whole, whole, whole))  # of 6 keys each, of a line of 12
+
     def test_refused(self):
         q, k, v, rows = (t.detach() for t in self.given)
         with self.assertRaisesRegex(luattn.InvalidError, "near: q: has 4 dimensions, expected 5: batch, heads, the axes y, x of the grid and head dim"):

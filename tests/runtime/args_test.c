@@ -87,6 +87,7 @@ BEND(negative_batch, p->q.shape[0] = -1)
 BEND(long_q, p->q.shape[2] = (int64_t)1 << 33)
 BEND(q_beyond_max_len, p->info.max_len = Q_LEN - 1)
 BEND(k_beyond_max_len, p->info.max_len = KV_LEN - 1)
+BEND(few_keys, (p->info.has_least_keys = 1, p->info.least_keys[0] = KV_LEN + 1))
 BEND(no_heads, p->k.shape[1] = 0)
 BEND(uneven_heads, p->k.shape[1] = 3)
 BEND(k_batch, p->k.shape[0] = 1)
@@ -315,6 +316,9 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, long_q, "q: axis 2 has size 8589934592"},
     {LUATTN_FORWARD, q_beyond_max_len, "q: has length 100, but this spec's index arithmetic or grid ends at 99"},
     {LUATTN_FORWARD, k_beyond_max_len, "k: has length 130"},
+    {LUATTN_FORWARD, few_keys,
+     "k: kv_len is 130, and the spec's mask needs at least 131, a window times its dilation; give more places, or a "
+     "smaller window"},
     {LUATTN_FORWARD, no_heads, "k: has no heads"},
     {LUATTN_FORWARD, uneven_heads, "k: has 3 heads, and q's 8 are no multiple of that"},
     {LUATTN_FORWARD, k_batch,
