@@ -168,7 +168,7 @@ typedef struct image_traits {
   bool pairs_blocks;      /* backward's blocks of 64 keys work in pairs */
   bool prepares_sums;     /* luattn_prepare zeroes dq_acc and the counters */
   bool reads_tile_words;  /* walks take tile bits as words, of tiles of one or two cells; else the class of each tile */
-  int vector_bits;        /* rows of elements of up to so many bits are moved 16 bytes at a time; 0: one by one */
+  int vector_bits;        /* rows of elements of up to so many bits are moved 16 bytes at a time */
   int products;           /* multiply-adds in the time of an instruction of each lane, of which half of the most can be
                            * issued: an estimate that is good within a factor of two */
 } image_traits;

@@ -64,7 +64,7 @@ static void traits_follow(void **state) {
   assert_true(manifest_traits(&sm80)->numbers_tiles);
   assert_false(manifest_traits(&decode)->numbers_tiles || manifest_traits(&simt)->numbers_tiles);
   assert_int_equal(manifest_traits(&decode)->vector_bits, 64);
-  assert_int_equal(manifest_traits(&simt)->vector_bits, 0);
+  assert_int_equal(manifest_traits(&simt)->vector_bits, 16);
   assert_int_equal(manifest_traits(&weights)->vector_bits, 16);
 }
 

@@ -571,11 +571,6 @@ static void odd_strides_of_single_elements(problem *p) {
   p->q.strides[2] = 5;
   p->o.strides[2] = 0;
 }
-static void simt_family(problem *p) {
-  p->info.family = LUATTN_SIMT;
-  p->q.t.byte_offset = 2;
-  p->k.strides[2] = HEAD_DIM + 1;
-}
 static void no_strides(problem *p) { p->q.t.strides = p->o.t.strides = p->ids.t.strides = NULL; }
 static void wider_struct(problem *p) { p->args.struct_size += sizeof p->later; }
 /* Arguments of a luattn without num_splits and skip, whose bytes are garbage. */
@@ -593,6 +588,12 @@ static void doubles(problem *p) {
   p->args.num_inputs = 0;
   p->scalars[0].value = 1e300;
   for (int i = 0; i < 6; ++i) rows[i]->t.data = p->memory + ((size_t)i << 23);
+}
+/* Elements of more than 16 bits are moved one by one. */
+static void simt_family(problem *p) {
+  doubles(p);
+  p->q.t.byte_offset = 8;
+  p->k.strides[2] = HEAD_DIM + 1;
 }
 static void no_row_outputs(problem *p) {
   p->args.dlse = NULL;
