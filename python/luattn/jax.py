@@ -89,6 +89,8 @@ class Attention:
 
         seed: of a spec with dropout or random(): a number, two (a seed and an offset), or a key of jax.random, also a uint32 [2] as PRNGKey makes it."""
         spec, name = self._of._spec, self.name
+        if spec.grid:
+            raise Unsupported(f"{name}: its places lie on a grid of {', '.join(spec.grid)}, which calls of JAX do not have; call it by luattn.attention")
         q, k, v = (_array_of(name, at, x) for at, x in (("q", q), ("k", k), ("v", v)))
         numbers = dict(self._numbers_of(layout, keys_modified, decode, given))
         arrays = self._arrays_of(q, given, numbers)
