@@ -113,6 +113,9 @@ luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 /* Loads the spec of a command line, with dropout of its weights where --dropout asks for it. */
 luattn_status spec_option(const cli_options *o, luattn_spec **out, luattn_error *err);
 
+/* Refuses a spec over a grid of several axes, for which command lines have no extents. */
+luattn_status spec_needs_line(const luattn_spec *spec, luattn_error *err);
+
 /* ---- problem.c: one call's tensors ---- */
 
 typedef struct cli_problem {

@@ -267,6 +267,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = o->name,
 #include "abi/kernel_facts.def"
   };
+  TRY(spec_needs_line(spec, err));
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID, "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch",
                        o->splits, CHOICES_MAX_SPLITS);

@@ -232,6 +232,10 @@ class Attention:
                 kind, method = "input" if name in self.inputs else "scalar", place.rpartition(" ")[2]
                 raise InvalidError(f"{place}: {name}: is an argument of {method}, and a{'n' * (kind == 'input')} {kind} of the spec too: rename what the spec declares")
 
+    def _needs_line(self, place: str) -> None:
+        if self._spec.grid:
+            raise Unsupported(f"{place}: its places lie on a grid of {', '.join(self._spec.grid)}, and {place.rpartition(' ')[2]} knows lengths alone")
+
     def _number_of(self, decode: Any) -> int:
         if decode not in DECODE:
             raise InvalidError(f"{self.name}: decode: is {what(decode)}, expected 'auto', 'always' or 'never'")
@@ -300,6 +304,7 @@ class Attention:
         inputs and scalars that these read are keyword arguments. False: rows are copied as they are, for calls without it. Mixing the two
         applies mods twice, or never."""
         place = f"{self.name}: append"
+        self._needs_line(place)
         self._check_names(place, ("new_k", "new_v"))
         k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified = _OF_APPEND.take(
             place, k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified
@@ -359,6 +364,7 @@ class Attention:
         With the states that return_state=True gave: for every spec whose parts merge. lse is then that of all keys, or 0 where the spec has none,
         and -inf in rows that keep nothing. return_state adds the state of all parts, for another merge, and return_saved what gradients() takes. These
         are tensors without gradients."""
+        self._needs_line(f"{self.name}: merge")
         for name, flag in (("return_state", return_state), ("return_saved", return_saved)):
             take(f"{self.name}: merge", name, "flag", flag)
         if states is not None:
@@ -487,6 +493,7 @@ class Attention:
         them the mask leaves out and by what means, the least bytes and the operations. Computes nothing, and compiles the kernel if it is new. arch: of kernels for a GPU of this
         architecture, as "sm_90a", wherever the tensors are; None: of where q is. given: as plan takes it; an input that the mask reads is needed."""
         place = f"{self.name}: explain"
+        self._needs_line(place)
         q, k, v, backward, layout = _OF_PLAN.take(place, q, k, v, backward, layout)
         from .explanation import explain  # whose import takes 3 ms
 
@@ -494,7 +501,7 @@ class Attention:
         return explain(made, backward, self._number_of(decode), take(place, "arch", "arch?", arch))
 
     def weights(self, q: T, k: Any, v: Any, *, layout: str = "bhsd", **given: Any) -> T:
-        """The weights with which a call with these arguments adds up v, for pictures and tests: [batch, heads, queries, keys] in float32 (float64 for
+        """The weights with which a call with these arguments adds up v, for pictures and tests: [batch, heads, queries, keys] (over a grid by the row-major numbers of places) in float32 (float64 for
         float64), without gradients; of packed sequences of as many as the longest has. They are 0 where the mask leaves out, and those that dropout drops
         are negative. It has all of them in memory, and takes a kernel of its own, which is not fast. luattn.plot_weights draws them. Errors: Unsupported (keys in
         pages or in a cache)."""
@@ -566,6 +573,7 @@ class Attention:
         block_table, which say the lengths of entry `batch`, so that q_len and kv_len may be left out, and offsets. whole_q_len and whole_kv_len are what q_len
         and kv_len are to a call: the lengths of the whole of which this is a part."""
         place = f"{self.name}: mask"
+        self._needs_line(place)
         self._check_names(place, ("head", "tile", "whole_q_len", "whole_kv_len"))
         if self._spec.grid:
             raise Unsupported(f"{place}: the spec has a grid of axes {', '.join(self._spec.grid)}, and pictures are of positions along a line; explain counts its tiles")
