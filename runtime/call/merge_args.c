@@ -50,8 +50,9 @@ static luattn_status take(checks *k, const char *name, const DLTensor *t, bool i
                       .ndim = ndim,
                       .dtype = kernel_dtype(type)->dl,
                       .is_output = is_output,
-                      .is_row = !is_lse};
-  memcpy(rule.shape, k->shape, sizeof rule.shape);
+                      .is_row = !is_lse,
+                      .is_single = true};
+  memcpy(rule.shape, k->shape, sizeof k->shape);
   if (k->packed && is_lse) rule.shape[0] = k->shape[1], rule.shape[1] = k->shape[0];
   TRY(args_tensor(&k->c, &rule, t, stride, &out->data));
   const int seq = k->packed ? is_lse : 2, head = k->packed ? !is_lse : 1;

@@ -172,7 +172,8 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
 static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                      const long long *stride, uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
-  const bool vectors = rule->is_row && (rule->is_wide || rule->dtype.bits <= manifest_traits(c->info)->vector_bits);
+  const bool vectors =
+      rule->is_row && !rule->is_single && (rule->is_wide || rule->dtype.bits <= manifest_traits(c->info)->vector_bits);
   const unsigned align = vectors ? 16 : elem;
   if ((address & (align - 1)) != 0)
     return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s", rule->name,

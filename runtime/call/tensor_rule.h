@@ -13,6 +13,7 @@ typedef struct tensor_rule {
   bool is_output;     /* elements must not share memory */
   bool is_contiguous; /* every axis; otherwise the strides are free */
   bool is_row;        /* the last axis is contiguous, and read in vectors where the family needs that */
+  bool is_single;     /* such a row, read number by number in every family */
   bool is_wide;       /* float32 beside q, k and v of half types: in vectors, too */
 } tensor_rule;
 
