@@ -493,7 +493,6 @@ class Attention:
         them the mask leaves out and by what means, the least bytes and the operations. Computes nothing, and compiles the kernel if it is new. arch: of kernels for a GPU of this
         architecture, as "sm_90a", wherever the tensors are; None: of where q is. given: as plan takes it; an input that the mask reads is needed."""
         place = f"{self.name}: explain"
-        self._needs_line(place)
         q, k, v, backward, layout = _OF_PLAN.take(place, q, k, v, backward, layout)
         from .explanation import explain  # whose import takes 3 ms
 
@@ -573,7 +572,6 @@ class Attention:
         block_table, which say the lengths of entry `batch`, so that q_len and kv_len may be left out, and offsets. whole_q_len and whole_kv_len are what q_len
         and kv_len are to a call: the lengths of the whole of which this is a part."""
         place = f"{self.name}: mask"
-        self._needs_line(place)
         self._check_names(place, ("head", "tile", "whole_q_len", "whole_kv_len"))
         if self._spec.grid:
             raise Unsupported(f"{place}: the spec has a grid of axes {', '.join(self._spec.grid)}, and pictures are of positions along a line; explain counts its tiles")
