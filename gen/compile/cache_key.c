@@ -84,12 +84,26 @@ static const char *base_name(const char *path) {
   return slash != NULL ? slash + 1 : path;
 }
 
+/* Adds what a launch checks: a grid's axes and least extents, and the ranges of scalars. */
+static void add_checks(hasher *h, const traced_spec *t) {
+  for (int a = 0; a < t->grid_axes && t->grid_axes > 1; a++)
+    hasher_add(h, "grid", t->grid_axis[a], strlen(t->grid_axis[a]));
+  for (int a = 0; a < LUATTN_MAX_AXES; a++)
+    if (t->least_extent[a] > 0) hasher_add(h, "extent", (const int[]){a, t->least_extent[a]}, 2 * sizeof(int));
+  for (int i = 0; i < t->num_scalars && t->num_ranges > 0; i++) {
+    const scalar_range *r = &t->scalar_range[i];
+    hasher_add(h, "range", (const double[]){r->least, r->most, r->whole, r->above}, 4 * sizeof(double));
+    hasher_add(h, "by", r->by, strlen(r->by));
+  }
+}
+
 /* Adds the declarations that affect an image besides the IR. */
 static void add_declarations(hasher *h, const traced_spec *t) {
   const char *file = base_name(t->file);
   hasher_add(h, "file", file, strlen(file));
   hasher_add(h, "lse", &t->online.lse, sizeof t->online.lse);
   hasher_add(h, "defaults", t->scalar_default, (size_t)t->num_scalars * sizeof t->scalar_default[0]);
+  add_checks(h, t);
 }
 
 /* The target, and what else the plan starts from. */

@@ -172,10 +172,29 @@ static void flip_declarations(compilation *c, hash128 want) {
     t->scalar_name[i] = name;
   }
   FLIP(t->online.lse, "lse", 0);
+  FLIP(t->least_extent[0], "the least extent", 0);
+  t->num_ranges++, t->scalar_range[0].by[0] ^= 1;
+  must_count(c, want, "the range of a scalar", 0);
+  t->num_ranges--, t->scalar_range[0].by[0] ^= 1;
   const char *file = t->file;
   t->file = "elsewhere/other.lua"; /* the emitted text names the file */
   must_count(c, want, "the file", 0);
   t->file = file;
+}
+
+/* An image names a grid's axes and has as many: positions alone do not say how many there are. */
+static void test_grids(void **state) {
+  (void)state;
+  static const char *const axes[] = {"'y', 'x'", "'t', 'y', 'x'", "'y', 'z'", "'x'"};
+  enum { GRIDS = sizeof axes / sizeof *axes };
+  char source[256];
+  hash128 key[GRIDS];
+  for (int i = 0; i < GRIDS; i++) {
+    snprintf(source, sizeof source, "return attention { grid = {%s} }", axes[i]);
+    key[i] = key_of_text(source);
+    for (int j = 0; j < i; j++)
+      if (same(key[i], key[j])) fail_msg("grids {%s} and {%s} have one key", axes[i], axes[j]);
+  }
 }
 
 /* The key includes the channel of x[..], which is not reachable from any root. */
@@ -309,9 +328,9 @@ static void test_templates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets),       cmocka_unit_test(test_packed),
-                                     cmocka_unit_test(test_keys_modified), cmocka_unit_test(test_specs),
-                                     cmocka_unit_test(test_every_part),    cmocka_unit_test(test_every_fact),
-                                     cmocka_unit_test(test_channels),      cmocka_unit_test(test_templates)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_targets),  cmocka_unit_test(test_packed),     cmocka_unit_test(test_keys_modified),
+      cmocka_unit_test(test_specs),    cmocka_unit_test(test_every_part), cmocka_unit_test(test_every_fact),
+      cmocka_unit_test(test_channels), cmocka_unit_test(test_templates),  cmocka_unit_test(test_grids)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
