@@ -125,6 +125,8 @@ def explain(given: Given, backward: bool, decode: int, arch: str | None) -> Expl
     each = 3 * d + 2 * d_v if backward else d + d_v
     mask_line = re.search(r"^mask: tiles by (.*)$", text, re.M)
     said = _MEANS[means] if means == 0 or mask_line is None else _MEANS[3] if means == 3 else mask_line[1]
+    if spec.grid and means != 0:
+        said += "; counted in tiles of the places' row-major numbers, where kernels compute boxes"
     return Explanation(
         spec.name, _call_of(given, backward), text, _why(spec, target, text), tile, full, partial, every - full - partial, said, scores, kept, error,
         2.0 * each * (full + partial) * tile[0] * tile[1], _bytes(given, backward),

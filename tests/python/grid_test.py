@@ -63,6 +63,7 @@ class Grid(unittest.TestCase):
         found = near.explain(q, k, v, rows=rows)
         self.assertEqual((found.scores, found.kept), (8 * 35 * 35, 8 * 35 * 12))
         self.assertEqual(found.full + found.partial + found.skipped, 8 * -(-35 // found.tile[0]) * -(-35 // found.tile[1]))
+        self.assertIn("counted in tiles of the places' row-major numbers, where kernels compute boxes", str(found))
         self.assertIn("simt", near.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), rows=rows, arch="sm_90a").plan)
         self.assertIn("cpu", near.plan(q, k, v, rows=rows, backward=True))
         with FlopCounterMode(display=False) as counter:
