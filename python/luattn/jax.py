@@ -56,7 +56,7 @@ class Attention:
 
     def __init__(self, of: _Attention) -> None:
         if of._spec.grid:
-            raise Unsupported(f"{of.name}: grid: calls of JAX have positions along a line alone yet; use luattn.attention, of torch or NumPy")
+            raise Unsupported(f"{of.name}: its places lie on a grid of {', '.join(of._spec.grid)}, which calls of JAX do not have; call it by luattn.attention")
         self._of = of
         self.name, self.text, self.inputs, self.scalars = of.name, of.text, of.inputs, of.scalars
         self.__name__ = of.name  # of a jitted function
@@ -89,8 +89,6 @@ class Attention:
 
         seed: of a spec with dropout or random(): a number, two (a seed and an offset), or a key of jax.random, also a uint32 [2] as PRNGKey makes it."""
         spec, name = self._of._spec, self.name
-        if spec.grid:
-            raise Unsupported(f"{name}: its places lie on a grid of {', '.join(spec.grid)}, which calls of JAX do not have; call it by luattn.attention")
         q, k, v = (_array_of(name, at, x) for at, x in (("q", q), ("k", k), ("v", v)))
         numbers = dict(self._numbers_of(layout, keys_modified, decode, given))
         arrays = self._arrays_of(q, given, numbers)

@@ -159,7 +159,7 @@ class Same(unittest.TestCase):
             attend(q, q, q, out_dtype=jnp.float32)
         with self.assertRaisesRegex(luattn.InvalidError, f"q_offset: is {2**70}, expected 0 to {2**31 - 1}"):
             attend(q, q, q, q_offset=2**70)
-        with self.assertRaisesRegex(luattn.Unsupported, "spec: grid: calls of JAX have positions along a line alone yet"):
+        with self.assertRaisesRegex(luattn.Unsupported, "spec: its places lie on a grid of y, x, which calls of JAX do not have"):
             luattn.jax.attention('return attention { grid = {"y", "x"}, block_mask = axial("x") }')
 
     def test_no_rows(self):
