@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _capi as capi
+from ._arguments import what
 from ._call import KEPT, WHOLE, fill_of, give_back, numbers_of, take_frame
 from ._library import call, lib
 from ._spec import InputInfo, Spec
@@ -54,6 +55,10 @@ class Mask:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the picture to a file: NAME.svg, or NAME.png, which needs matplotlib."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidError(f"{self.name}: save: path: is {what(path)}, expected the path of a file")
+        if not (self.q_len and self.kv_len):
+            raise InvalidError(f"{self.name}: save: the mask is of {self.q_len} x {self.kv_len} scores, and a picture has at least 1 of each")
         name = os.fspath(path)
         if name.endswith(".svg"):
             with open(name, "w", encoding="utf-8") as file:
