@@ -111,8 +111,10 @@ static ir_op exact_op(ir_op op) {
 /* The product that is number k of a sum's arguments, without its rounding. */
 static ir_ref product_of(const decider *d, const ir_node *sum, style face, int k) {
   const ir_node *n = ir_get(d->g, sum->arg[k]);
-  const ir_ref *memo = d->memo[face], x = n->arg[0], y = n->arg[1];
-  return n->op == IR_MUL && n->type == IR_REAL ? ir_op2(d->g, IR_MUL, memo[x], memo[y]) : IR_NONE;
+  const style own = style_of_arg(d, sum, face, sum->arg[k]);
+  if (n->op != IR_MUL || n->type != IR_REAL || own == AS_IS) return IR_NONE; /* of 64 bits it is as it is */
+  const ir_ref x = n->arg[0], y = n->arg[1];
+  return ir_op2(d->g, IR_MUL, d->memo[style_of_arg(d, n, own, x)][x], d->memo[style_of_arg(d, n, own, y)][y]);
 }
 
 static void contract(decider *d, const ir_node *n, style face, ir_ref args[4]) {
