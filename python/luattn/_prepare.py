@@ -29,7 +29,8 @@ class ToCome:
         self, spec: Spec, backward: bool, dtype: str, dims: tuple[int, int], rows: int, keys: int, inputs: Mapping[str, str], scalars: bool = False
     ) -> None:
         self._kept: list[Any] = []
-        q, k, v = (self._tensor(dtype, 1, 1, n, d) for n, d in ((rows, dims[0]), (keys, dims[0]), (keys, dims[1])))
+        ones = [1] * (spec.dims - 2)  # over a grid all places lie along its last axis
+        q, k, v = (self._tensor(dtype, *ones, n, d) for n, d in ((rows, dims[0]), (keys, dims[0]), (keys, dims[1])))
         args = self._args = capi.Args(ctypes.sizeof(capi.Args), q, k, v)
         args.decode = DECODE.index("never") if rows > capi.DECODE_MANY + 1 else 0
         if backward:

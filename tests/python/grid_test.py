@@ -80,6 +80,10 @@ class Grid(unittest.TestCase):
             for o in (spec(torch.ones(q), k, k, rows=torch.ones(rows)), torch.from_numpy(spec(torch.ones(q).numpy(), k.numpy(), k.numpy(), rows=torch.ones(rows).numpy()))):
                 self.assertEqual((tuple(o.shape), float(o.abs().sum())), (q, 0))
 
+    def test_prepared(self):
+        for dtype in ("float64", "bfloat16"):
+            near.prepare(dtype, 8, decode=True, device=-1)  # which has nothing to compile, and reads the calls to come
+
     def test_line_shorter_than_a_window(self):
         line = luattn.attention('return attention { grid = {"x"}, block_mask = neighborhood { kernel_size = {9} } }')
         k = torch.randn(1, 2, 6, 16)
