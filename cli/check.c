@@ -78,13 +78,13 @@ static double plain_scale(luattn_dtype type) { return type == LUATTN_F64 ? 4 / C
 
 /* The error of plain arithmetic in the type: constants and operations of hooks in float32, and in half types rounded
  * tensors. For dq, dk and dv it is at least two standard deviations of their roundings: the largest of few errors may
- * be small by luck. */
-static double plain_error(const comparison *c, size_t offset, const array *want) {
+ * be small by luck. Kinks: what a derivative that jumps may add to an element, which is allowed to that one alone. */
+static double plain_error(const comparison *c, size_t offset, const array *want, const array *kinks) {
   double ignored, error = distance(at_offset(c->rounded, offset), want, NULL, &ignored);
   const array *const others[] = {at_offset(c->merged, offset), at_offset(c->parted, offset)};
   for (int i = 0; i < 2; i++) {
     if (others[i] == NULL || others[i]->storage == NULL) continue;
-    const double of_other = distance(others[i], want, NULL, &ignored);
+    const double of_other = distance(others[i], want, kinks, &ignored); /* few elements are at one */
     if (of_other > error) error = of_other;
   }
   error *= plain_scale(c->dtype);
@@ -127,7 +127,7 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const array *kinks = is_tensor_gradient(offset) ? at_offset(c->kinks, offset) : NULL;
   const double error = distance(got, want, kinks, &biggest);
   double tolerance = base_tolerance(c->dtype) * biggest + score_tolerance(c, offset, biggest);
-  tolerance += factor * plain_error(c, offset, want);
+  tolerance += factor * plain_error(c, offset, want, kinks);
   if (offset == offsetof(cli_result, o) && !c->out_f32) tolerance += rounding_of(c->dtype, biggest);
   const array *noise = at_offset(c->noise, offset);
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
