@@ -26,6 +26,8 @@ enum { Q_Y = 21, Q_X = 19, K_Y = 9, K_X = 21, QUERIES = Q_Y * Q_X, KEYS = K_Y * 
 typedef unsigned long long device_ptr;
 static struct {
   int (*init)(unsigned);
+  int (*retain)(void **, int);
+  int (*push)(void *);
   int (*load)(void **, const void *);
   int (*unload)(void *);
   int (*function)(void **, void *, const char *);
@@ -39,13 +41,17 @@ static struct {
                 const unsigned *, int, int, int, int);
 } cuda;
 
+/* The PTX machine, or a GPU's driver. */
 static void open_driver(void) {
-  void *lib = dlopen(getenv("LUATTN_LIBCUDA"), RTLD_NOW);
+  const char *name = getenv("LUATTN_LIBCUDA");
+  void *lib = dlopen(name != NULL ? name : "libcuda.so.1", RTLD_NOW), *context;
   if (lib == NULL) fail_msg("%s", dlerror());
 #define FIND(member, name)                   \
   *(void **)&cuda.member = dlsym(lib, name); \
   assert_non_null(*(void **)&cuda.member)
   FIND(init, "cuInit");
+  FIND(retain, "cuDevicePrimaryCtxRetain");
+  FIND(push, "cuCtxPushCurrent_v2");
   FIND(load, "cuModuleLoadData");
   FIND(unload, "cuModuleUnload");
   FIND(function, "cuModuleGetFunction");
@@ -57,6 +63,9 @@ static void open_driver(void) {
   FIND(to_host, "cuMemcpyDtoH_v2");
   FIND(encode, "cuTensorMapEncodeTiled");
 #undef FIND
+  assert_int_equal(cuda.init(0), 0);
+  assert_int_equal(cuda.retain(&context, 0), 0);
+  assert_int_equal(cuda.push(context), 0);
 }
 
 /* Memory that begins with NaN. */
@@ -417,7 +426,7 @@ static void test_backward_of_pairs(void **state) {
 static int open_all(void **state) {
   (void)state;
   open_driver();
-  return cuda.init(0);
+  return 0;
 }
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_forward), cmocka_unit_test(test_forward_whole),
