@@ -220,8 +220,18 @@ static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_e
   return LUATTN_OK;
 }
 
+/* --out-f32, --grad-f32: of half types; results of others have the type of q, k and v. */
+static luattn_status check_results_in_f32(const cli_options *o, luattn_dtype dtype, luattn_error *err) {
+  const char *asked = o->out_f32 ? "--out-f32" : o->grad_f32 ? "--grad-f32" : NULL;
+  if (asked == NULL || dtype == LUATTN_BF16 || dtype == LUATTN_F16) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "%s: is for --dtype bf16 and f16, and results of %s have its own type; leave it out", asked,
+                     kernel_dtype(dtype)->text);
+}
+
 static luattn_status read_options(const cli_options *o, cli_problem *p, luattn_error *err) {
   TRY(dtype_option(o, &p->dtype, err));
+  TRY(check_results_in_f32(o, p->dtype, err));
   if (o->layout != NULL && strcmp(o->layout, "bhsd") != 0 && strcmp(o->layout, "bshd") != 0) {
     return luattn_fail(err, LUATTN_INVALID, "--layout: '%s' is not a memory order; use bhsd or bshd", o->layout);
   }
