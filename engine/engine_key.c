@@ -4,6 +4,7 @@
 
 #include "common/call/batch.h"
 #include "common/call/choices.h"
+#include "common/call/dtype_text.h"
 #include "engine/cpu_device.h"
 #include "engine/engine.h"
 
@@ -18,6 +19,11 @@ static unsigned wants_of(const luattn_args *a) {
   return wants;
 }
 
+static const char *text_of(DLDataType type, char text[DTYPE_TEXT_SIZE]) {
+  dtype_text(type, text, DTYPE_TEXT_SIZE);
+  return text;
+}
+
 static bool read_input_type(DLDataType t, uint64_t *out) {
   const uint32_t dtype = kernel_dtype_of(t);
   *out = 1 + (uint64_t)kernel_dtype(dtype)->input;
@@ -28,6 +34,7 @@ static bool read_input_type(DLDataType t, uint64_t *out) {
 static luattn_status read_input_types(const luattn_spec *spec, const char *place, const luattn_args *args, bool or_f32,
                                       uint64_t *out, luattn_error *err) {
   luattn_spec_info info;
+  char text[DTYPE_TEXT_SIZE];
   luattn_spec_get_info(spec, &info);
   for (size_t i = 0; i < info.num_inputs; ++i) {
     if (info.inputs[i].dtype != LUATTN_INPUT_ANY) continue;
@@ -42,11 +49,11 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
           "%s: input '%s': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name", place,
           name);
     if (t != NULL && !read_input_type(t->dtype, &type))
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "%s: input '%s': has DLPack dtype (code %d, %d bits, %d lanes), and dtype any in a spec stands for "
-          "float64, float32, bfloat16 or float16; declare an integer's type there, as i32",
-          place, name, t->dtype.code, t->dtype.bits, t->dtype.lanes);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: input '%s': has dtype %s, and dtype any in a spec stands for float64, float32, bfloat16 "
+                         "or float16; declare "
+                         "an integer's type there, as i32",
+                         place, name, text_of(t->dtype, text));
     *out |= type << 4 * i;
   }
   return LUATTN_OK;
@@ -183,12 +190,13 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   memcpy(key->spec_hash, info.hash, sizeof key->spec_hash);
+  char text[DTYPE_TEXT_SIZE];
   const uint32_t dtype = kernel_dtype_of(args->q->dtype);
   if (dtype == KERNEL_DTYPES)
     return luattn_fail(err, LUATTN_INVALID,
-                       "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
+                       "%s: q: has dtype %s, expected float64, float32, "
                        "bfloat16 or float16; convert it",
-                       place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
+                       place, text_of(args->q->dtype, text));
   key->dtype = (luattn_dtype)dtype;
   TRY(check_results(key, err));
   if (!at->cpu_relaxed) TRY(check_choices(key, args, info.name, err));

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "common/call/batch.h"
+#include "common/call/dtype_text.h"
 #include "common/call/limits.h"
 #include "common/struct_size.h"
 
@@ -18,11 +19,11 @@ static luattn_status take_array(batch_array *out, const char *name, const char *
   if (t == NULL) return LUATTN_OK;
   if (t->ndim != 1 || t->shape == NULL || t->shape[0] < 0)
     return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: expected one axis: [%s]", name, axes);
+  char type[DTYPE_TEXT_SIZE];
+  dtype_text(t->dtype, type, sizeof type);
   if (t->dtype.code != kDLInt || t->dtype.bits != 32 || t->dtype.lanes != 1)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "luattn_batch_open: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected int32; convert it", name,
-        t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has dtype %s, expected int32; convert it", name,
+                       type);
   if (t->strides != NULL && t->shape[0] > 1 && t->strides[0] != 1)
     return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has stride %" PRId64 ", expected 1; copy it", name,
                        t->strides[0]);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/call/dtype_text.h"
 #include "common/call/overlap.h"
 #include "gen/cpu/cpu.h"
 #include "gen/ir/scalar.h"
@@ -176,9 +177,10 @@ static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn
                                        [VIEW_I16] = "int16",
                                        [VIEW_U8] = "uint8"};
   if (!is_of_kind(t->dtype, rule->kind)) {
-    return luattn_fail(err, LUATTN_INVALID,
-                       "cpu: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected %s; convert it", rule->name,
-                       t->dtype.code, t->dtype.bits, t->dtype.lanes, wanted[rule->kind]);
+    char type[DTYPE_TEXT_SIZE];
+    dtype_text(t->dtype, type, sizeof type);
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has dtype %s, expected %s; convert it", rule->name, type,
+                       wanted[rule->kind]);
   }
   for (int i = 0; i < rule->ndim; i++) {
     if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read or written */

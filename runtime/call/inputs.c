@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/call/choices.h"
+#include "common/call/dtype_text.h"
 #include "common/call/packed_axis.h"
 #include "luattn/compiler.h"
 #include "runtime/call/tensor_rule.h"
@@ -200,7 +201,7 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
       .name = label, .axes = "as the spec declares", .ndim = (int)info->num_axes, .dtype = input_dtype(info->dtype)};
   if (given == NULL || given->tensor == NULL) {
     char dtype[32];
-    args_dtype_text(rule.dtype, dtype, sizeof dtype);
+    dtype_text(rule.dtype, dtype, sizeof dtype);
     return args_fail(c, "%s: is missing; give a %s tensor of %u axes by this name", label, dtype,
                      (unsigned)info->num_axes);
   }

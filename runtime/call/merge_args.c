@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/call/dtype_text.h"
 #include "common/call/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/call/order.h"
@@ -31,7 +32,7 @@ static luattn_status take_type(const checks *k, const char *name, const DLTensor
   const uint32_t type = kernel_dtype_of(t->dtype);
   if (type == KERNEL_DTYPES) {
     char have[32];
-    args_dtype_text(t->dtype, have, sizeof have);
+    dtype_text(t->dtype, have, sizeof have);
     return args_fail(&k->c, "%s: has dtype %s, expected float64, float32, bfloat16 or float16; convert it", name, have);
   }
   *out = (luattn_dtype)type;

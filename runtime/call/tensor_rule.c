@@ -4,27 +4,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "common/call/dtype_text.h"
 #include "common/call/overlap.h"
 #include "luattn/compiler.h"
 
 static bool is_same_dtype(DLDataType a, DLDataType b) {
   return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
-
-void args_dtype_text(DLDataType dtype, char *text, size_t size) {
-  static const char *const name[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  /* DLPack's codes behind these, whose names have the bits. */
-  static const char *const narrow[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
-                                       "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
-                                       "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
-  enum { NAMES = sizeof name / sizeof *name, NARROW = sizeof narrow / sizeof *narrow };
-  const char *base = dtype.code < NAMES ? name[dtype.code] : "unknown";
-  if (dtype.code >= NAMES && dtype.code < NAMES + NARROW)
-    snprintf(text, size, "%s%s", narrow[dtype.code - NAMES], dtype.lanes == 1 ? "" : ", of several lanes");
-  else if (dtype.lanes == 1)
-    snprintf(text, size, "%s%d", base, dtype.bits);
-  else
-    snprintf(text, size, "%s%dx%d", base, dtype.bits, dtype.lanes);
 }
 
 static void shape_text(const int64_t *shape, int ndim, char *text, size_t size) {
@@ -49,8 +34,8 @@ static luattn_status check_shape(const args_call *c, const tensor_rule *rule, co
     return args_fail(c, "%s: its shape is NULL, expected [%s]", rule->name, rule->axes);
   if (!is_same_dtype(t->dtype, rule->dtype)) {
     char have[32], want[32];
-    args_dtype_text(t->dtype, have, sizeof have);
-    args_dtype_text(rule->dtype, want, sizeof want);
+    dtype_text(t->dtype, have, sizeof have);
+    dtype_text(rule->dtype, want, sizeof want);
     return args_fail(c, "%s: has dtype %s, expected %s; convert it%s", rule->name, have, want,
                      rule->is_wide  ? ", or leave out_f32 and grad_f32 0"
                      : rule->is_row ? " or compile for its dtype"

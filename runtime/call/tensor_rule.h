@@ -21,7 +21,6 @@ typedef struct tensor_rule {
 luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long *stride,
                           void **data);
 
-void args_dtype_text(DLDataType dtype, char *text, size_t size);
 DLDataType args_elem(const image_manifest *info); /* of q, k, v and o */
 DLDataType args_real(const image_manifest *info); /* float64 in float64 kernels, else float32 */
 size_t args_real_size(const image_manifest *info);

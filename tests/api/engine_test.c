@@ -221,7 +221,7 @@ static void any_types(void **state) {
       }
     c.slopes.t.dtype = (DLDataType){kDLInt, 32, 1};
     api_refused(luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
-                "input 'slopes': has DLPack dtype (code 0, 32 bits, 1 lanes), and dtype any in a spec stands "
+                "input 'slopes': has dtype int32, and dtype any in a spec stands "
                 "for float64");
     c.args.num_inputs = 0;
     api_refused(luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,

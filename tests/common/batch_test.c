@@ -44,7 +44,7 @@ static void options_are_checked(void **state) {
   DLTensor t = offsets();
   o = given(), o.q_offsets = &t, o.q_offset = 7, refused(&o, "q_offset: is 7, and q_offsets is given");
   o = given(), o.kv_offsets = &t;
-  t.dtype.bits = 64, refused(&o, "kv_offsets: has DLPack dtype (code 0, 64 bits, 1 lanes), expected int32");
+  t.dtype.bits = 64, refused(&o, "kv_offsets: has dtype int64, expected int32");
   t = offsets(), t.ndim = 2, t.shape = shape_of_two, refused(&o, "kv_offsets: expected one axis: [batch]");
   t = offsets(), t.strides = &two_stride, refused(&o, "kv_offsets: has stride 2, expected 1");
   t = offsets(), t.data = NULL, refused(&o, "kv_offsets: its data pointer is NULL");

@@ -179,7 +179,7 @@ class Refused(unittest.TestCase):
         ends = jnp.array([0, 6], jnp.int32)
         self.refuses("cu_seqlens_q, cu_seqlens_k: one is missing", lambda: causal(q, q, q, cu_seqlens_q=ends))
         self.refuses("max_seqlen_q: is of packed sequences", lambda: causal(q, q, q, max_seqlen_q=4))
-        self.refuses("cu_seqlens_q: has DLPack dtype .code 0, 64 bits.*expected int32", lambda: causal(q, q, q, cu_seqlens_q=ends.astype(int), cu_seqlens_k=ends))
+        self.refuses("cu_seqlens_q: has dtype int64, expected int32", lambda: causal(q, q, q, cu_seqlens_q=ends.astype(int), cu_seqlens_k=ends))
         traced = jax.jit(lambda m: causal(q, q, q, cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=m))
         self.refuses("max_seqlen_q: is traced, .* static_argnames", lambda: traced(6))
         # What only the launch sees, XLA reports.

@@ -131,7 +131,7 @@ static const bad_case cases[] = {
     {table_axes, "luattn_batch_open: block_table: expected two axes: [batch, max_pages]"},
     {table_without_pages,
      "luattn_batch_open: block_table: expected two axes: [batch, max_pages], of at least one page"},
-    {table_floats, "block_table: has DLPack dtype (code 2, 32 bits, 1 lanes), expected int32; convert it"},
+    {table_floats, "block_table: has dtype float32, expected int32; convert it"},
     {table_wide, "block_table: has strides 14, 1, expected 7, 1; make it contiguous"},
     {table_columns, "block_table: has strides 7, 2, expected 7, 1; make it contiguous"},
     {table_null, "block_table: its data pointer is NULL"},

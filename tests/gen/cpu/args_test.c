@@ -172,13 +172,13 @@ static const argument_case cases[] = {
     {q_without_shape, SPEC, false, "cpu: q: has 4 axes and no shape, expected 4: [batch, heads, q_len, head_dim]"},
     {q_of_three, SPEC, false, "cpu: q: has 3 axes, expected 4: [batch, heads, q_len, head_dim]"},
     {q_of_ints, SPEC, false,
-     "cpu: q: has DLPack dtype (code 0, 32 bits, 1 lanes), expected float64, float32, bfloat16 or float16; "
+     "cpu: q: has dtype int32, expected float64, float32, bfloat16 or float16; "
      "convert it"},
     {q_of_pairs, SPEC, false,
-     "cpu: q: has DLPack dtype (code 2, 64 bits, 2 lanes), expected float64, float32, bfloat16 or float16; "
+     "cpu: q: has dtype float64x2, expected float64, float32, bfloat16 or float16; "
      "convert it"},
     {q_of_eight_bits, SPEC, false,
-     "cpu: q: has DLPack dtype (code 2, 8 bits, 1 lanes), expected float64, float32, bfloat16 or float16; "
+     "cpu: q: has dtype float8, expected float64, float32, bfloat16 or float16; "
      "convert it"},
     {q_headless, SPEC, false, "cpu: q: has no heads, expected at least 1"},
     {k_headless, SPEC, false, "cpu: k: has no heads, expected at least 1"},
@@ -229,7 +229,7 @@ static const argument_case cases[] = {
     {o_is_q, SPEC, false, "cpu: o: its memory, 0x"},
     {dk_is_dq, SPEC, true, "cpu: dk: its memory, 0x"},
     {o_of_ints, SPEC, false,
-     "cpu: o: has DLPack dtype (code 0, 32 bits, 1 lanes), expected float64, float32, bfloat16 or float16; "
+     "cpu: o: has dtype int32, expected float64, float32, bfloat16 or float16; "
      "convert it"},
     {lse_shape, SPEC, false, "cpu: lse: axis 2 of [batch, heads, q_len] has size 4, expected 5; tensors must agree"},
     {lse_given, NO_LSE, false,
@@ -263,14 +263,12 @@ static const argument_case cases[] = {
     {input_batch, SPEC, false, "cpu: input 'ids': axis 0 of [b, free] has size 3, expected 2; tensors must agree"},
     {input_fixed, SPEC, false, "cpu: input 'fixed': axis 0 of [3] has size 1, expected 3; tensors must agree"},
     {input_empty, SPEC, false, "cpu: input 'ids': axis 1 is empty; a gather needs at least 1 element"},
-    {input_floats, SPEC, false,
-     "cpu: input 'ids': has DLPack dtype (code 2, 32 bits, 1 lanes), expected int32; convert it"},
+    {input_floats, SPEC, false, "cpu: input 'ids': has dtype float32, expected int32; convert it"},
     {input_ints, SPEC, false,
-     "cpu: input 'slopes': has DLPack dtype (code 0, 32 bits, 1 lanes), expected float64, float32, bfloat16 "
+     "cpu: input 'slopes': has dtype int32, expected float64, float32, bfloat16 "
      "or float16; "
      "convert it"},
-    {input_not_bool, SPEC, false,
-     "cpu: input 'flag': has DLPack dtype (code 2, 32 bits, 1 lanes), expected bool; convert it"},
+    {input_not_bool, SPEC, false, "cpu: input 'flag': has dtype float32, expected bool; convert it"},
     {grad_unmarked, SPEC, true,
      "cpu: input 'fixed': its gradient is asked for, but the spec does not mark it; leave grad NULL, or "
      "write grad = true "
