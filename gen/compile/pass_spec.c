@@ -59,7 +59,8 @@ static ir_ref declare_row(traced_spec *t, int row, bool is_double) {
   in->dtype = is_double ? LUATTN_INPUT_F64 : LUATTN_INPUT_F32;
   in->num_axes = 3;
   in->axis[0] = LUATTN_AXIS_B, in->axis[1] = LUATTN_AXIS_H, in->axis[2] = LUATTN_AXIS_Q;
-  const ir_ref b = ir_variable(t->g, VAR_B, 0), h = ir_variable(t->g, VAR_H, 0), q = ir_place(t->g, VAR_Q, VAR_Q_LEN);
+  const ir_ref b = ir_variable(t->g, VAR_B, 0), h = ir_variable(t->g, VAR_H, 0),
+               q = ir_linear_index(t->g, VAR_Q, VAR_Q_LEN);
   if (is_double) ir_input_wide(t->g, (uint32_t)t->num_inputs);
   return ir_load(t->g, (uint32_t)t->num_inputs++, IR_REAL, (const ir_ref[]){b, h, q}, 3);
 }
@@ -128,7 +129,8 @@ static running_maximum add_maximum(pass_writer *w, ir_ref x) {
   m.count = add_state(w, "count", 0), m.next = add_state(w, "next", -INFINITY);
   m.grows = ir_op2(g, IR_LT, m.top, m.of_step), m.stays = ir_op2(g, IR_EQ, m.top, m.of_step);
   w->o->next[ir_index_of(ir_get(g, m.top))] = ir_op2(g, IR_MAX, m.top, m.of_step);
-  const ir_ref kv = ir_to_real(g, ir_place(g, VAR_KV, VAR_KV_LEN)), among = either(g, m.is_largest, zero, lowest);
+  const ir_ref kv = ir_to_real(g, ir_linear_index(g, VAR_KV, VAR_KV_LEN)),
+               among = either(g, m.is_largest, zero, lowest);
   const ir_ref first = ir_op1(g, IR_REDUCE_MAX, ir_op2(g, IR_SUB, among, kv)); /* the kernel's REDUCE_PLACE */
   follow(w, &m, m.place, first, ir_op2(g, IR_MAX, m.place, first));
   const ir_ref many = ir_op1(g, IR_REDUCE_SUM, either(g, m.is_largest, one, zero));

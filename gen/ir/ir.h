@@ -131,7 +131,7 @@ int ir_axes(const ir *g);
 bool ir_is_line(const ir *g);
 /* The number of a query or a key among all of its batch entry, in row-major order: of VAR_Q, VAR_KV; of VAR_POS with
  * the lengths of that side. */
-ir_ref ir_place(ir *g, ir_var position, ir_var length);
+ir_ref ir_linear_index(ir *g, ir_var position, ir_var length);
 ir_ref ir_op1(ir *g, ir_op op, ir_ref a);
 ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b);
 ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c);

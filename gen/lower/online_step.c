@@ -204,7 +204,7 @@ static void rescale_lazily(lowered *f) {
  * elements of x - kv_idx (gen/compile/pass_spec.c). */
 static void take_places(lowered *f) {
   ir *g = f->g;
-  const ir_ref kv = ir_to_real(g, ir_place(g, VAR_KV, VAR_KV_LEN));
+  const ir_ref kv = ir_to_real(g, ir_linear_index(g, VAR_KV, VAR_KV_LEN));
   for (int k = 0; k < f->step.num_red; k++) {
     const ir_node n = *ir_get(g, f->step.term[k]);
     f->red_place[k] = f->step.kind[k] == IR_REDUCE_MAX && n.op == IR_SUB && n.arg[1] == kv;

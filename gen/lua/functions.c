@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "gen/lua/numbers.h"
-#include "gen/lua/places.h"
+#include "gen/lua/grid_positions.h"
 #include "gen/lua/replay.h"
 
 static void check_count(lua_State *L, const char *name, int least, int most) {

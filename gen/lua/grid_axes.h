@@ -8,7 +8,7 @@
 
 #define PLACE_METATABLE "place on the grid" /* also how messages call it */
 
-/* A position or length of a spec with a grid, as hooks see it (places.h). */
+/* A position or length of a spec with a grid, as hooks see it (grid_positions.h). */
 typedef struct place {
   ir_var v;
   const char *name; /* in hooks */

@@ -5,7 +5,7 @@
 #include "gen/lua/gather.h"
 #include "gen/lua/makers.h"
 #include "gen/lua/numbers.h"
-#include "gen/lua/places.h"
+#include "gen/lua/grid_positions.h"
 
 #define SITE VAR_B, VAR_H, VAR_Q
 

@@ -8,7 +8,8 @@
 #include "gen/lua/gather.h"
 #include "gen/lua/grid_axes.h"
 #include "gen/lua/numbers.h"
-#include "gen/lua/places.h"
+#include "gen/lua/grid_positions.h"
+#include "gen/lua/refuse.h"
 #include "gen/lua/replay.h"
 #include "gen/lua/row.h"
 
@@ -147,19 +148,6 @@ static int meta_operator(lua_State *L) {
   front_raise(L, "%s is not possible on an input", sign);
 }
 
-static const char *const operators[][2] = {
-    {"__add", "+"},         {"__sub", "-"},
-    {"__mul", "*"},         {"__div", "/"},
-    {"__mod", "%"},         {"__idiv", "//"},
-    {"__pow", "^"},         {"__unm", "-"},
-    {"__lt", "comparison"}, {"__le", "comparison"},
-    {"__eq", "=="},         {"__concat", ".."},
-    {"__len", "#"},         {"__tostring", "tostring"},
-    {"__band", "&"},        {"__bor", "|"},
-    {"__bxor", "~"},        {"__bnot", "~"},
-    {"__shl", "<<"},        {"__shr", ">>"},
-};
-
 void input_open(lua_State *L) {
   luaL_newmetatable(L, GATHER_METATABLE);
   lua_pushcfunction(L, meta_index);
@@ -168,11 +156,7 @@ void input_open(lua_State *L) {
   lua_setfield(L, -2, "__call");
   lua_pushcfunction(L, meta_assign);
   lua_setfield(L, -2, "__newindex");
-  for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
-    lua_pushstring(L, operators[i][1]);
-    lua_pushcclosure(L, meta_operator, 1);
-    lua_setfield(L, -2, operators[i][0]);
-  }
+  refuse_operators(L, meta_operator);
   lua_pop(L, 1);
 }
 

@@ -4,7 +4,7 @@
 #include "gen/lua/declare.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/input.h"
-#include "gen/lua/places.h"
+#include "gen/lua/grid_positions.h"
 #include "gen/lua/library.h"
 #include "gen/lua/names.h"
 #include "gen/lua/prelude.h"

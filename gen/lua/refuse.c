@@ -102,3 +102,23 @@ void refuse_open(lua_State *L) {
   refuse_on_numbers(L);
   refuse_on_booleans(L);
 }
+
+void refuse_operators(lua_State *L, lua_CFunction refuse) {
+  static const char *const operators[][2] = {
+      {"__add", "+"},         {"__sub", "-"},
+      {"__mul", "*"},         {"__div", "/"},
+      {"__mod", "%"},         {"__idiv", "//"},
+      {"__pow", "^"},         {"__unm", "-"},
+      {"__lt", "comparison"}, {"__le", "comparison"},
+      {"__eq", "=="},         {"__concat", ".."},
+      {"__len", "#"},         {"__tostring", "tostring"},
+      {"__band", "&"},        {"__bor", "|"},
+      {"__bxor", "~"},        {"__bnot", "~"},
+      {"__shl", "<<"},        {"__shr", ">>"},
+  };
+  for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
+    lua_pushstring(L, operators[i][1]);
+    lua_pushcclosure(L, refuse, 1);
+    lua_setfield(L, -2, operators[i][0]);
+  }
+}

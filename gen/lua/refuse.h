@@ -6,5 +6,7 @@
 
 /* Completes the metatable of traced numbers (value_open), and gives booleans one. */
 void refuse_open(lua_State *L);
+/* Gives the metatable at the top `refuse` for every operator, with the operator's sign as upvalue 1. */
+void refuse_operators(lua_State *L, lua_CFunction refuse);
 
 #endif

@@ -165,7 +165,7 @@ static ir_ref shared(taker *t, int k, ir_ref sum) {
   t->place[k] = d->num_sums;
   const ir_ref place = find_number(t, (derived_sum){PASS_PLACE, d->term[k]});
   const ir_ref least = find_number(t, (derived_sum){PASS_LEAST, d->start[k]});
-  const ir_ref is_there = ir_op2(g, IR_EQ, ir_to_real(g, ir_place(g, VAR_KV, VAR_KV_LEN)), place);
+  const ir_ref is_there = ir_op2(g, IR_EQ, ir_to_real(g, ir_linear_index(g, VAR_KV, VAR_KV_LEN)), place);
   const ir_ref is_among = ir_op2(g, IR_LE, least, d->term[k]);
   d->takes[k] = ir_op2(g, IR_OR, is_there, is_among);
   const ir_ref some = ir_op2(g, IR_LT, place, ir_real(g, INFINITY)), each = ir_op2(g, IR_DIV, sum, count_of(t, k));

@@ -1,6 +1,6 @@
-/* places.h: positions and lengths as hooks see them: numbers; with a grid, q_idx.y is one, and q_idx is none. */
-#ifndef LUATTN_GEN_LUA_PLACES_H
-#define LUATTN_GEN_LUA_PLACES_H
+/* grid_positions.h: positions and lengths as hooks see them: numbers; with a grid, q_idx.y is one, and q_idx is none. */
+#ifndef LUATTN_GEN_LUA_GRID_POSITIONS_H
+#define LUATTN_GEN_LUA_GRID_POSITIONS_H
 
 #include "gen/lua/state.h"
 

@@ -1,9 +1,10 @@
-#include "gen/lua/places.h"
+#include "gen/lua/grid_positions.h"
 
 #include <string.h>
 
 #include "gen/lua/grid_axes.h"
 #include "gen/lua/numbers.h"
+#include "gen/lua/refuse.h"
 #include "gen/lua/value.h"
 
 static double number_along(const front_numbers *n, ir_var v, int axis) {
@@ -58,25 +59,15 @@ static int meta_assign(lua_State *L) {
 }
 
 void places_open(lua_State *L) {
-  static const char *const operators[][2] = {
-      {"__add", "+"},         {"__sub", "-"},     {"__mul", "*"},
-      {"__div", "/"},         {"__mod", "%"},     {"__idiv", "//"},
-      {"__pow", "^"},         {"__unm", "-"},     {"__eq", "=="},
-      {"__concat", ".."},     {"__len", "#"},     {"__lt", "comparison"},
-      {"__le", "comparison"}, {"__band", "&"},    {"__bor", "|"},
-      {"__bxor", "~"},        {"__bnot", "~"},    {"__shl", "<<"},
-      {"__shr", ">>"},        {"__call", "call"}, {"__tostring", "tostring"},
-  };
   luaL_newmetatable(L, PLACE_METATABLE);
   lua_pushcfunction(L, meta_index);
   lua_setfield(L, -2, "__index");
   lua_pushcfunction(L, meta_assign);
   lua_setfield(L, -2, "__newindex");
-  for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
-    lua_pushstring(L, operators[i][1]);
-    lua_pushcclosure(L, meta_operator, 1);
-    lua_setfield(L, -2, operators[i][0]);
-  }
+  refuse_operators(L, meta_operator);
+  lua_pushliteral(L, "call");
+  lua_pushcclosure(L, meta_operator, 1);
+  lua_setfield(L, -2, "__call");
   lua_pop(L, 1);
 }
 
@@ -86,7 +77,7 @@ void places_flatten(lua_State *L, int index) {
   if (p == NULL || (p->v != VAR_Q && p->v != VAR_KV)) return;
   const ir_var length = p->v == VAR_Q ? VAR_Q_LEN : VAR_KV_LEN;
   if (s->mode == FRONT_TRACING) {
-    value_push(L, (operand){.ref = ir_place(s->g, p->v, length), .depth = 2 * IR_MAX_AXES});
+    value_push(L, (operand){.ref = ir_linear_index(s->g, p->v, length), .depth = 2 * IR_MAX_AXES});
   } else {
     lua_Integer number = 0;
     for (int a = 0; a < s->spec->grid_axes; a++)
