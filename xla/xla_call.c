@@ -180,6 +180,8 @@ static luattn_status read_number(xla_call *call, xla_span name, int type, const 
       return luattn_fail(err, LUATTN_INVALID, "%s: expected an i64", n->name);
     int64_t wide;
     memcpy(&wide, scalar->value, sizeof wide);
+    if (n->bytes == 4 && (wide < INT32_MIN || wide > INT32_MAX))
+      return luattn_fail(err, LUATTN_INVALID, "%s: %lld does not fit 32 bits", n->name, (long long)wide);
     const int32_t narrow = (int32_t)wide;
     memcpy(base_of(call, n->place) + n->offset, n->bytes == 4 ? (const void *)&narrow : (const void *)&wide,
            (size_t)n->bytes);

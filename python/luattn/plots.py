@@ -43,6 +43,8 @@ def plot_weights(weights: Any, *, batch: int = 0, head: int | None = None, ax: A
         if not 0 <= take(place, name, "integer", x) < most:
             raise InvalidError(f"{place}: {name}: is {what(x)}, and weights have {most}: give 0 to {most - 1}")
     heads = range(weights.shape[1]) if head is None else [head]
+    if ax is not None and not hasattr(ax, "imshow"):
+        raise InvalidError(f"{place}: ax: is {what(ax)}, expected axes of matplotlib, as matplotlib.pyplot.subplots gives them")
     if ax is not None and len(heads) > 1:
         raise InvalidError(f"{place}: ax: is for one head, and weights have {len(heads)}: pass head=")
     if ax is None:

@@ -196,6 +196,7 @@ class Pictures(unittest.TestCase):
             (lambda: luattn.plot_weights(w, head=4), "plot_weights: head: is 4, and weights have 4: give 0 to 3"),
             (lambda: luattn.plot_weights(w, batch=-1), "plot_weights: batch: is -1, and weights have 2: give 0 to 1"),
             (lambda: luattn.plot_weights("w"), "plot_weights: weights: is the string 'w', expected a tensor"),
+            (lambda: luattn.plot_weights(w, head=1, ax=3), "plot_weights: ax: is 3, expected axes of matplotlib"),
             (lambda: causal.mask(4, 4).save(3), "causal: save: path: is 3, expected the path of a file"),
             (lambda: causal.mask(0, 4).save("x.png"), "causal: save: the mask is of 0 x 4 scores, and a picture has at least 1 of each"),
             (lambda: causal.mask(4, 4).save("x.jpg"), "causal: save: path: 'x.jpg' ends in neither .svg nor .png"),
