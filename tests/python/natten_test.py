@@ -1,0 +1,222 @@
+"""natten_test.py: luattn.natten beside sums over windows that are written out, on the CPU: windows, strides, dilation, causality, heads and head dims that differ,
+lse, additional keys, relative position bias, modules, torch.compile, and what is refused. Exits with 77 without torch."""
+
+import inspect
+import random
+import unittest
+
+from with_torch import torch  # exits without torch, so first
+
+import luattn
+from luattn import natten
+
+
+def kept(n, k, s, d, causal):
+    """[i, j]: whether i sees j, one by one."""
+    keep = torch.zeros(n, n, dtype=torch.bool)
+    for i in range(n):
+        group, p = i % d, i // d
+        m = -(-(n - group) // d)
+        if causal:
+            leader = min(s * (p // s) + s - 1, m - 1)
+            first, end = max(leader - k + 1, 0), p + 1
+        else:
+            leader = min(s * (p // s) + s // 2, m - 1)
+            first = min(max(leader - k // 2, 0), m - k)
+            end = first + k
+        for j in range(first, end):
+            keep[i, j * d + group] = True
+    return keep
+
+
+def plain(q, k, v, window, scale=None, more=None, rpb=None):
+    """o and lse, heads last, by all scores."""
+    extents, rank = q.shape[1:-2], q.dim() - 3
+    keep = torch.ones(1, 1, dtype=torch.bool)
+    for axis in zip(extents, *window):
+        one = kept(*axis)
+        keep = (keep[:, None, :, None] & one[None, :, None, :]).reshape(keep.shape[0] * one.shape[0], -1)
+    q, k, v = (t.flatten(1, rank) for t in (q, k, v))
+    k, v = (t.repeat_interleave(q.shape[2] // t.shape[2], 2) for t in (k, v))
+    s = torch.einsum("bihd,bjhd->bhij", q, k) * (scale or q.shape[-1] ** -0.5)
+    if rpb is not None:
+        places = torch.cartesian_prod(*(torch.arange(n) for n in extents)).reshape(-1, rank)
+        at = (places[None] - places[:, None]) // torch.tensor(window[2]) + torch.tensor(window[0]) - 1
+        at = at.clamp(min=0).minimum(2 * torch.tensor(window[0]) - 2)
+        s = s + rpb[:, *at.unbind(-1)]
+    s = s.masked_fill(~keep, -torch.inf)
+    if more is not None:
+        k, w = (t.repeat_interleave(q.shape[2] // t.shape[2], 2) for t in more)
+        s = torch.cat([s, torch.einsum("bihd,bjhd->bhij", q, k) * (scale or q.shape[-1] ** -0.5)], -1)
+        v = torch.cat([v, w], 1)
+    o = torch.einsum("bhij,bjhd->bihd", s.softmax(-1), v)
+    return o.unflatten(1, extents), s.logsumexp(-1).transpose(1, 2).unflatten(1, extents)
+
+
+def tensors(extents, heads=4, heads_kv=2, d=8, dv=6, dtype=torch.float64):
+    return [torch.randn(2, *extents, *shape, dtype=dtype, requires_grad=True) for shape in ((heads, d), (heads_kv, d), (heads_kv, dv))]
+
+
+def same(test, made, given, want, learned):
+    torch.testing.assert_close(made, want)
+    douts = [torch.randn_like(t) for t in made]
+    for mine, theirs in zip(torch.autograd.grad(made, learned, douts), torch.autograd.grad(want, learned, douts)):
+        torch.testing.assert_close(mine, theirs)
+
+
+class Natten(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(5)
+
+    def test_windows(self):
+        draw = random.Random(8)
+        for _ in range(24):
+            rank = draw.randint(1, 3)
+            dilation = [draw.randint(1, 2) for _ in range(rank)]
+            kernel = [draw.randint(2, 4) for _ in range(rank)]
+            window = kernel, [draw.randint(1, k) for k in kernel], dilation, [draw.random() < 0.4 for _ in range(rank)]
+            extents = [k * d + draw.randint(0, 3) for k, d in zip(kernel, dilation)]
+            with self.subTest(extents=extents, window=window):
+                given = tensors(extents)
+                made = getattr(natten, f"na{rank}d")(*given, *map(tuple, window), return_lse=True)
+                same(self, made, given, plain(*given, window), given)
+
+    def test_whole_windows_are_attention(self):
+        for extents, causal, stride in (((5, 6), False, 3), ((7,), True, 2), ((3, 2, 4), False, 1), ((5, 6), (True, False), 1)):
+            given = tensors(extents)
+            window = extents, [stride] * len(extents), [1] * len(extents), causal if isinstance(causal, tuple) else [causal] * len(extents)
+            made = natten.neighborhood_attention_generic(*given, extents, stride, 1, causal, return_lse=True)
+            same(self, made, given, plain(*given, window), given)
+
+    def test_additional_keys(self):
+        for extents, kernel, causal in (((9,), (3,), (True,)), ((5, 6), (3, 4), (False, True)), ((5, 6), (5, 6), (False, False)), ((3, 4, 4), (2, 2, 3), (False,) * 3)):
+            n = len(extents)
+            given = tensors(extents)
+            more = [torch.randn(2, 5, 2, d, dtype=torch.float64, requires_grad=True) for d in (8, 6)]
+            options = {"additional_keys": more[0], "additional_values": more[1], "attention_kwargs": {"backend": "cutlass-fmha"}}
+            made = natten.neighborhood_attention_generic(*given, kernel, is_causal=causal, **options, return_lse=True)
+            same(self, made, given, plain(*given, (kernel, [1] * n, [1] * n, causal), more=more), [*given, *more])
+
+    def test_relative_position_bias(self):
+        for extents, kernel, dilation, causal in (((9,), (3,), (2,), (False,)), ((7, 9), (3, 5), (2, 1), (False, True)), ((3, 4, 4), (2, 3, 3), (1, 1, 1), (True, False, False))):
+            given = tensors(extents)
+            rpb = torch.randn(4, *(2 * k - 1 for k in kernel), dtype=torch.float64, requires_grad=True)
+            made = natten.neighborhood_attention_generic(*given, kernel, 1, dilation, causal, 0.3, return_lse=True, rpb=rpb)
+            same(self, made, given, plain(*given, (kernel, [1] * len(kernel), dilation, causal), 0.3, rpb=rpb), [*given, rpb])
+        whole = natten.na1d(*tensors((5,)), 5, rpb=torch.zeros(4, 9, dtype=torch.float64))  # which keeps all, and has its bias
+        self.assertEqual(whole.shape, (2, 5, 4, 6))
+
+    def test_scale(self):
+        given = tensors((6, 7))
+        window = (3, 3), (1, 1), (1, 1), (False, False)
+        for scale in (None, 0, 0.0, 0.25, -0.5):
+            torch.testing.assert_close(natten.na2d(*given, 3, scale=scale), plain(*given, window, scale)[0])
+        scale = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+        same(self, [natten.na2d(*given, 3, scale=scale)], given, [plain(*given, window, scale)[0]], [*given, scale])
+
+    def test_memory(self):
+        """Slices of one packed tensor are read where they are, and o lies heads last."""
+        packed = torch.randn(2, 5, 6, 3, 4, 16, dtype=torch.float32)
+        q, k, v = packed.unbind(3)
+        made = natten.na2d(q, k, v, 3)
+        self.assertTrue(made.is_contiguous())
+        torch.testing.assert_close(made, natten.na2d(*(t.contiguous() for t in (q, k, v)), 3))
+        half = natten.na2d(*(t.bfloat16() for t in (q, k, v)), 3)
+        torch.testing.assert_close(half.float(), made, atol=0.03, rtol=0.03)
+
+    def test_attention(self):
+        q, k, v = tensors((7,))
+        torch.testing.assert_close(natten.attention(q, k, v), plain(q, k, v, ((7,), (1,), (1,), (False,)))[0])
+        more = tensors((9,))[1:]
+        o, lse = natten.attention(q, *more, is_causal=True, return_lse=True)  # the first query sees the first key
+        k, v = (t[:, :7] for t in more)
+        same(self, (o, lse), None, plain(q, k, v, ((7,), (1,), (1,), (True,))), [q, *more])
+
+    def test_packed_lengths(self):
+        q, k, v = (torch.randn(1, n, 4, 8) for n in (12, 13, 13))
+        q_lengths, k_lengths = torch.tensor([5, 7]), torch.tensor([9, 4])
+        cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 5, 12], [0, 9, 13]))
+        for causal in (False, True):
+            o, lse = natten.attention(q, k, v, causal, seqlens_Q=q_lengths, seqlens_KV=k_lengths, return_lse=True)
+            again = natten.attention(q, k, v, causal, cumulative_seqlen_Q=cu_q, cumulative_seqlen_KV=cu_k, max_seqlen_Q=7, max_seqlen_KV=9)
+            self.assertTrue(torch.equal(o, again))
+            parts = [natten.attention(q[:, a:b], k[:, c:d], v[:, c:d], causal, return_lse=True) for a, b, c, d in ((0, 5, 0, 9), (5, 12, 9, 13))]
+            torch.testing.assert_close((o, lse), tuple(torch.cat(x, 1) for x in zip(*parts)))
+
+    def test_merge(self):
+        q, k, v = tensors((12,))
+        for n in (2, 3, 20):
+            parts = [natten.attention(q, k[:, i::n], v[:, i::n], return_lse=True) for i in range(min(n, 12))]
+            before = [o.clone() for o, _ in parts]
+            made = natten.merge_attentions(*map(list, zip(*parts)))
+            same(self, made, None, plain(q, k, v, ((12,), (1,), (1,), (False,))), [q, k, v])
+            self.assertTrue(all(torch.equal(o, old) for (o, _), old in zip(parts, before)))
+
+    def test_modules(self):
+        for rank, extents in ((1, (7,)), (2, (5, 6)), (3, (3, 4, 4))):
+            layer = getattr(natten, f"NeighborhoodAttention{rank}D")(24, 4, kernel_size=3, dilation=1, is_causal=True, qk_scale=0.2, rel_pos_bias=True).double()
+            self.assertEqual(sorted(layer.state_dict()), ["proj.bias", "proj.weight", "qkv.bias", "qkv.weight", "rpb"])
+            x = torch.randn(2, *extents, 24, dtype=torch.float64)
+            q, k, v = layer.qkv(x).unflatten(-1, (3, 4, 6)).unbind(-3)
+            want = layer.proj(plain(q, k, v, ([3] * rank, [1] * rank, [1] * rank, [True] * rank), 0.2, rpb=layer.rpb)[0].flatten(-2))
+            torch.testing.assert_close(layer(x), want)
+            layer(x).sum().backward()
+            self.assertGreater(float(layer.rpb.grad.abs().sum()), 0)
+        self.assertIn("kernel_size=(3, 3, 3)", str(layer))
+
+    def test_compiled(self):
+        given = tensors((6, 7))
+        more = [torch.randn(2, 5, 2, d, dtype=torch.float64, requires_grad=True) for d in (8, 6)]
+        f = torch.compile(lambda *x: natten.na2d(*x[:3], 3, is_causal=(True, False), additional_keys=x[3], additional_values=x[4], return_lse=True), backend="aot_eager", fullgraph=True)
+        same(self, f(*given, *more), None, natten.na2d(*given, 3, is_causal=(True, False), additional_keys=more[0], additional_values=more[1], return_lse=True), [*given, *more])
+
+    def test_signatures(self):
+        """Of NATTEN 0.21, by position and by name."""
+        names = (
+            "query key value kernel_size stride dilation is_causal scale additional_keys additional_values attention_kwargs backend q_tile_shape kv_tile_shape "
+            "backward_q_tile_shape backward_kv_tile_shape backward_kv_splits backward_use_pt_reduction run_persistent_kernel kernel_schedule torch_compile return_lse rpb"
+        ).split()
+        for f in (natten.na1d, natten.na2d, natten.na3d, natten.neighborhood_attention_generic):
+            self.assertEqual(list(inspect.signature(f).parameters), names)
+        tiles = {"q_tile_shape": (8, 8), "kv_tile_shape": [8, 8], "backward_q_tile_shape": (8, 8), "backward_kv_tile_shape": (8, 8), "backward_kv_splits": (1, 1)}
+        others = {"backward_use_pt_reduction": True, "run_persistent_kernel": False, "kernel_schedule": "pp", "torch_compile": True, "backend": "hopper-fna"}
+        given = tensors((6, 7))
+        self.assertTrue(torch.equal(natten.na2d(*given, 3), natten.na2d(*given, (3, 3), None, None, None, **tiles, **others)))
+
+    def test_refused(self):
+        q, k, v = (t.detach() for t in tensors((6, 7)))
+        one = torch.randn(2, 5, 2, 8, dtype=torch.float64)
+        for message, call in (
+            ("na2d: kernel_size: is 8 along axis 1, and the tensors have 7 places there; give at most 7", lambda: natten.na2d(q, k, v, (3, 8))),
+            ("na2d: kernel_size: is 3 times dilation 3 along axis 0, and the tensors have 6 places there; give at most 2", lambda: natten.na2d(q, k, v, 3, 1, (3, 2))),
+            ("na2d: stride: is 4 along axis 0, and kernel_size 3; give at most that", lambda: natten.na2d(q, k, v, 3, 4)),
+            ("na2d: kernel_size: has 3 entries, and the tensors 2 axes; give one for each, or one number for all", lambda: natten.na2d(q, k, v, (3, 3, 3))),
+            ("na2d: kernel_size: is 1, expected at least 2", lambda: natten.na2d(q, k, v, (3, 1))),
+            (r"na2d: kernel_size\[1\]: is 3.5, expected an integer", lambda: natten.na2d(q, k, v, (3, 3.5))),
+            ("na2d: dilation: is 0, expected at least 1", lambda: natten.na2d(q, k, v, 3, 1, 0)),
+            (r"na2d: is_causal\[0\]: is the string 'yes', expected True or False", lambda: natten.na2d(q, k, v, 3, is_causal=("yes", True))),
+            ("na3d: query: has 5 axes, expected 6: batch, 3 axes of the grid, heads and head_dim", lambda: natten.na3d(q, k, v, 3)),
+            ("na2d: key: has 4 axes, and query 5", lambda: natten.na2d(q, k[0], v, 3)),
+            (r"na2d: value: has the extents \(5, 7\), and query \(6, 7\)", lambda: natten.na2d(q, k, v[:, 1:], 3)),
+            ("na2d: key: has head_dim 6, and query 8", lambda: natten.na2d(q, k[..., :6], v, 3)),
+            ("na2d: key: has 3 heads, which is no divisor of query's 4", lambda: natten.na2d(q, k[..., [0, 0, 1], :], v[..., [0, 0, 1], :], 3)),
+            ("na2d: value: is torch.float32, and query torch.float64; convert one of them", lambda: natten.na2d(q, k, v.float(), 3)),
+            ("na2d: additional_values: is None, and additional_keys is given: give both or none", lambda: natten.na2d(q, k, v, 3, additional_keys=one)),
+            ("na2d: additional_keys: has 1 heads, and key 2", lambda: natten.na2d(q, k, v, 3, additional_keys=one[:, :, :1], additional_values=one)),
+            (r"na2d: rpb: is \(4, 5, 6\), expected \(4, 5, 5\)", lambda: natten.na2d(q, k, v, 3, rpb=torch.zeros(4, 5, 6, dtype=torch.float64))),
+            ("na2d: backend: is the string 'fastest', expected one of cutlass-fna, hopper-fna", lambda: natten.na2d(q, k, v, 3, backend="fastest")),
+            ("na2d: q_tile_shape: has 1 entries, and the tensors 2 axes", lambda: natten.na2d(q, k, v, 3, q_tile_shape=(64,))),
+            ("na2d: kernel_schedule: is the string 'fast', expected one of non, coop, pp or None", lambda: natten.na2d(q, k, v, 3, kernel_schedule="fast")),
+            ("attention: value: has length 4, and key 5", lambda: natten.attention(one, one, one[:, 1:])),
+            ("attention: seqlens_KV: is None, and lengths of one side are given: give both", lambda: natten.attention(one[:1], one[:1], one[:1], seqlens_Q=torch.tensor([5]))),
+            ("merge_attentions: outputs: are 1, expected at least 2", lambda: natten.merge_attentions([one], [one[..., 0]])),
+            (r"merge_attentions: lse_tensors\[1\]: is \(2, 2, 5\), expected \(2, 5, 2\)", lambda: natten.merge_attentions([one, one], [one[..., 0], one[..., 0].mT])),
+            ("NeighborhoodAttention2D: embed_dim: is 10, and num_heads 4, which is no divisor of it", lambda: natten.NeighborhoodAttention2D(10, 4, 3)),
+            ("NeighborhoodAttention2D: x: has 12 channels, and embed_dim is 8", lambda: natten.NeighborhoodAttention2D(8, 4, 3)(torch.zeros(1, 6, 6, 12))),
+        ):
+            with self.subTest(message=message), self.assertRaisesRegex(luattn.InvalidError, message):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()
