@@ -17,6 +17,9 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
     return luattn_fail(err, LUATTN_INVALID, "%s: %s", kernel_pass_name(pass), wrong);
   if (weights != NULL)
     return (batch_is_packed(args->batch) ? cpu_packed_weights : luattn_cpu_weights)(spec, &used, weights, err);
+  if (args->tangents != NULL)
+    return batch_is_packed(args->batch) ? cpu_packed_forward_jvp(spec, &used, args->tangents, err)
+                                        : luattn_cpu_forward_jvp(spec, &used, err);
   if (batch_is_packed(args->batch) || batch_is_paged(args->batch))
     return (pass == LUATTN_FORWARD ? cpu_packed_forward : cpu_packed_backward)(spec, &used, err);
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);

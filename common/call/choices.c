@@ -8,14 +8,56 @@
 #include "common/host.h"
 #include "common/struct_size.h"
 
-luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {
+static luattn_status check_counts(const char *place, const char *of, size_t inputs, size_t scalars, luattn_error *err) {
+  const bool is_inputs = inputs > CHOICES_MAX_INPUTS; /* an input may have no more */
+  if (!is_inputs && scalars <= CHOICES_MAX_SCALARS) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "%s: %s%s is %zu, expected at most %d, as no spec has more", place, of,
+                     is_inputs ? "num_inputs" : "num_scalars", is_inputs ? inputs : scalars,
+                     is_inputs ? CHOICES_MAX_INPUTS : CHOICES_MAX_SCALARS);
+}
+
+static luattn_status take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_args, o);
   TRY(struct_take(&rule, place, given, out, err));
-  const bool inputs = out->num_inputs > CHOICES_MAX_INPUTS; /* an input may have no more */
-  if (!inputs && out->num_scalars <= CHOICES_MAX_SCALARS) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "%s: %s is %zu, expected at most %d, as no spec has more", place,
-                     inputs ? "num_inputs" : "num_scalars", inputs ? out->num_inputs : out->num_scalars,
-                     inputs ? CHOICES_MAX_INPUTS : CHOICES_MAX_SCALARS);
+  return check_counts(place, "", out->num_inputs, out->num_scalars, err);
+}
+
+luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {
+  TRY(take(given, place, out, err));
+  if (out->tangents == NULL) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "%s: tangents: is given, and this call computes none; leave it NULL, or call luattn_forward_jvp or "
+      "luattn_cpu_forward_jvp",
+      place);
+}
+
+/* What forward mode lacks: its name, or NULL. */
+static const char *without_tangents(const luattn_args *a) {
+  if (a->keys_modified != 0) return "keys_modified: is 1";
+  if (a->large_scores != 0) return "large_scores: is 1";
+  if (a->append != NULL) return "append: is given";
+  if (a->skip == LUATTN_SKIP_ALWAYS) return "skip: is LUATTN_SKIP_ALWAYS";
+  if (a->decode == LUATTN_DECODE_ALWAYS) return "decode: is LUATTN_DECODE_ALWAYS";
+  return batch_is_paged(a->batch) ? "batch: has seqused_k without cu_seqlens_k" : NULL;
+}
+
+luattn_status choices_take_tangents(const luattn_args *given, const char *place, luattn_args *out,
+                                    luattn_tangents *tangents, luattn_error *err) {
+  static const struct_rule rule = {"luattn_tangents", sizeof(luattn_tangents), sizeof(luattn_tangents)};
+  TRY(take(given, place, out, err));
+  if (out->tangents == NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: tangents: is missing; give a luattn_tangents, in which what is NULL has none", place);
+  TRY(struct_take(&rule, place, out->tangents, tangents, err));
+  TRY(check_counts(place, "tangents: ", tangents->num_inputs, tangents->num_scalars, err));
+  const char *lacks = without_tangents(out);
+  out->tangents = NULL;
+  if (lacks == NULL) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "%s: %s, and tangents are not computed with it yet; leave it out, or call "
+                     "luattn_forward",
+                     place, lacks);
 }
 
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {

@@ -11,11 +11,17 @@
 
 enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 32 };
 
-/* The caller's arguments as this version has them. Errors: LUATTN_INVALID; `place` starts the message. */
+/* The caller's arguments as this version has them, which have no tangents. Errors: LUATTN_INVALID; `place` starts the
+ * message. */
 luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
 
 /* As choices_take, but refuses packed sequences: LUATTN_UNSUPPORTED. */
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
+
+/* As choices_take, of a call that computes tangents, which *tangents has then. Errors besides: LUATTN_UNSUPPORTED for
+ * what has no forward mode. */
+luattn_status choices_take_tangents(const luattn_args *given, const char *place, luattn_args *out,
+                                    luattn_tangents *tangents, luattn_error *err);
 
 /* Returns false where a choice is out of range, with a message without its place in *text. `is_float64`: the
  * pass computes in float64, not float32. num_splits is not checked in forward, which has none. Whether a

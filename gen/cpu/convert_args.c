@@ -198,6 +198,62 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
   return read_grad(info, given, &p->input[i], &p->input_grad[i], err);
 }
 
+static luattn_status open_input_tangent(const luattn_input *given, cpu_problem *p, luattn_error *err) {
+  const traced_spec *t = &p->spec->traced;
+  char label[FAIL_NAME_SIZE + 32], shown[FAIL_NAME_SIZE];
+  int i = 0;
+  while (i < t->num_inputs && (given->name == NULL || strcmp(given->name, t->input[i].name) != 0)) i++;
+  snprintf(label, sizeof label, "tangent of input '%s'", given->name != NULL ? fail_name(given->name, shown) : "NULL");
+  if (i == t->num_inputs)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: the spec '%s' declares no input of that name; take it out", label,
+                       t->name);
+  if (p->input[i].kind != VIEW_REAL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: %s: the input holds no real numbers, which alone have tangents; "
+                       "take it out",
+                       label);
+  if (p->input_tangent[i].data != NULL) return luattn_fail(err, LUATTN_INVALID, "cpu: %s: was given twice", label);
+  if (given->grad != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has a grad, which tangents have not; leave it NULL", label);
+  view_rule rule = {.name = label, .axes = "as the input", .ndim = t->input[i].num_axes == 0 ? 0 : p->input[i].ndim};
+  memcpy(rule.shape, p->input[i].shape, sizeof p->input[i].shape);
+  TRY(view_open(&rule, given->tensor, &p->input_tangent[i], err));
+  if (rule.ndim == 0) p->input_tangent[i].shape[0] = 1;
+  return LUATTN_OK;
+}
+
+static luattn_status take_scalar_tangent(const luattn_scalar *given, uint32_t *taken, cpu_problem *p,
+                                         luattn_error *err) {
+  const traced_spec *t = &p->spec->traced;
+  char shown[FAIL_NAME_SIZE];
+  const char *name = given->name != NULL ? fail_name(given->name, shown) : "NULL";
+  int i = 0;
+  while (i < t->num_scalars && (given->name == NULL || strcmp(given->name, t->scalar_name[i]) != 0)) i++;
+  if (i == t->num_scalars)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: tangent of scalar '%s': the spec '%s' declares no scalar of that name; take it out", name,
+                       t->name);
+  if (*taken >> i & 1) return luattn_fail(err, LUATTN_INVALID, "cpu: tangent of scalar '%s': was given twice", name);
+  if (!isfinite(given->value))
+    return luattn_fail(err, LUATTN_INVALID, "cpu: tangent of scalar '%s': is not finite, expected a number", name);
+  *taken |= UINT32_C(1) << i;
+  p->scalar_tangent[i] = given->value;
+  return LUATTN_OK;
+}
+
+luattn_status problem_open_tangents(const luattn_tangents *given, cpu_problem *p, luattn_error *err) {
+  uint32_t taken = 0;
+  if ((given->num_inputs > 0 && given->inputs == NULL) || (given->num_scalars > 0 && given->scalars == NULL))
+    return luattn_fail(err, LUATTN_INVALID, "cpu: tangents: %s is NULL, but num_%s is %zu",
+                       given->num_inputs > 0 && given->inputs == NULL ? "inputs" : "scalars",
+                       given->num_inputs > 0 && given->inputs == NULL ? "inputs" : "scalars",
+                       given->num_inputs > 0 && given->inputs == NULL ? given->num_inputs : given->num_scalars);
+  for (size_t i = 0; i < given->num_inputs; i++) TRY(open_input_tangent(&given->inputs[i], p, err));
+  for (size_t i = 0; i < given->num_scalars; i++) TRY(take_scalar_tangent(&given->scalars[i], &taken, p, err));
+  p->scalar_tangents = taken;
+  return LUATTN_OK;
+}
+
 void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args,
                       luattn_error *err) {
   const char *name = spec->traced.input[i].name;

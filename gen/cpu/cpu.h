@@ -126,6 +126,9 @@ typedef struct cpu_problem {
   uint64_t seed, offset; /* of what the spec draws, if anything */
   cpu_view input[12];
   cpu_view input_grad[12];
+  cpu_view input_tangent[12]; /* data NULL: it has none */
+  double scalar_tangent[32];
+  uint32_t scalar_tangents; /* bit i: scalar i has one */
   mask_info mask;
   cpu_view q_given, k_given, v_given;
   cpu_program query_mod, key_mod, value_mod;
@@ -169,6 +172,7 @@ typedef struct cpu_row {
   const row_tables *tables; /* NULL: nothing reads it */
   int first;
   const double *x, *grad; /* [dim] */
+  const double *x_tangent;
 } cpu_row;
 
 /* What the lanes of one run read. Where an array is NULL, the scalar of the same name holds for all lanes. */
@@ -180,6 +184,7 @@ typedef struct cpu_lanes {
   const double *kv_idx, *pos, *d;
   const double *score, *dp, *x, *grad;
   const double *state, *final, *row, *red, *pass; /* per index, same for all lanes */
+  const double *score_tangent, *x_tangent, *state_tangent, *red_tangent;
   double pos0, delta, dlse, out;
   bool of_keys;   /* pos and h are those of keys: a key_mod or value_mod */
   cpu_row row_of; /* in an input mod that reads x[..] */
@@ -210,6 +215,9 @@ luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *
 /* Runs a pass for sequence `entry` of `entries` packed sequences; its tensors are [1, heads, length, dim]. */
 luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                 luattn_error *err);
+/* The same, and tangents (luattn_cpu_forward_jvp). */
+luattn_status cpu_forward_jvp_entry(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                    int entry, int entries, luattn_error *err);
 /* The same with the weights of V [1, heads, q_len, kv_len] (luattn_cpu_weights). */
 luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                 const DLTensor *weights, luattn_error *err);
@@ -276,6 +284,8 @@ void problem_stop(cpu_problem *p); /* joins the threads; p need not have been st
 void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count);
 /* x[0..count) = 0. */
 void problem_zero(const cpu_problem *p, double *x, int64_t count);
+/* Finds the tangents of inputs and scalars by name: convert_args.c. */
+luattn_status problem_open_tangents(const luattn_tangents *given, cpu_problem *p, luattn_error *err);
 /* Fills q, k and v. */
 void problem_convert(cpu_problem *p);
 /* Applies an input mod to row i of head h of entry b, in place. of_keys: h is a head of keys. */

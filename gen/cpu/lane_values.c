@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "gen/analysis/specs/spec_tangents.h"
 #include "gen/cpu/cpu.h"
 
 /* Fills from one value a lane; NULL: all lanes have the same. */
@@ -21,6 +22,10 @@ static const double *lane_values(const cpu_lanes *c, ir_var v) {
       return c->dp;
     case VAR_GRAD:
       return c->grad;
+    case VAR_SCORE_TANGENT:
+      return c->score_tangent;
+    case VAR_X_TANGENT:
+      return c->x_tangent;
     default:
       return NULL;
   }
@@ -59,14 +64,24 @@ static double row_number(const cpu_lanes *c, ir_var v, uint32_t index) {
       return c->pass[index];
     case VAR_ROW:
       return c->row[index];
+    case VAR_STATE_TANGENT:
+      return c->state_tangent[index];
+    case VAR_RED_TANGENT:
+      return c->red_tangent[index];
     default:
       return c->red[index];
   }
 }
 
+static bool is_row_number(ir_var v) {
+  return v == VAR_STATE || v == VAR_OUT || v == VAR_FINAL || v == VAR_DELTA || v == VAR_DLSE || v == VAR_PASS ||
+         v == VAR_ROW || v == VAR_RED || v == VAR_STATE_TANGENT || v == VAR_RED_TANGENT;
+}
+
 /* Fills all lanes. A NaN exposes variables that should not be left after analysis. */
 static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
   const cpu_problem *p = c->p;
+  if (is_row_number(v)) return row_number(c, v, index);
   switch (v) {
     case VAR_B:
       return c->b + p->first_entry;
@@ -84,17 +99,10 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
       return p->whole_heads_kv;
     case VAR_SCALAR:
       return p->scalar[index];
+    case VAR_SCALAR_TANGENT:
+      return p->scalar_tangent[index];
     case VAR_POS:
       return c->pos0 + (double)offset_of(c, v);
-    case VAR_STATE:
-    case VAR_OUT:
-    case VAR_FINAL:
-    case VAR_DELTA:
-    case VAR_DLSE:
-    case VAR_PASS:
-    case VAR_ROW:
-    case VAR_RED:
-      return row_number(c, v, index);
     case VAR_SCALE:
       return p->scale;
     case VAR_SCORE:
@@ -106,17 +114,11 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_READ:
     case VAR_READ_GRAD:
     case VAR_CHANNEL:
+    case VAR_SCORE_TANGENT:
+    case VAR_X_TANGENT:
+    case VAR_READ_TANGENT:
       return 0; /* the caller of the program fills these */
-    case VAR_P:
-    case VAR_DOT:
-    case VAR_TILE:
-    case VAR_PART:
-    case VAR_SHIFT:
-    case VAR_TERM:
-    case VAR_HEAD_DIM:
-    case VAR_HEAD_DIM_V:
-    case VAR_OTHER:
-    case VAR_COUNT:
+    default:
       break;
   }
   return NAN;
@@ -125,8 +127,8 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
 /* Fills VAR_READ and similar variables of an input mod from other channels of the row. */
 static void row_values(const cpu_row *row, ir_var v, uint32_t index, int lanes, double *out) {
   const uint16_t *channel = row->tables->channel[index] + row->first;
-  for (int i = 0; i < lanes; i++)
-    out[i] = v == VAR_CHANNEL ? channel[i] : v == VAR_READ ? row->x[channel[i]] : row->grad[channel[i]];
+  const double *from = v == VAR_READ ? row->x : v == VAR_READ_TANGENT ? row->x_tangent : row->grad;
+  for (int i = 0; i < lanes; i++) out[i] = v == VAR_CHANNEL ? channel[i] : from[channel[i]];
 }
 
 /* Fills a coordinate or an extent of a grid. */
@@ -148,7 +150,7 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
     place_values(c, v, (int)index, lanes, out);
     return;
   }
-  if (v == VAR_READ || v == VAR_READ_GRAD || v == VAR_CHANNEL) {
+  if (v == VAR_READ || v == VAR_READ_GRAD || v == VAR_READ_TANGENT || v == VAR_CHANNEL) {
     row_values(&c->row_of, v, index, lanes, out);
     return;
   }
@@ -171,9 +173,11 @@ static void lane_place(const cpu_lanes *c, uint32_t input, int n_index, const do
   for (int j = 0; j < n_index; j++) at[j] = lane_index(c, input, j, index[j][i]);
 }
 
-static void lane_load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
+static void lane_load(void *user, uint32_t number, int n_index, const double *const *index, int lanes, double *out) {
   const cpu_lanes *c = user;
-  const cpu_view *t = &c->p->input[input];
+  const bool of_tangent = number >= SPEC_INPUT_TANGENT;
+  const uint32_t input = of_tangent ? number - SPEC_INPUT_TANGENT : number;
+  const cpu_view *t = of_tangent ? &c->p->input_tangent[input] : &c->p->input[input];
   const bool empty = view_is_empty(t); /* a row gathers even where there are no keys: it reads 0 */
   int64_t at[4];
   for (int i = 0; i < lanes; i++) {

@@ -102,7 +102,8 @@ static luattn_status check_lengths(luattn_batch *batch, const luattn_args *args,
 typedef struct packed_call {
   const luattn_spec *spec;
   const luattn_args *args;
-  luattn_batch batch; /* as its arrays are now: they may have changed since it was opened */
+  const luattn_tangents *tangents; /* NULL: of another pass */
+  luattn_batch batch;              /* as its arrays are now: they may have changed since it was opened */
   int entries;
   bool is_forward;
   bool packed, paged; /* q is; k and v are */
@@ -182,6 +183,9 @@ typedef struct entry_args {
   int first_q, first_kv, q_len, kv_len;
   part parts[11], input_parts[MAX_INPUTS];
   luattn_input inputs[MAX_INPUTS];
+  luattn_tangents tangents;
+  part tangent_parts[5], input_tangent_parts[MAX_INPUTS];
+  luattn_input input_tangents[MAX_INPUTS];
 } entry_args;
 
 static const luattn_input_info *info_of(const traced_spec *t, const char *name) {
@@ -200,13 +204,14 @@ static int cut_axes(const luattn_input_info *in, const entry_args *one, int64_t 
   return packed < 0 ? 0 : in->axis[packed] == LUATTN_AXIS_Q ? one->first_q : one->first_kv;
 }
 
-static void take_inputs(const traced_spec *t, const luattn_args *whole, entry_args *one) {
-  for (size_t i = 0; i < whole->num_inputs; i++) {
-    const luattn_input_info *in = info_of(t, whole->inputs[i].name);
-    part *out = &one->input_parts[i];
-    const DLTensor *from = whole->inputs[i].tensor;
-    one->inputs[i] = whole->inputs[i];
-    one->inputs[i].grad = NULL; /* backward has a place for it (sum_shape) */
+static void take_inputs(const traced_spec *t, const luattn_input *whole, size_t count, const entry_args *one,
+                        part *parts, luattn_input *inputs) {
+  for (size_t i = 0; i < count; i++) {
+    const luattn_input_info *in = info_of(t, whole[i].name);
+    part *out = &parts[i];
+    const DLTensor *from = whole[i].tensor;
+    inputs[i] = whole[i];
+    inputs[i].grad = NULL; /* backward has a place for it (sum_shape) */
     const int packed = packed_axis_of(in, one->packed, one->paged);
     if (packed_axis(in) < 0) continue; /* it has neither q nor kv */
     *out = (part){.t = *from};
@@ -215,13 +220,26 @@ static void take_inputs(const traced_spec *t, const luattn_args *whole, entry_ar
     const int64_t first = cut_axes(in, one, out->shape);
     if (packed >= 0) out->t.byte_offset += (uint64_t)(first * out->strides[packed] * ((from->dtype.bits + 7) / 8));
     out->t.shape = out->shape, out->t.strides = out->strides;
-    one->inputs[i].tensor = &out->t;
+    inputs[i].tensor = &out->t;
   }
-  one->args.inputs = one->inputs;
 }
 
 static bool saves_rows(const packed_call *c) {
   return c->spec->derived.num_saved > 0 || (c->args->large_scores != 0 && large_scores_count(c->spec) > 0);
+}
+
+static void take_tangents(const packed_call *c, entry_args *out) {
+  const luattn_tangents *t = c->tangents;
+  luattn_tangents *one = &out->tangents;
+  part *p = out->tangent_parts;
+  *one = *t;
+  one->q = take_rows(t->q, out->first_q, out->q_len, &p[0]);
+  one->k = take_rows(t->k, out->first_kv, out->kv_len, &p[1]);
+  one->v = take_rows(t->v, out->first_kv, out->kv_len, &p[2]);
+  one->o = take_rows(t->o, out->first_q, out->q_len, &p[3]);
+  one->lse = take_numbers(t->lse, out->first_q, out->q_len, &p[4]);
+  take_inputs(&c->spec->traced, t->inputs, t->num_inputs, out, out->input_tangent_parts, out->input_tangents);
+  one->inputs = out->input_tangents;
 }
 
 static void take_args(const packed_call *c, int entry, entry_args *out) {
@@ -235,7 +253,9 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   out->args = *a, out->batch = c->batch;
   out->packed = c->packed, out->paged = c->paged;
   out->first_q = q, out->first_kv = k, out->q_len = q_len, out->kv_len = kv_len;
-  take_inputs(&c->spec->traced, a, out);
+  take_inputs(&c->spec->traced, a->inputs, a->num_inputs, out, out->input_parts, out->inputs);
+  one->inputs = out->inputs;
+  if (c->tangents != NULL) take_tangents(c, out);
   take_entry(&out->batch, entry);
   one->batch = batch_offsets(&out->batch) != LUATTN_OFFSET_NONE ? &out->batch : NULL;
   one->q = c->packed ? take_rows(a->q, q, q_len, &p[0]) : take_dense(a->q, 0, entry, &p[0]);
@@ -294,6 +314,10 @@ static luattn_status forward_padding(const packed_call *c, luattn_error *err) {
   if (!c->packed) return LUATTN_OK;
   TRY(set_padding(c, "o", a->o, 0, 0, 0, err));
   TRY(set_padding(c, "lse", a->lse, 0, 1, -INFINITY, err));
+  if (c->tangents != NULL) {
+    TRY(set_padding(c, "tangents.o", c->tangents->o, 0, 0, 0, err));
+    TRY(set_padding(c, "tangents.lse", c->tangents->lse, 0, 1, 0, err));
+  }
   return saves_rows(c) ? set_padding(c, "saved", a->saved, 0, 2, 0, err) : LUATTN_OK;
 }
 
@@ -304,23 +328,37 @@ static luattn_status backward_padding(const packed_call *c, luattn_error *err) {
   return set_padding(c, "dv", a->dv, 1, 0, 0, err);
 }
 
-static luattn_status forward_within(arena *a, const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+static luattn_status forward_within(arena *a, const luattn_spec *spec, const luattn_args *args,
+                                    const luattn_tangents *tangents, luattn_error *err) {
   packed_call c;
   entry_args one;
   TRY(open_call(a, spec, args, true, &c, err));
+  c.tangents = tangents;
   for (int i = 0; i < c.entries; i++) {
     take_args(&c, i, &one);
-    if (one.q_len > 0) TRY(cpu_forward_entry(spec, &one.args, i, c.entries, err));
+    if (one.q_len > 0)
+      TRY(tangents != NULL ? cpu_forward_jvp_entry(spec, &one.args, &one.tangents, i, c.entries, err)
+                           : cpu_forward_entry(spec, &one.args, i, c.entries, err));
   }
   return forward_padding(&c, err);
 }
 
-luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+static luattn_status packed_forward(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                    luattn_error *err) {
   arena *a = arena_open(arena_allocator(spec->a));
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  const luattn_status status = forward_within(a, spec, args, err);
+  const luattn_status status = forward_within(a, spec, args, tangents, err);
   arena_close(a);
   return status;
+}
+
+luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return packed_forward(spec, args, NULL, err);
+}
+
+luattn_status cpu_packed_forward_jvp(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                     luattn_error *err) {
+  return packed_forward(spec, args, tangents, err);
 }
 
 /* ---- weights ---- */

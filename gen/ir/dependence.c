@@ -13,6 +13,8 @@ static uint8_t leaf_level(ir_var v) {
     case VAR_DELTA:
     case VAR_DLSE:
     case VAR_PASS:
+    case VAR_STATE_TANGENT:
+    case VAR_RED_TANGENT:
       return LEVEL_ROW;
     case VAR_KV:
       return LEVEL_COL;
@@ -28,6 +30,9 @@ static uint8_t leaf_level(ir_var v) {
     case VAR_READ:
     case VAR_READ_GRAD:
     case VAR_CHANNEL:
+    case VAR_SCORE_TANGENT:
+    case VAR_X_TANGENT:
+    case VAR_READ_TANGENT:
       return LEVEL_ELEMENT;
     default:
       return LEVEL_HEAD;

@@ -69,6 +69,12 @@ typedef enum ir_var {
   VAR_CHANNEL,    /* INT, index: its channel */
   VAR_OTHER, /* REAL, index: the online row state of another part of the row, in a merge: analysis/online/merge.h */
   VAR_PASS,  /* REAL, index: backward: a sum over the row that a row pass makes: derived_pass of spec.h */
+  VAR_SCORE_TANGENT,
+  VAR_X_TANGENT, /* REAL: forward mode: the tangents of VAR_SCORE and VAR_X, */
+  VAR_READ_TANGENT,
+  VAR_STATE_TANGENT,
+  VAR_RED_TANGENT,
+  VAR_SCALAR_TANGENT, /* REAL, index: of VAR_READ, VAR_STATE, VAR_RED and VAR_SCALAR: analysis/specs/spec_tangents.h */
   VAR_COUNT
 } ir_var;
 

@@ -150,6 +150,12 @@ static const var_row var_table[] = {
     [VAR_CHANNEL] = {"channel", IR_INT, true},
     [VAR_OTHER] = {"other", IR_REAL, true},
     [VAR_PASS] = {"pass", IR_REAL, true},
+    [VAR_SCORE_TANGENT] = {"score_tangent", IR_REAL, false},
+    [VAR_X_TANGENT] = {"x_tangent", IR_REAL, false},
+    [VAR_READ_TANGENT] = {"read_tangent", IR_REAL, true},
+    [VAR_STATE_TANGENT] = {"state_tangent", IR_REAL, true},
+    [VAR_RED_TANGENT] = {"red_tangent", IR_REAL, true},
+    [VAR_SCALAR_TANGENT] = {"scalar_tangent", IR_REAL, true},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

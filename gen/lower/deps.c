@@ -20,6 +20,7 @@ static int deps_of_var(ir_var v) {
     case VAR_DP:
     case VAR_P:
     case VAR_TERM:
+    case VAR_SCORE_TANGENT:
       return DEP_ELEMENT;
     case VAR_STATE:
     case VAR_OTHER:
@@ -30,6 +31,8 @@ static int deps_of_var(ir_var v) {
     case VAR_DLSE:
     case VAR_PASS:
     case VAR_SHIFT:
+    case VAR_STATE_TANGENT:
+    case VAR_RED_TANGENT:
       return DEP_STEP;
     case VAR_ROW:
       return DEP_ROW;
@@ -41,6 +44,8 @@ static int deps_of_var(ir_var v) {
     case VAR_READ:
     case VAR_READ_GRAD:
     case VAR_CHANNEL:
+    case VAR_X_TANGENT:
+    case VAR_READ_TANGENT:
       return DEP_MOD;
     case VAR_PART:
       return DEP_PART;
@@ -51,6 +56,7 @@ static int deps_of_var(ir_var v) {
     case VAR_HEADS:
     case VAR_HEADS_KV:
     case VAR_SCALAR:
+    case VAR_SCALAR_TANGENT:
     case VAR_SCALE:
     case VAR_HEAD_DIM:
     case VAR_HEAD_DIM_V:

@@ -213,6 +213,13 @@ LUATTN_API void luattn_text_free(char *text);
 LUATTN_API luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
+/* Forward, and the tangents of o and lse along args->tangents. Those of a maximum are those of the element that it is
+ * (of several their mean, as luattn_cpu_backward shares gradients among them), of a select those of the arm that it
+ * takes; dropout drops the same weights. Works for every online function, also where it has no backward. args are those of
+ * luattn_cpu_forward, but that o may be NULL. Errors besides: LUATTN_UNSUPPORTED (keys in pages, keys_modified,
+ * large_scores, and skip and decode with _ALWAYS). */
+LUATTN_API luattn_status luattn_cpu_forward_jvp(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+
 /* The same with q.k, probabilities and their gradients rounded to `precision`, as an unfused implementation in that
  * type does, and constants and operations of hooks to float32. `luattn check` compares the error of kernels with its
  * error. LUATTN_F64 rounds nothing. */

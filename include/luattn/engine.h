@@ -144,6 +144,11 @@ LUATTN_API luattn_status luattn_forward(luattn_engine *engine, const luattn_spec
 LUATTN_API luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                                          void *stream, luattn_error *err);
 
+/* luattn_forward, and the tangents of o and lse along args->tangents: luattn_launch_jvp with the engine's kernel. On a GPU
+ * LUATTN_UNSUPPORTED yet. */
+LUATTN_API luattn_status luattn_forward_jvp(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
+                                            void *stream, luattn_error *err);
+
 /* The weights of V that luattn_forward uses for these arguments, as luattn_launch_weights writes them, for tests and
  * pictures. Compiles a kernel of its own on first use (luattn_target.weights), of the simt family whatever
  * luattn_engine_options.family is. args->workspace needs the size that luattn_weights_workspace_size returns. Errors

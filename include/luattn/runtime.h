@@ -90,6 +90,13 @@ LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, cons
 LUATTN_API luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                                        luattn_error *err);
 
+/* Forward, and the tangents of o and lse along args->tangents (luattn_tangents), as luattn_cpu_forward_jvp computes them.
+ * Tangents have the types, and the requirements on strides and alignments, of what they belong to. Errors:
+ * LUATTN_UNSUPPORTED (any kernel on a GPU yet; keys in pages, keys_modified, large_scores, append, and skip and decode
+ * with _ALWAYS), LUATTN_INVALID (message names the tensor). */
+LUATTN_API luattn_status luattn_launch_jvp(const luattn_kernel *kernel, const luattn_args *args, void *stream,
+                                           luattn_error *err);
+
 /* The weights of V for the same arguments, by a kernel of luattn_target.weights: float32 (float64 for float64 kernels)
  * [batch, heads, q_len, kv_len], packed [sequences, heads, the longest q_len, the longest kv_len], of any strides with
  * a contiguous last axis, on the device, overlapping no other tensor of the call. They are those without dropout, times

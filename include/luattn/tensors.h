@@ -156,7 +156,22 @@ typedef struct luattn_args {
                  * calls take an o of any type, and do not read it */
   int grad_f32; /* luattn_target.grad_f32, of backward: 1: dq, dk and dv are float32, while q, k and v are bf16 or f16.
                  * Likewise. Forward ignores it */
+  const struct luattn_tangents *tangents; /* luattn_forward_jvp. NULL in every other call, which refuses it */
 } luattn_args;
+
+/* Forward mode: tangents of the arguments of a forward pass, and where those of its results are written. Set
+ * struct_size = sizeof(luattn_tangents) and zero the unused members. A tangent is a tensor of the shape of what it
+ * belongs to; one that is NULL is 0 and costs nothing. */
+typedef struct luattn_tangents {
+  size_t struct_size;
+  const DLTensor *q, *k, *v;
+  const luattn_input *inputs; /* by name: `tensor` is the tangent, `grad` is NULL. Of real inputs, `grad` in the spec or
+                               * not: integers have none */
+  size_t num_inputs;
+  const luattn_scalar *scalars; /* by name: `value` is the tangent, any finite number */
+  size_t num_scalars;
+  const DLTensor *o, *lse; /* written: as o and lse. Rows that keep nothing have 0. NULL: not wanted */
+} luattn_tangents;
 
 #ifdef __cplusplus
 }

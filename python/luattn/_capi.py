@@ -87,6 +87,19 @@ class Args(c.Structure):
         ("append", c.c_void_p),
         ("out_f32", c.c_int),
         ("grad_f32", c.c_int),
+        ("tangents", c.c_void_p),
+    ]
+
+
+class Tangents(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        *((name, c.c_void_p) for name in ("q", "k", "v")),
+        ("inputs", c.c_void_p),
+        ("num_inputs", c.c_size_t),
+        ("scalars", c.c_void_p),
+        ("num_scalars", c.c_size_t),
+        *((name, c.c_void_p) for name in ("o", "lse")),
     ]
 
 

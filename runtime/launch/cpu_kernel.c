@@ -7,6 +7,7 @@
 #include "runtime/call/packed.h"
 #include "runtime/call/paged.h"
 #include "runtime/call/random.h"
+#include "runtime/call/tangents.h"
 #include "runtime/call/weights_array.h"
 #include "runtime/parts/append.h"
 
@@ -38,7 +39,10 @@ luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *
     TRY(random_fill(&c, &unused));
     LuattnWeights to;
     if (weights != NULL) TRY(weights_fill(&c, weights, &unused.dense, &to));
-    TRY(weights != NULL ? weights_apart(&c, weights, 0) : args_apart(&c, 0));
+    if (args->tangents != NULL) TRY(tangents_fill(&c, args->tangents, &unused));
+    TRY(weights != NULL          ? weights_apart(&c, weights, 0)
+        : args->tangents != NULL ? tangents_apart(&c, args->tangents, 0)
+                                 : args_apart(&c, 0));
   }
   luattn_args rest = *args;
   if (kernel->info.pass == LUATTN_FORWARD && !kernel->cpu_relaxed) {

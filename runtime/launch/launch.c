@@ -81,3 +81,21 @@ luattn_status luattn_launch_weights(const luattn_kernel *kernel, const luattn_ar
   weights_take(&used);
   return launch(kernel, &used, weights, stream, err);
 }
+
+luattn_status luattn_launch_jvp(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  luattn_args used;
+  luattn_tangents tangents;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  TRY(choices_take_tangents(args, "forward_jvp", &used, &tangents, err));
+  if (kernel->cpu_run == NULL || kernel->info.pass != LUATTN_FORWARD || kernel->info.weights)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "forward_jvp of '%s': the kernel computes no tangents; only forward kernels of an engine on the CPU "
+        "do yet (luattn_forward_jvp with LUATTN_CPU)",
+        kernel->info.spec_name);
+  used.tangents = &tangents;
+  return cpu_kernel_launch(kernel, &used, NULL, stream, err);
+}

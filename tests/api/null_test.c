@@ -60,6 +60,8 @@ static void cpu(void **state) {
   REFUSES(luattn_cpu_forward, "args", c.spec, NULL, err);
   REFUSES(luattn_cpu_backward, "spec", NULL, &c.args, err);
   REFUSES(luattn_cpu_backward, "args", c.spec, NULL, err);
+  REFUSES(luattn_cpu_forward_jvp, "spec", NULL, &c.args, err);
+  REFUSES(luattn_cpu_forward_jvp, "args", c.spec, NULL, err);
   REFUSES(luattn_cpu_weights, "spec", NULL, &c.args, c.args.o, err);
   REFUSES(luattn_cpu_weights, "args", c.spec, NULL, c.args.o, err);
   REFUSES(luattn_cpu_weights, "weights", c.spec, &c.args, NULL, err);
@@ -198,6 +200,8 @@ static void launches(void **state) {
   REFUSES(luattn_workspace_size, "size", kernel, &c.args, NULL, err);
   REFUSES(luattn_launch, "kernel", NULL, &c.args, NULL, err);
   REFUSES(luattn_launch, "args", kernel, NULL, NULL, err);
+  REFUSES(luattn_launch_jvp, "kernel", NULL, &c.args, NULL, err);
+  REFUSES(luattn_launch_jvp, "args", kernel, NULL, NULL, err);
   REFUSES(luattn_launch_weights, "kernel", NULL, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_launch_weights, "args", kernel, NULL, c.args.o, NULL, err);
   REFUSES(luattn_launch_weights, "weights", kernel, &c.args, NULL, NULL, err);
@@ -219,6 +223,9 @@ static void launches(void **state) {
   REFUSES(luattn_forward, "args", engine, c.spec, NULL, NULL, err);
   REFUSES(luattn_prepare_calls, "engine", NULL, NULL, 0, 1, NULL, NULL, err);
   REFUSES(luattn_prepare_calls, "calls", engine, NULL, 1, 1, NULL, NULL, err);
+  REFUSES(luattn_forward_jvp, "engine", NULL, c.spec, &c.args, NULL, err);
+  REFUSES(luattn_forward_jvp, "spec", engine, NULL, &c.args, NULL, err);
+  REFUSES(luattn_forward_jvp, "args", engine, c.spec, NULL, NULL, err);
   REFUSES(luattn_weights, "engine", NULL, c.spec, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "spec", engine, NULL, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "args", engine, c.spec, NULL, c.args.o, NULL, err);

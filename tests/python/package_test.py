@@ -32,6 +32,7 @@ STRUCTS = {
     capi.Input: "luattn_input",
     capi.Scalar: "luattn_scalar",
     capi.Args: "luattn_args",
+    capi.Tangents: "luattn_tangents",
     capi.BatchOptions: "luattn_batch_options",
     capi.EngineOptions: "luattn_engine_options",
     capi.InputInfo: "luattn_input_info",

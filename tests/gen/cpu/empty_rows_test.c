@@ -25,6 +25,38 @@ static const char *const epilogues[] = {
 /* By element: t and w stand where the sum is made, too. */
 static const char *const steps[] = {"scores", "scores * (1 + w[q_idx] / 8)"};
 
+/* Tangents of such rows are 0, and of all others finite. */
+static void check_tangents(const luattn_spec *spec, const call *c, const luattn_input *inputs, const char *epilogue) {
+  luattn_error err;
+  call along;
+  tensor one;
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  call_new(&along, spec, (int[]){1, 1, 1, Q, KV, 4, 4}, DENSE, F64, F64);
+  tensor_new(&one, F64, 0, NULL, DENSE);
+  tensor_set(&one, 0, 1);
+  const luattn_input given[] = {{"t", &one.t, NULL}, {"w", inputs[1].tensor, NULL}};
+  const luattn_tangents t = {.struct_size = sizeof t,
+                             .q = along.args.dout,
+                             .k = along.args.k,
+                             .v = along.args.v,
+                             .inputs = given,
+                             .num_inputs = 2,
+                             .o = along.args.o,
+                             .lse = info.has_lse ? along.args.lse : NULL};
+  luattn_args args = c->args;
+  args.tangents = &t;
+  if (luattn_cpu_forward_jvp(spec, &args, &err) != LUATTN_OK) fail_msg("%s: %s", epilogue, err.message);
+  for (int i = 0; i < Q; i++)
+    for (int d = 0; d < 5; d++) {
+      if (d == 4 && !info.has_lse) continue;
+      const double x = d < 4 ? tensor_get(&along.o, 4 * i + d) : tensor_get(&along.lse, i);
+      if (i < 4 || i == Q - 1 ? x != 0 : !isfinite(x)) fail_msg("%s: the tangent of row %d is %g", epilogue, i, x);
+    }
+  tensor_free(&one);
+  call_free(&along);
+}
+
 static void check(const char *epilogue, const char *step, double value) {
   char source[1200];
   luattn_error err;
@@ -60,6 +92,7 @@ static void check(const char *epilogue, const char *step, double value) {
   c.args.inputs = inputs, c.args.num_inputs = 2;
   if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK || luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
     fail_msg("%s: %s", epilogue, err.message);
+  check_tangents(spec, &c, inputs, epilogue);
   for (int i = 0; i < Q; i++) {
     const double x = tensor_get(&dw, i);
     if (i < 4 || i == Q - 1 ? x != 0 : !isfinite(x))

@@ -119,6 +119,61 @@ static void same(const char *what, const tensor *a, const tensor *b) {
   free(want);
 }
 
+/* Tangents along the gradients: <J J' u, u> is |J' u|^2, and o's tangent takes the place of dout, which it is compared
+ * with before. */
+static void take_tangents(const luattn_spec *spec, placed *c) {
+  luattn_error err;
+  luattn_input inputs[INPUTS];
+  const luattn_scalar cap = {"cap", tensor_get(&c->scalars, 0)};
+  for (int i = 0; i < INPUTS; i++) inputs[i] = (luattn_input){c->inputs[i].name, &c->grad[i].t, NULL};
+  const luattn_tangents t = {.struct_size = sizeof t,
+                             .q = &c->dq.t,
+                             .k = &c->dk.t,
+                             .v = &c->dv.t,
+                             .inputs = inputs,
+                             .num_inputs = INPUTS,
+                             .scalars = &cap,
+                             .num_scalars = 1,
+                             .o = &c->dout.t,
+                             .lse = &c->dlse.t};
+  luattn_args args = c->args;
+  args.tangents = &t;
+  if (luattn_cpu_forward_jvp(spec, &args, &err) != LUATTN_OK) fail_msg("%s", err.message);
+}
+
+static double product(const tensor *a, const tensor *b) {
+  double sum = 0;
+  for (int64_t i = 0; i < tensor_count(a); i++) sum += tensor_get(a, i) * tensor_get(b, i);
+  return sum;
+}
+
+static void test_tangents(void **state) {
+  (void)state;
+  luattn_error err;
+  luattn_spec *grid = load_text(over_grid), *line = load_text(along_line);
+  placed c[2];
+  for (int i = 0; i < 2; i++) {
+    const luattn_spec *spec = i == 0 ? grid : line;
+    tensor u, w;
+    placed_new(&c[i], i == 0, i == 0 ? HEADS_LAST : DENSE);
+    if (luattn_cpu_forward(spec, &c[i].args, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    if (luattn_cpu_backward(spec, &c[i].args, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    double size = product(&c[i].dq, &c[i].dq) + product(&c[i].dk, &c[i].dk) + product(&c[i].dv, &c[i].dv) +
+                  product(&c[i].scalars, &c[i].scalars);
+    for (int j = 0; j < INPUTS; j++) size += product(&c[i].grad[j], &c[i].grad[j]);
+    tensor_new(&u, F64, 1, (const int64_t[]){tensor_count(&c[i].dout)}, DENSE);
+    tensor_new(&w, F64, 1, (const int64_t[]){tensor_count(&c[i].dlse)}, DENSE);
+    for (int64_t j = 0; j < tensor_count(&u); j++) tensor_set(&u, j, tensor_get(&c[i].dout, j));
+    for (int64_t j = 0; j < tensor_count(&w); j++) tensor_set(&w, j, tensor_get(&c[i].dlse, j));
+    take_tangents(spec, &c[i]);
+    assert_true(fabs(product(&c[i].dout, &u) + product(&c[i].dlse, &w) - size) <= 1e-12 * size);
+    tensor_free(&u), tensor_free(&w);
+  }
+  same("o's tangent", &c[0].dout, &c[1].dout), same("lse's tangent", &c[0].dlse, &c[1].dlse);
+  placed_free(&c[0]), placed_free(&c[1]);
+  luattn_spec_free(grid), luattn_spec_free(line);
+}
+
 static void test_beside_line(void **state) {
   (void)state;
   luattn_error err;
@@ -240,7 +295,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_line), cmocka_unit_test(test_dropout),
-                                     cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_line), cmocka_unit_test(test_tangents),
+                                     cmocka_unit_test(test_dropout), cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

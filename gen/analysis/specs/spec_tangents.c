@@ -1,0 +1,124 @@
+#include "gen/analysis/specs/spec_tangents.h"
+
+#include <string.h>
+
+#include "common/fail.h"
+#include "gen/ir/passes.h"
+
+enum { MOST_LEAVES = 2 + SPEC_MAX_STATE + SPEC_MAX_RED + 32 + ROW_MAX_TABLES };
+
+/* What expressions are differentiated by: nodes, and the tangent of each. */
+typedef struct leaves {
+  ir *g;
+  ir_ref *of, *tangent; /* [most] */
+  int count, loads;     /* loads: the first so many, of inputs */
+} leaves;
+
+static void add(leaves *l, ir_ref of, ir_ref tangent) { l->of[l->count] = of, l->tangent[l->count++] = tangent; }
+
+static void add_var(leaves *l, ir_var of, ir_var tangent, uint32_t index) {
+  const ir_ref var = ir_variable(l->g, of, index);
+  add(l, var, ir_variable(l->g, tangent, index));
+}
+
+static bool is_load(const ir_node *n, uint32_t inputs) {
+  return n->op == IR_LOAD && n->type == IR_REAL && n->imm.integer < SPEC_INPUT_TANGENT && inputs >> n->imm.integer & 1;
+}
+
+/* Every read of an input with a tangent. Reads of tangents come after them. */
+static luattn_status open_leaves(arena *a, const traced_spec *t, const tangent_sources *of, leaves *l,
+                                 luattn_error *err) {
+  const uint32_t count = ir_count(t->g);
+  int loads = 0;
+  for (ir_ref r = 1; r < count; r++) loads += is_load(ir_get(t->g, r), of->inputs);
+  *l = (leaves){.g = t->g};
+  l->of = arena_array(a, (size_t)(loads + MOST_LEAVES), sizeof *l->of);
+  l->tangent = arena_array(a, (size_t)(loads + MOST_LEAVES), sizeof *l->tangent);
+  if (l->of == NULL || l->tangent == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
+  for (ir_ref r = 1; r < count; r++) {
+    const ir_node n = *ir_get(t->g, r);
+    if (is_load(&n, of->inputs))
+      add(l, r, ir_load(t->g, SPEC_INPUT_TANGENT + (uint32_t)n.imm.integer, IR_REAL, n.arg, n.nargs));
+  }
+  l->loads = l->count;
+  for (uint32_t i = 0; i < 32; i++)
+    if (of->scalars >> i & 1) add_var(l, VAR_SCALAR, VAR_SCALAR_TANGENT, i);
+  return LUATTN_OK;
+}
+
+static ir_ref tangent_of(const leaves *l, ir_ref y) {
+  ir_ref out = IR_NONE;
+  if (y != IR_NONE) ir_tangent(l->g, &y, 1, l->of, l->tangent, l->count, &out);
+  return out;
+}
+
+/* Of a mod of q, k or v. */
+static ir_ref mod_tangent(leaves *l, ir_ref mod, bool has, int reads) {
+  const int count = l->count;
+  if (mod == IR_NONE) return has ? ir_variable(l->g, VAR_X_TANGENT, 0) : IR_NONE;
+  if (has) add_var(l, VAR_X, VAR_X_TANGENT, 0);
+  for (int i = 0; has && i < reads; i++) add_var(l, VAR_READ, VAR_READ_TANGENT, (uint32_t)i);
+  const ir_ref tangent = tangent_of(l, mod);
+  l->count = count;
+  return tangent;
+}
+
+/* How many tables a spec's mods read through, by any of them. */
+static int reads_of(const traced_spec *t) {
+  int most = t->num_reads;
+  for (int i = 0; i < 3; i++)
+    if (t->rows[i] != NULL && t->rows[i]->count > most) most = t->rows[i]->count;
+  return most;
+}
+
+/* One step, where the states of `has` have tangents. */
+static void step_tangents(leaves *l, bool score, const bool *has, int num_state, spec_tangents *out) {
+  const int count = l->count;
+  if (score) add_var(l, VAR_SCORE, VAR_SCORE_TANGENT, 0);
+  for (int i = 0; i < num_state; i++)
+    if (has[i]) add_var(l, VAR_STATE, VAR_STATE_TANGENT, (uint32_t)i);
+  for (int k = 0; k < out->split.num_red; k++) {
+    out->term[k] = tangent_of(l, out->split.term[k]);
+    if (out->term[k] != IR_NONE) add_var(l, VAR_RED, VAR_RED_TANGENT, (uint32_t)k);
+  }
+  out->prob = tangent_of(l, out->split.prob);
+  out->rescale = tangent_of(l, out->split.rescale);
+  for (int i = 0; i < num_state; i++) out->next[i] = tangent_of(l, out->split.next[i]);
+  l->count = count;
+}
+
+/* A state has a tangent if it starts with one, or if a step gives it one. */
+static void online_tangents(leaves *l, const traced_online *on, bool score, spec_tangents *out) {
+  bool has[SPEC_MAX_STATE] = {false}, more = true;
+  for (int i = 0; i < on->num_state; i++) {
+    out->init[i] = tangent_of(l, on->init[i]);
+    has[i] = out->init[i] != IR_NONE;
+  }
+  while (more) {
+    more = false;
+    step_tangents(l, score, has, on->num_state, out);
+    for (int i = 0; i < on->num_state; i++)
+      if (out->next[i] != IR_NONE && !has[i]) has[i] = more = true;
+  }
+  for (int i = 0; i < on->num_state; i++)
+    if (has[i]) add_var(l, VAR_STATE, VAR_STATE_TANGENT, (uint32_t)i);
+  out->out = tangent_of(l, on->out);
+  out->lse = on->lse >= 0 ? tangent_of(l, on->final[on->lse]) : IR_NONE;
+}
+
+luattn_status spec_tangents_of(arena *a, const traced_spec *t, const tangent_sources *of, spec_tangents *out,
+                               luattn_error *err) {
+  leaves l;
+  *out = (spec_tangents){.of = *of};
+  TRY(split_online(t->g, &t->online, t->file, &out->split, err));
+  TRY(open_leaves(a, t, of, &l, err));
+  const int reads = reads_of(t), count = l.count;
+  out->query_mod = mod_tangent(&l, t->query_mod, of->q, reads);
+  out->key_mod = mod_tangent(&l, t->key_mod, of->k, reads);
+  out->value_mod = mod_tangent(&l, t->value_mod, of->v, reads);
+  if (out->query_mod != IR_NONE || out->key_mod != IR_NONE) add_var(&l, VAR_SCORE, VAR_SCORE_TANGENT, 0);
+  out->score_mod = tangent_of(&l, t->score_mod);
+  l.count = count;
+  online_tangents(&l, &t->online, out->score_mod != IR_NONE, out);
+  return ir_failed(t->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file) : LUATTN_OK;
+}

@@ -1,0 +1,106 @@
+#include "runtime/call/tangents.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/call/choices.h"
+#include "common/call/overlap.h"
+#include "runtime/call/args.h"
+
+static bool is_real(uint32_t input_dtype) {
+  return input_dtype != LUATTN_INPUT_I32 && input_dtype != LUATTN_INPUT_BOOL && input_dtype != LUATTN_INPUT_I64 &&
+         input_dtype != LUATTN_INPUT_I16 && input_dtype != LUATTN_INPUT_U8;
+}
+
+/* Puts the tangents of inputs in the places of inputs. */
+static luattn_status take_inputs(const args_call *c, const luattn_tangents *t, luattn_input *inputs) {
+  const image_manifest *m = c->info;
+  char shown[FAIL_NAME_SIZE];
+  if (t->num_inputs > 0 && t->inputs == NULL)
+    return args_fail(c, "tangents: inputs is NULL, but num_inputs is %zu", t->num_inputs);
+  for (size_t i = 0; i < t->num_inputs; ++i) {
+    const char *name = t->inputs[i].name;
+    uint32_t found = 0;
+    size_t at = 0;
+    if (name == NULL) return args_fail(c, "tangents: input number %zu has no name", i);
+    while (found < m->num_inputs && strcmp(name, m->input[found].name) != 0) ++found;
+    while (at < c->args->num_inputs && strcmp(name, c->args->inputs[at].name) != 0) ++at;
+    if (found == m->num_inputs || at == c->args->num_inputs)
+      return args_fail(c, "tangent of input '%s': the spec has no such input; take it out", fail_name(name, shown));
+    if (!is_real(m->input[found].dtype))
+      return args_fail(
+          c, "tangent of input '%s': the input holds no real numbers, which alone have tangents; take it out", name);
+    if (t->inputs[i].grad != NULL)
+      return args_fail(c, "tangent of input '%s': has a grad, which tangents have not; leave it NULL", name);
+    for (size_t j = 0; j < i; ++j)
+      if (strcmp(name, t->inputs[j].name) == 0) return args_fail(c, "tangent of input '%s': was given twice", name);
+    inputs[at].tensor = t->inputs[i].tensor;
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status check_scalars(const args_call *c, const luattn_tangents *t) {
+  const image_manifest *m = c->info;
+  char shown[FAIL_NAME_SIZE];
+  if (t->num_scalars > 0 && t->scalars == NULL)
+    return args_fail(c, "tangents: scalars is NULL, but num_scalars is %zu", t->num_scalars);
+  for (size_t i = 0; i < t->num_scalars; ++i) {
+    const char *name = t->scalars[i].name;
+    uint32_t found = 0;
+    while (name != NULL && found < m->num_scalars && strcmp(name, m->scalar[found].name) != 0) ++found;
+    if (name == NULL || found == m->num_scalars)
+      return args_fail(c, "tangent of scalar '%s': the spec has no such scalar; take it out",
+                       name != NULL ? fail_name(name, shown) : "NULL");
+    if (!isfinite(t->scalars[i].value))
+      return args_fail(c, "tangent of scalar '%s': is not finite, expected a number", name);
+    for (size_t j = 0; j < i; ++j)
+      if (strcmp(name, t->scalars[j].name) == 0) return args_fail(c, "tangent of scalar '%s': was given twice", name);
+  }
+  return LUATTN_OK;
+}
+
+luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, LuattnCallParams *out) {
+  luattn_args beside = *c->args;
+  luattn_input inputs[CHOICES_MAX_INPUTS];
+  args_call of_tangents = *c;
+  for (size_t i = 0; i < beside.num_inputs; ++i) inputs[i] = beside.inputs[i];
+  TRY(take_inputs(c, t, inputs));
+  TRY(check_scalars(c, t));
+  beside.inputs = inputs;
+  if (t->q != NULL) beside.q = t->q;
+  if (t->k != NULL) beside.k = t->k;
+  if (t->v != NULL) beside.v = t->v;
+  if (t->o != NULL) beside.o = t->o;
+  if (t->lse != NULL) beside.lse = t->lse;
+  const DLTensor *const pairs[][2] = {{beside.q, c->args->q}, {beside.k, c->args->k}, {beside.v, c->args->v}};
+  static const char *const name[] = {"q", "k", "v"};
+  for (int i = 0; i < 3; ++i) { /* lengths come from q and k, so that all but these are compared */
+    const DLTensor *a = pairs[i][0], *b = pairs[i][1];
+    for (int axis = 0; a->ndim == b->ndim && a->shape != NULL && axis < a->ndim; ++axis)
+      if (a->shape[axis] != b->shape[axis])
+        return args_fail(c, "tangents: %s: axis %d has size %lld, expected %lld, that of %s", name[i], axis,
+                         (long long)a->shape[axis], (long long)b->shape[axis], name[i]);
+  }
+  of_tangents.args = &beside;
+  of_tangents.place = "forward_jvp: tangents";
+  return args_fill(&of_tangents, out);
+}
+
+luattn_status tangents_apart(const args_call *c, const luattn_tangents *t, size_t workspace_size) {
+  const luattn_args *a = c->args;
+  overlap_item item[11 + 2 * CHOICES_MAX_INPUTS] = {{"tangents.o", t->o, true},  {"tangents.lse", t->lse, true},
+                                                    {"o", a->o, true},           {"lse", a->lse, true},
+                                                    {"saved", a->saved, true},   {"q", a->q, false},
+                                                    {"k", a->k, false},          {"v", a->v, false},
+                                                    {"tangents.q", t->q, false}, {"tangents.k", t->k, false},
+                                                    {"tangents.v", t->v, false}};
+  overlap_pair pair;
+  char text[400];
+  int n = 11;
+  for (size_t i = 0; i < a->num_inputs; ++i) item[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].tensor, false};
+  for (size_t i = 0; i < t->num_inputs; ++i) item[n++] = (overlap_item){t->inputs[i].name, t->inputs[i].tensor, false};
+  if (!overlap_find_among(item, n, &pair)) return args_apart(c, workspace_size);
+  overlap_text(&pair, text, sizeof text);
+  return args_fail(c, "%s", text);
+}

@@ -1,0 +1,14 @@
+/* tangents.h: the tangents of a call: tensors like those that they belong to. */
+#ifndef LUATTN_RUNTIME_TANGENTS_H
+#define LUATTN_RUNTIME_TANGENTS_H
+
+#include "runtime/call/args_call.h"
+
+/* Called after args_fill: checks the tangents of a forward call as args_fill checks what they belong to, and fills *out
+ * alike, where a tensor that has no tangent stands itself. Errors: LUATTN_INVALID. */
+luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, LuattnCallParams *out);
+
+/* Checks that tangents which are written overlap nothing else of the call. */
+luattn_status tangents_apart(const args_call *c, const luattn_tangents *t, size_t workspace_size);
+
+#endif
