@@ -10,6 +10,7 @@ set(LUATTN_ABI_HEADERS
   abi/exact_divisor.h
   abi/grid_params.h
   abi/host_device.h
+  abi/linear_params.h
   abi/merge_params.h
   abi/page_params.h
   abi/params.h

@@ -1,0 +1,76 @@
+/* linear_params.h: the parameters of the kernels of linear attention, for host and device. Strides are in elements. A field
+ * is null or zero if the kernel does not use it. */
+#ifndef LUATTN_ABI_LINEAR_PARAMS_H
+#define LUATTN_ABI_LINEAR_PARAMS_H
+
+#include "abi/params.h"
+#include "abi/shared_memory.h"
+
+#define LUATTN_CHUNK 64 /* tokens that a kernel computes at once */
+#define LUATTN_MAX_SEGMENTS 32
+
+/* The types of states. */
+enum { LUATTN_STATE_F32, LUATTN_STATE_BF16, LUATTN_STATE_F16 };
+
+/* States [rows, heads_v, V, K] or [rows, heads_v, K, V]: the strides of the last two say which. */
+typedef struct LuattnStates {
+  void *data; /* null: the first state is 0; the last one is not wanted */
+  long long row, head, value, key;
+  int type;
+  int unused;
+} LuattnStates;
+
+/* One entry's tokens are cut into `count` segments of whole chunks that run side by side. The state at the beginning of
+ * segment i is made of those of the segments before it, which luattn_linear_states writes. */
+typedef struct LuattnSegments {
+  int count; /* 1: entries are not cut */
+  int unused;
+  float *states; /* [entries][heads_v][count][V][K]: the first state; then what each segment but the last adds to 0 (the
+                  * first one: to the first state) */
+  float *decays; /* [entries][heads_v][count]: the logarithm, to the base of 2, of what is left over a segment */
+} LuattnSegments;
+
+typedef struct LuattnLinearParams {
+  int entries;        /* batch entries, or packed sequences */
+  int tokens;         /* of an entry; packed: of all */
+  int heads, heads_v; /* of q and k; of v, o and states: a multiple */
+  int group;          /* heads_v / heads */
+  float scale;
+  LuattnTensor q, k, v, o;
+  const int *cu_seqlens; /* [entries + 1]: the first row of each, and the end; null unless packed */
+  const int
+      *state_rows; /* [entries]: the row of the pool that has an entry's state; negative: there is none, o of the entry
+                          * is 0. null: row i is entry i's */
+  LuattnStates first, last;
+  LuattnSegments segments;
+  LuattnInputs inputs;
+} LuattnLinearParams;
+
+ABI_ASSERT(sizeof(LuattnLinearParams) <= 4096 - sizeof(LuattnTensorMaps),
+           "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
+
+/* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k (an erasing kernel
+ * also of the inverse); two boxes of o for each warpgroup of 64 value channels; numbers of tokens; barriers. Boxes have 64
+ * tokens of 64 channels. */
+typedef struct LinearLayout {
+  int qk, v, pairs; /* bytes of a stage */
+  int at_pairs, at_o, at_numbers, at_barriers;
+  int bytes;
+} LinearLayout;
+
+enum { LINEAR_BOX = LUATTN_CHUNK * 128, LINEAR_PAIR_STAGES = 2, LINEAR_NUMBERS = 1024 };
+
+ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases) {
+  LinearLayout l = {0};
+  l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
+  l.v = layout_ceil(v_block, 64) * LINEAR_BOX;
+  l.pairs = (erases ? 2 : 1) * LINEAR_BOX;
+  l.at_pairs = stages * (2 * l.qk + l.v);
+  l.at_o = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
+  l.at_numbers = l.at_o + 2 * layout_ceil(v_block, 64) * LINEAR_BOX;
+  l.at_barriers = l.at_numbers + LINEAR_PAIR_STAGES * LINEAR_NUMBERS;
+  l.bytes = l.at_barriers + 256;
+  return l;
+}
+
+#endif

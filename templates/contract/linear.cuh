@@ -1,0 +1,76 @@
+// contract/linear.cuh: what a Spec of linear attention provides, in four parts:
+//
+//     struct Spec : Decay, Update, RowMods, Skip {};
+//
+// A value head has a state S [K, V]. Each token takes it on, and reads it:
+//
+//     S <- e^g S;   S <- S - k (r' S)';   S <- S + k (w v)';   o = scale q' S + skip
+//
+// All numbers of hooks are float. `p` is the kernel's parameter block, `s` a LinearSite, `t` a token's position in its own
+// sequence, less than its length, `d` a channel. What a part lacks is a type as well: NoDecay, PlainUpdate, NoRowMods,
+// NoSkip.
+#pragma once
+#include "abi/linear_params.h"
+#include "arch/types.cuh"
+
+// The batch entry, the heads of v and of q and k, and where the entry's tokens lie in inputs with an axis of packed rows.
+struct LinearSite {
+  int b, hv, h;
+  int first;  // 0 unless packed
+  __device__ __forceinline__ int row(int t) const { return first + t; }
+};
+
+// g, the logarithm of a decay: of nothing, of a head (its t is any), or of a token. What lies below least_decay counts as
+// that: its exponential is 0 in float, and sums of a chunk's decays keep their digits.
+enum DecayOf { DECAY_NONE, DECAY_HEAD, DECAY_TOKEN };
+inline constexpr float least_decay = -128.f;
+
+template <class S>
+concept Decay = requires(const LuattnLinearParams &p, const LinearSite &s, int t) {
+  requires S::decay_of >= DECAY_NONE &&S::decay_of <= DECAY_TOKEN;
+  requires(S::decay_of != DECAY_NONE) == requires { float(S::decay(p, s, t)); };
+};
+
+// w, and r / k: numbers of a token.
+template <class S>
+concept Update = requires(const LuattnLinearParams &p, const LinearSite &s, int t) {
+  requires S::has_write == requires { float(S::write(p, s, t)); };
+  requires S::erases == requires { float(S::read(p, s, t)); };
+};
+
+// What rows are multiplied by, and functions of one element.
+template <class S>
+concept RowMods = requires(const LuattnLinearParams &p, const LinearSite &s, float x, int t, int d) {
+  requires S::has_query_factor == requires { float(S::query_factor(p, s, t)); };
+  requires S::has_key_factor == requires { float(S::key_factor(p, s, t)); };
+  requires S::has_value_mod == requires { float(S::value_mod(p, s, x, t, d)); };
+};
+
+// What is added to o: x is v before its mod.
+template <class S>
+concept Skip = requires(const LuattnLinearParams &p, const LinearSite &s, float x, int t, int d) {
+  requires S::has_skip == requires { float(S::skip(p, s, x, t, d)); };
+};
+
+template <class S>
+concept LinearSpec = Decay<S> && Update<S> && RowMods<S> && Skip<S>;
+
+struct NoDecay {
+  static constexpr DecayOf decay_of = DECAY_NONE;
+};
+struct PlainUpdate {
+  static constexpr bool has_write = false, erases = false;
+};
+struct NoRowMods {
+  static constexpr bool has_query_factor = false, has_key_factor = false, has_value_mod = false;
+};
+struct NoSkip {
+  static constexpr bool has_skip = false;
+};
+
+// Config: named constants.
+//   Elem                 the type of q, k, v and o: half_t or bf16_t
+//   k_dim, v_dim         channels of a head
+//   v_block              value channels of a block: all, or a part, where heads are few
+//   stages               of q, k and v
+//   packed               sequences are packed

@@ -1,0 +1,15 @@
+// entry/linear_sm90.cu: the forward image of linear attention in the sm90 family.
+#include "config.cuh"
+#include "linear/sm90/fwd_linear_sm90.cuh"
+#include "spec.cuh"
+
+extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
+    luattn_linear(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  fwd_linear_sm90<Spec, Config, false>(p, maps, shared);
+}
+extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
+    luattn_linear_states(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  fwd_linear_sm90<Spec, Config, true>(p, maps, shared);
+}

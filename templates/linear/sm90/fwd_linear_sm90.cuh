@@ -1,0 +1,43 @@
+// linear/sm90/fwd_linear_sm90.cuh: linear attention forward by TMA and wgmma, in chunks of 64 tokens.
+//
+// Config: Elem half_t or bf16_t; k_dim and v_block 64 or 128, v_dim a multiple of v_block; stages 2 or more, as many as
+// shared memory has room for; packed. Threads: SharedLinear::threads.
+// Spec: decays of nothing, a head or a token; additive updates.
+//
+// A block has a warp that loads, a warpgroup that makes the products of q and k a chunk ahead (LinearScores), and one or two
+// that own 64 value channels each (LinearValues). q, k, v are read once and o is written once; the state stays in registers.
+#pragma once
+#include "linear/sm90/linear_producer.cuh"
+#include "linear/sm90/linear_scores.cuh"
+#include "linear/sm90/linear_values.cuh"
+#include "arch/warp.cuh"
+
+// OnlyState: luattn_linear_states, which leaves out o, and each entry's last segment.
+template <class Spec, class Config, bool OnlyState>
+LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
+  using Shared = SharedLinear<Spec, Config>;
+  static_assert(LinearSpec<Spec>);
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers(!OnlyState);
+  __syncthreads();
+  const LinearChain<Config> chain(p, p.segments.count - (OnlyState ? 1 : 0));
+  const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
+  const bool left_alone = chain.state_row < 0;
+  if (warp < 4) {
+    registers_down<24>();
+    if (warp == 0 && !left_alone) LinearProducer<Spec, Config, OnlyState>{p, maps, shared, chain}.run();
+  } else if (warp < 8) {
+    registers_down<72>();
+    if (!left_alone) LinearScores<Spec, Config, OnlyState>{p, shared, chain, warp % 4, lane}.run();
+  } else {
+    registers_up<208>();
+    LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
+    if (left_alone) {
+      if constexpr (!OnlyState) values.store_nothing();
+    } else if constexpr (OnlyState) {
+      values.run_state();
+    } else {
+      values.run();
+    }
+  }
+}

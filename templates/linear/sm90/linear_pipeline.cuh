@@ -1,0 +1,78 @@
+// linear/sm90/linear_pipeline.cuh: shared memory and mbarriers of linear attention's forward kernel.
+//
+// | barrier | a phase ends with | who waits |
+// | `full` | the bytes of a chunk's q, k and v | scores, states |
+// | `empty` | a thread of each warp that has read them | the producer |
+// | `told` | all threads of the scores: products of q and k, and numbers of tokens, are written | states |
+// | `read` | a thread of each warp of the states, which has read those | scores |
+#pragma once
+#include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
+#include "tma/stages.cuh"
+#include "tma/warp_roles.cuh"
+#include "work/linear_work.cuh"
+
+// Numbers of a chunk's tokens, for the states' warpgroups: arrays of LUATTN_CHUNK floats, and e^GC.
+enum {
+  OF_QUERY = 0,   // what a row of q meets the state with: e^G, scale and q's factor
+  OF_KEY = 256,   // what a row of v joins the next state with: w, e^(GC - G) and k's factor
+  OF_READ = 512,  // erasing: what a row of k reads the state with
+  OF_CHUNK = 768
+};
+
+LUATTN_FN void store_pair(u32 to, const float (&x)[2]) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x[0]), "f"(x[1]) : "memory");
+}
+LUATTN_FN void store_number(u32 to, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory"); }
+LUATTN_FN float2 load_pair(u32 from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+  return x;
+}
+LUATTN_FN float load_number(u32 from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+
+template <class Spec, class Config>
+struct SharedLinear {
+  static constexpr int stages = Config::stages, pair_stages = LINEAR_PAIR_STAGES, box = LINEAR_BOX;
+  static constexpr int boxes_k = Config::k_dim / 64, groups = Config::v_block / 64;
+  static constexpr LinearLayout layout = linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases);
+  static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
+  static_assert(LinearSpec<Spec> && !Spec::erases);
+  static_assert((Config::k_dim == 64 || Config::k_dim == 128) && (Config::v_block == 64 || Config::v_block == 128),
+                "q, k and v of other head dims have no kernel of this family yet");
+  static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES && 16 * (stages + pair_stages) <= 256);
+
+  u32 start;  // a multiple of 1024
+
+  __device__ __forceinline__ u32 q(int stage) const { return start + stage * (2 * layout.qk + layout.v); }
+  __device__ __forceinline__ u32 k(int stage) const { return q(stage) + layout.qk; }
+  __device__ __forceinline__ u32 v(int stage) const { return k(stage) + layout.qk; }
+  __device__ __forceinline__ u32 pairs(int stage) const { return start + layout.at_pairs + stage * layout.pairs; }
+  __device__ __forceinline__ u32 o(int group, int which) const {
+    return start + layout.at_o + (2 * group + which) * box;
+  }
+  __device__ __forceinline__ u32 numbers(int stage) const { return start + layout.at_numbers + stage * LINEAR_NUMBERS; }
+  __device__ __forceinline__ u32 full(int stage) const { return start + layout.at_barriers + stage * 16; }
+  __device__ __forceinline__ u32 empty(int stage) const { return full(stage) + 8; }
+  __device__ __forceinline__ u32 told(int stage) const { return full(stages) + stage * 16; }
+  __device__ __forceinline__ u32 read(int stage) const { return told(stage) + 8; }
+
+  __device__ __forceinline__ void init_barriers(bool scores_read) const {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(full(i), 1);
+      barrier_init(empty(i), 4 * groups + (scores_read ? 4 : 0));
+    }
+    for (int i = 0; i < pair_stages; ++i) {
+      barrier_init(told(i), 128);
+      barrier_init(read(i), 4 * groups);
+    }
+    barrier_init_done();
+  }
+};
+
+// The place of 8 elements, 16 bytes, in a box of 64 channels: as TMA swizzles them.
+LUATTN_FN u32 box_place(int token, int channel) { return u32(token * 128 + ((channel / 8 ^ token % 8) * 16)); }

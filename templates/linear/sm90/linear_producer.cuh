@@ -1,0 +1,38 @@
+// linear/sm90/linear_producer.cuh: the warp that loads chunks of q, k and v by TMA.
+#pragma once
+#include "linear/sm90/linear_pipeline.cuh"
+
+// OnlyState: without q.
+template <class Spec, class Config, bool OnlyState>
+struct LinearProducer {
+  using Shared = SharedLinear<Spec, Config>;
+
+  const LuattnLinearParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  const LinearChain<Config> &chain;
+
+  __device__ __forceinline__ void load(int stage, int chunk) const {
+    constexpr int bytes = (OnlyState ? 1 : 2) * Shared::layout.qk + Shared::layout.v;
+    const u32 full = shared.full(stage);
+    const auto box = chain.box(chunk);
+    barrier_arrive_expect(full, bytes);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_k; ++i) {
+      tensor_load(shared.k(stage) + i * Shared::box, maps.k, full, i * 64, box, chain.site.h);
+      if constexpr (!OnlyState) tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.site.h);
+    }
+#pragma unroll
+    for (int i = 0; i < Shared::groups; ++i)
+      tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box, chain.site.hv);
+  }
+  __device__ __forceinline__ void run() const {
+    PipelineState<Config::stages> at(1);
+#pragma unroll 1
+    for (int chunk = chain.begin; chunk < chain.end; ++chunk) {
+      barrier_wait(shared.empty(at.stage), at.parity);
+      if (elected()) load(at.stage, chunk);
+      at.advance();
+    }
+  }
+};

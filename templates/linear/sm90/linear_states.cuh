@@ -1,0 +1,91 @@
+// linear/sm90/linear_states.cuh: states in memory, from and to the accumulators of a warpgroup, which has 64 value channels
+// (rows) of S' [V, K].
+#pragma once
+#include "linear/sm90/linear_pipeline.cuh"
+#include "score/fragment.cuh"
+
+// Where a thread's first element lies, and steps to the others.
+template <class Real>
+struct StatePlace {
+  Real *first;
+  i64 value, key;
+  // Of row number r, 0 or 1, and column number j.
+  __device__ __forceinline__ Real *at(int r, int j) const {
+    return first + r * 8 * value + MmaFragment::column_of(j) * key;
+  }
+};
+
+template <class Config>
+struct StateRows {
+  static constexpr int columns = Config::k_dim / 4;  // of a thread
+
+  const LinearChain<Config> &chain;
+  const int value;  // the first row of the thread
+  const int lane;
+
+  template <class Real>
+  __device__ __forceinline__ StatePlace<Real> place(const LuattnStates &s) const {
+    Real *row = static_cast<Real *>(s.data) + chain.state_row * s.row + chain.site.hv * s.head;
+    return {row + value * s.value + MmaFragment::column(lane) * s.key, s.value, s.key};
+  }
+  template <class Real>
+  __device__ __forceinline__ void load(float (&x)[Config::k_dim / 2], const StatePlace<Real> &from) const {
+#pragma unroll
+    for (int j = 0; j < columns; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) x[MmaFragment::element(r, j)] = to_real(*from.at(r, j));
+  }
+  template <class Real>
+  __device__ __forceinline__ void store(const float (&x)[Config::k_dim / 2], const StatePlace<Real> &to) const {
+#pragma unroll
+    for (int j = 0; j < columns; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) *to.at(r, j) = from_real<Real>(x[MmaFragment::element(r, j)]);
+  }
+
+  // The caller's states, or 0.
+  __device__ __forceinline__ void load_first(float (&x)[Config::k_dim / 2], const LuattnStates &s) const {
+    if (s.data == nullptr) {
+#pragma unroll
+      for (int i = 0; i < Config::k_dim / 2; ++i) x[i] = 0;
+    } else if (s.type == LUATTN_STATE_F32) {
+      load(x, place<float>(s));
+    } else if (s.type == LUATTN_STATE_BF16) {
+      load(x, place<bf16_t>(s));
+    } else {
+      load(x, place<half_t>(s));
+    }
+  }
+  __device__ __forceinline__ void store_last(const float (&x)[Config::k_dim / 2], const LuattnStates &s) const {
+    if (s.data == nullptr) return;
+    if (s.type == LUATTN_STATE_F32)
+      store(x, place<float>(s));
+    else if (s.type == LUATTN_STATE_BF16)
+      store(x, place<bf16_t>(s));
+    else
+      store(x, place<half_t>(s));
+  }
+
+  // ---- of segments ----
+
+  __device__ __forceinline__ StatePlace<float> slot(const LuattnLinearParams &p, int segment) const {
+    float *s = p.segments.states + chain.number(p, segment) * (Config::v_dim * Config::k_dim);
+    return {s + value * Config::k_dim + MmaFragment::column(lane), Config::k_dim, 1};
+  }
+  // The state at the segment's beginning: x <- e^decays x + what a segment adds, for each before it.
+  __device__ __forceinline__ void load_segment(float (&x)[Config::k_dim / 2], const LuattnLinearParams &p) const {
+    load(x, slot(p, chain.segment > 0 ? 1 : 0));
+#pragma unroll 1
+    for (int i = 1; i < chain.segment; ++i) {
+      const float left = fast_exp2(p.segments.decays[chain.number(p, i)]);
+      const auto from = slot(p, i + 1);
+#pragma unroll
+      for (int j = 0; j < columns; ++j)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float &e = x[MmaFragment::element(r, j)];
+          e = left * e + *from.at(r, j);
+        }
+    }
+  }
+};

@@ -1,0 +1,246 @@
+// linear/sm90/linear_values.cuh: a warpgroup that owns 64 value channels of the state. S' [64, K] is an accumulator that
+// never leaves registers, and every product has its A operand there, too:
+//
+//     O = S' Q'       A: S' rounded       B: Q, a row for each token
+//     S' = a S' + U K A: U, weighed       B: K, transposed
+//     O = e^G O + U P' A: U, from V by ldmatrix   B: P, a row for each query
+//
+// so no warp waits for another inside a chunk but where O goes to memory.
+#pragma once
+#include "arch/mma.cuh"
+#include "arch/stmatrix.cuh"
+#include "arch/wgmma.cuh"
+#include "arch/wgmma_transposed.cuh"
+#include "linear/sm90/linear_states.cuh"
+#include "ops/math.cuh"
+
+template <class Spec, class Config, bool OnlyState>
+struct LinearValues {
+  using Shared = SharedLinear<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
+  static constexpr int k_dim = Config::k_dim;
+  static constexpr bool decays = Spec::decay_of != DECAY_NONE;
+  static constexpr bool by_key = decays || Spec::has_write || Spec::has_key_factor;
+  static constexpr int store_barrier = 1;  // and one more for each warpgroup
+
+  const LuattnLinearParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  const LinearChain<Config> &chain;
+  const int group, warp, lane;
+  PipelineState<Config::stages> in{0};
+  PipelineState<Shared::pair_stages> pairs{0};
+
+  __device__ __forceinline__ int first_value() const { return chain.first_value + group * 64; }
+  __device__ __forceinline__ StateRows<Config> rows() const {
+    return {chain, first_value() + 16 * warp + Fragment::row(lane), lane};
+  }
+
+  // ---- load ----
+
+  // Rounds columns 16 step .. 16 step + 15 of an accumulator to an A operand.
+  template <int N>
+  __device__ __forceinline__ static void round(u32 (&a)[4], const float (&x)[N], int step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = pack<Elem>(x[8 * step + 2 * i], x[8 * step + 2 * i + 1]);
+  }
+  // V' as an A operand: value channels by tokens.
+  __device__ __forceinline__ void load_values(u32 (&v)[4][4]) const {
+    const u32 from =
+        shared.v(in.stage) + group * Shared::box + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) ldmatrix_x4_turned(v[s], from + s * 16 * 128);
+  }
+  __device__ __forceinline__ static float half_of(u32 two, int which) {
+    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
+  }
+  // The token of column number j, and the value channel of row number r.
+  __device__ __forceinline__ int token(int chunk, int j) const {
+    return chunk * LUATTN_CHUNK + Fragment::column(lane, j);
+  }
+  __device__ __forceinline__ int value(int r) const { return first_value() + 16 * warp + Fragment::row(lane, r); }
+
+  // ---- products ----
+
+  __device__ __forceinline__ void read_state(float (&o)[32], const u32 (&state)[k_dim / 16][4]) const {
+    const u32 q = shared.q(in.stage);
+    WgmmaKept<Elem>::template dots64<true>(o, state, wgmma_operand(q, 0));
+    if constexpr (k_dim == 128)
+      WgmmaKept<Elem>::template dots64<false>(o, state + 4, wgmma_operand(q + Shared::box, 0));
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void write_state(float (&state)[k_dim / 2], u32 (&u)[4][4]) const {
+    Wgmma<Elem, k_dim>::sums64(state, u[0], u[1], u[2], u[3], wgmma_operand(shared.k(in.stage), Shared::box));
+    wgmma_commit();
+  }
+  // U times the factors of its tokens.
+  __device__ __forceinline__ void weigh(u32 (&weighed)[4][4], const u32 (&u)[4][4]) const {
+    const u32 from = shared.numbers(pairs.stage) + OF_KEY + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (by_key) {
+          const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
+          weighed[s][i] = pack<Elem>(half_of(u[s][i], 0) * factor.x, half_of(u[s][i], 1) * factor.y);
+        } else {
+          weighed[s][i] = u[s][i];
+        }
+      }
+  }
+  __device__ __forceinline__ void decay_state(float (&state)[k_dim / 2]) const {
+    if constexpr (decays) {
+      const float left = load_number(shared.numbers(pairs.stage) + OF_CHUNK);
+#pragma unroll
+      for (int i = 0; i < k_dim / 2; ++i) state[i] *= left;
+    }
+  }
+  __device__ __forceinline__ void scale_rows(float (&o)[32]) const {
+    const u32 from = shared.numbers(pairs.stage) + OF_QUERY + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int j = 0; j < 16; j += 2) {
+      const float2 factor = load_pair(from + Fragment::column_of(j) * 4);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) o[Fragment::element(r, j)] *= factor.x, o[Fragment::element(r, j + 1)] *= factor.y;
+    }
+  }
+  __device__ __forceinline__ void skip(float (&o)[32], const u32 (&v)[4][4], int chunk) const {
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        if constexpr (Spec::has_skip) {
+          const int i = Fragment::element(r, j);
+          const float x = half_of(v[i / 8][i / 2 % 4], i % 2);
+          o[i] += Spec::skip(p, chain.site, x, chain.clamped(token(chunk, j)), value(r));
+        }
+  }
+  __device__ __forceinline__ void modify(u32 (&v)[4][4], int chunk) const {
+    if constexpr (Spec::has_value_mod)
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        float x[2];
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int t = token(chunk, i / 4 * 2 + n);
+          x[n] = chain.has(t)
+                     ? float(Spec::value_mod(p, chain.site, half_of(v[i / 8][i / 2 % 4], n), t, value(i / 2 % 2)))
+                     : 0.f;
+        }
+        v[i / 8][i / 2 % 4] = pack<Elem>(x[0], x[1]);
+      }
+  }
+
+  // ---- o ----
+
+  // Stages o, rounded, and stores it by TMA. A box is free once the store before the last one has read it.
+  __device__ __forceinline__ void store_rows(const u32 (&o)[16], int chunk) const {
+    const u32 box = shared.o(group, chunk % 2),
+              to = box + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+      stmatrix_x4_turned(to + s * 16 * 128, o[4 * s], o[4 * s + 1], o[4 * s + 2], o[4 * s + 3]);
+    fence_async();
+    const bool first = warp == 0 && elected();
+    if (first) bulk_wait_read();
+    named_sync(store_barrier + group, 128);
+    if (first) {
+      tensor_store(box, maps.o, first_value(), chain.box(chunk), chain.site.hv);
+      bulk_commit();
+    }
+  }
+  __device__ __forceinline__ void await_stores() const {
+    if (warp == 0 && elected()) bulk_wait_read();  // TMA still reads the block's shared memory
+  }
+  __device__ __forceinline__ void store_nothing() const {
+    const u32 none[16] = {};
+#pragma unroll 1
+    for (int chunk = chain.begin; chunk < chain.end; ++chunk) store_rows(none, chunk);
+    await_stores();
+  }
+
+  // ---- chunks ----
+
+  __device__ __forceinline__ void release() {
+    if (elected()) {
+      barrier_arrive(shared.empty(in.stage));
+      barrier_arrive(shared.read(pairs.stage));
+    }
+    in.advance(), pairs.advance();
+  }
+  __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int chunk) {
+    float o[32];
+    u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4], raw[4][4];
+#pragma unroll
+    for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
+    barrier_wait(shared.full(in.stage), in.parity);
+    wgmma_fence();
+    read_state(o, rounded);
+    load_values(v);
+    if constexpr (Spec::has_skip && Spec::has_value_mod)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) raw[i / 4][i % 4] = v[i / 4][i % 4];
+    modify(v, chunk);
+    if (chunk > chain.begin) store_rows(done, chunk - 1);
+    barrier_wait(shared.told(pairs.stage), pairs.parity);
+    decay_state(state);
+    weigh(weighed, v);
+    wgmma_fence();
+    write_state(state, weighed);
+    wgmma_wait<1>();
+    wgmma_arrived(o);
+    scale_rows(o);
+    if constexpr (Spec::has_skip) skip(o, Spec::has_value_mod ? raw : v, chunk);
+    wgmma_fence();
+    WgmmaKept<Elem>::template dots64<false>(o, v, wgmma_operand(shared.pairs(pairs.stage), 0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_arrived(state), wgmma_arrived(o);
+    release();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(o[2 * i], o[2 * i + 1]);
+  }
+  // The same without o.
+  __device__ __forceinline__ void step_state(float (&state)[k_dim / 2], int chunk) {
+    u32 v[4][4], weighed[4][4];
+    barrier_wait(shared.full(in.stage), in.parity);
+    load_values(v);
+    modify(v, chunk);
+    barrier_wait(shared.told(pairs.stage), pairs.parity);
+    decay_state(state);
+    weigh(weighed, v);
+    wgmma_fence();
+    write_state(state, weighed);
+    wgmma_wait<0>();
+    wgmma_arrived(state);
+    release();
+  }
+  __device__ __forceinline__ void run() {
+    float state[k_dim / 2];
+    u32 done[16];
+    if (p.segments.count > 1)
+      rows().load_segment(state, p);
+    else
+      rows().load_first(state, p.first);
+#pragma unroll 1
+    for (int chunk = chain.begin; chunk < chain.end; ++chunk) step(state, done, chunk);
+    if (chain.begin < chain.end) store_rows(done, chain.end - 1);
+    if (chain.segment == p.segments.count - 1) rows().store_last(state, p.last);
+    await_stores();
+  }
+  // What the segment adds to 0, and the first one to the first state, which is copied.
+  __device__ __forceinline__ void run_state() {
+    float state[k_dim / 2];
+    if (chain.segment == 0) {
+      rows().load_first(state, p.first);
+      rows().store(state, rows().slot(p, 0));
+    } else {
+#pragma unroll
+      for (int i = 0; i < k_dim / 2; ++i) state[i] = 0;
+    }
+#pragma unroll 1
+    for (int chunk = chain.begin; chunk < chain.end; ++chunk) step_state(state, chunk);
+    rows().store(state, rows().slot(p, chain.segment + 1));
+  }
+};

@@ -1,0 +1,66 @@
+// work/linear_work.cuh: which part of a linear attention a block computes: the chunks of one segment of one entry and value
+// head, for a block of value channels; and where their tokens lie.
+#pragma once
+#include "arch/tensor_box.cuh"
+#include "contract/linear.cuh"
+
+template <class Config>
+struct BoxKind {
+  using Type = RowBox;
+};
+template <class Config>
+  requires(Config::packed)
+struct BoxKind<Config> {
+  using Type = PackedRowBox;
+};
+
+template <class Config>
+struct LinearChain {
+  static constexpr int chunk = LUATTN_CHUNK, v_blocks = Config::v_dim / Config::v_block;
+  static_assert(Config::v_dim % Config::v_block == 0);
+  using Box = typename BoxKind<Config>::Type;
+
+  LinearSite site;
+  int entry, segment, first_value;  // the first of the block's value channels
+  int start, tokens;                // the first row of the entry; its tokens
+  int begin, end;                   // chunks of the segment
+  int state_row;                    // negative: there is no state
+
+  // The block's segment is one of `segments`, which are the call's, or those of a kernel that leaves out the last one.
+  __device__ __forceinline__ LinearChain(const LuattnLinearParams &p, int segments) {
+    u32 n = blockIdx.x;
+    first_value = int(n % v_blocks) * Config::v_block, n /= v_blocks;
+    segment = int(n % u32(segments)), n /= u32(segments);
+    const int hv = int(n % u32(p.heads_v));
+    entry = int(n / u32(p.heads_v));
+    start = 0, tokens = p.tokens;
+    if constexpr (Config::packed) {
+      start = row_within(__ldg(p.cu_seqlens + entry), p.tokens);
+      tokens = max_of(row_within(__ldg(p.cu_seqlens + entry + 1), p.tokens) - start, 0);
+    }
+    site = {entry, hv, hv / p.group, start};
+    const int chunks = ceil_div(tokens, chunk);
+    begin = int(i64(chunks) * segment / p.segments.count);
+    end = int(i64(chunks) * (segment + 1) / p.segments.count);
+    state_row = p.state_rows == nullptr ? entry : __ldg(p.state_rows + entry);
+  }
+  // How many blocks there are, for the host: entries * heads_v * segments * v_blocks.
+
+  __device__ __forceinline__ bool has(int t) const { return t < tokens; }
+  // For hooks: a token that exists in place of one that does not.
+  __device__ __forceinline__ int clamped(int t) const { return min_of(t, tokens - 1); }
+  // Of packed rows as in work/sequence.cuh: TMA clips the box at the entry's end.
+  __device__ __forceinline__ Box box(int at) const {
+    if constexpr (Config::packed)
+      return {(1 << LUATTN_WRAP_LOG2) - tokens + at * chunk, start + tokens};
+    else
+      return {at * chunk, entry};
+  }
+  // The number of the segment among those of all entries and heads.
+  __device__ __forceinline__ i64 number(const LuattnLinearParams &p, int segment) const {
+    return (i64(entry) * p.heads_v + site.hv) * p.segments.count + segment;
+  }
+
+ private:
+  LUATTN_FN int row_within(int row, int total) { return max_of(min_of(row, total), 0); }
+};

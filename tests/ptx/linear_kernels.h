@@ -1,0 +1,34 @@
+/* linear_kernels.h: for linear_test.c: kernels of templates/linear compiled for a Spec by hand, and a driver: the PTX
+ * machine's, or a GPU's. */
+#ifndef LUATTN_TESTS_LINEAR_KERNELS_H
+#define LUATTN_TESTS_LINEAR_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "abi/linear_params.h"
+
+/* What tests/ptx/linear/spec.cuh is made of, and Config. */
+typedef struct linear_kernel {
+  const char *elem, *decay, *update, *mods, *skip;
+  int k_dim, v_dim, v_block, stages;
+  bool packed;
+} linear_kernel;
+
+/* Opens the driver that LUATTN_LIBCUDA names. */
+void linear_open_driver(void);
+/* The image of the kernels of `entry`, of templates/. Skips the test where there is no NVRTC. */
+void *linear_load(const linear_kernel *k, const char *entry);
+void linear_unload(void *module);
+void linear_launch(void *module, const char *name, int blocks, int threads, int shared, LuattnLinearParams *p,
+                   LuattnTensorMaps *maps);
+
+/* Memory that begins with `from`, or with NaN. */
+void *linear_device(size_t bytes, const void *from);
+void linear_host(void *to, const void *from, size_t bytes);
+void linear_release(void *data);
+
+/* A descriptor of boxes of 64 channels by 64 rows of t: [entries, heads, tokens, dim], or packed rows. */
+LuattnTensorMap linear_map(const LuattnTensor *t, bool bf16, bool packed, int dim, int tokens, int heads, int entries);
+
+#endif
