@@ -38,11 +38,19 @@ int64_t array_count(const array *a) {
   return n;
 }
 
+void array_move_axis(array *a, int from, int to) {
+  const int64_t shape = a->shape[from], stride = a->stride[from];
+  for (const int step = from < to ? 1 : -1; from != to; from += step)
+    a->shape[from] = a->shape[from + step], a->stride[from] = a->stride[from + step];
+  a->shape[to] = shape, a->stride[to] = stride;
+}
+
 size_t array_bytes(const array *a) { return (size_t)array_count(a) * (a->t.dtype.bits / 8u); }
 
 luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err) {
-  static const int plain[4] = {0, 1, 2, 3}, swapped[4] = {0, 2, 1, 3};
-  const int *order = heads_last && ndim == 4 ? swapped : plain; /* memory order of the logical axes */
+  int order[ARRAY_MAX_AXES]; /* memory order of the logical axes */
+  for (int i = 0; i < ndim; i++)
+    order[i] = heads_last && ndim >= 4 && i >= 1 && i <= ndim - 2 ? i == ndim - 2 ? 1 : i + 1 : i;
   *a = (array){0};
   int64_t stride = 1;
   for (int i = ndim - 1; i >= 0; i--) {

@@ -77,16 +77,18 @@ luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err);
 
 /* ---- array.c: owned host tensors ---- */
 
+enum { ARRAY_MAX_AXES = 1 + 3 + LUATTN_MAX_AXES }; /* of `saved`, over a grid */
+
 typedef struct array {
   DLTensor t;
-  int64_t shape[4], stride[4];
+  int64_t shape[ARRAY_MAX_AXES], stride[ARRAY_MAX_AXES];
   void *storage;
 } array;
 
 size_t array_bytes(const array *a);
 DLDataType dtype_dl(luattn_dtype t);
 DLDataType dtype_of_input(uint32_t input_dtype); /* luattn_input_dtype */
-/* `heads_last`: axes 1 and 2 are stored swapped (logical order stays [batch, heads, len, dim]). */
+/* `heads_last`: axis 1 is stored before the last one (logical order stays [batch, heads, len, dim]). */
 luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err);
 void array_free(array *a);
 /* Reads an element by its flat index in logical row-major order; array_at: its address. */
@@ -98,6 +100,8 @@ bool array_is_integer(const array *a); /* of any width; a bool is none */
 int64_t array_integer(const array *a, int64_t flat);
 bool array_set_integer(array *a, int64_t flat, int64_t x); /* false: the type does not hold it */
 int64_t array_count(const array *a);
+/* Moves an axis to another place among them, in the array alone: its memory stays. */
+void array_move_axis(array *a, int from, int to);
 /* The DLTensor of an array, with pointers into this very array; NULL: it has no elements. */
 const DLTensor *array_tensor(const array *a);
 
@@ -113,8 +117,8 @@ luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 /* Loads the spec of a command line, with dropout of its weights where --dropout asks for it. */
 luattn_status spec_option(const cli_options *o, luattn_spec **out, luattn_error *err);
 
-/* Refuses a spec over a grid of several axes, for which command lines have no extents. */
-luattn_status spec_needs_line(const luattn_spec *spec, luattn_error *err);
+/* Refuses a spec over a grid of several axes, of which `command` knows nothing. */
+luattn_status spec_needs_line(const luattn_spec *spec, const char *command, luattn_error *err);
 
 /* ---- problem.c: one call's tensors ---- */
 
@@ -122,12 +126,15 @@ typedef struct cli_problem {
   const luattn_spec *spec;
   luattn_spec_info info;
   int batch, heads, heads_kv, q_len, kv_len, dim,
-      dim_v;               /* packed: the number of sequences, and the totals of their rows */
-  luattn_batch *sequences; /* packed sequences (sequence_ends.h); NULL: entries of equal lengths */
-  array ends[2];           /* int32: 0 and where each ends, of q and of k */
+      dim_v; /* packed: the number of sequences, and the totals of their rows; over a grid: of its places */
+  int axes;  /* of the spec's grid; below 2: of a line */
+  int extent[2][LUATTN_MAX_AXES]; /* of a grid: of q and of kv, the innermost last */
+  luattn_batch *sequences;        /* packed sequences (sequence_ends.h); NULL: entries of equal lengths */
+  array ends[2];                  /* int32: 0 and where each ends, of q and of k */
   int longest[2];
   luattn_dtype dtype;
-  array q, k, v, dout, dlse; /* [batch, heads, len, dim]; packed: [rows, heads, dim] */
+  array q, k, v, dout,
+      dlse; /* [batch, heads, len, dim]; packed: [rows, heads, dim]; over a grid its axes in place of len */
   array input[12];
   luattn_scalar scalar[CLI_MAX_PAIRS];
   int num_scalars;
@@ -154,7 +161,8 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
                            luattn_error *err);
 void problem_free(cli_problem *p);
 /* "B1 H2/2 Sq256 Skv256 D64 Dv64": its sizes, and how many of 256 weights dropout drops. */
-const char *problem_text(const cli_problem *p, char text[128]);
+enum { PROBLEM_TEXT = 192 };
+const char *problem_text(const cli_problem *p, char text[PROBLEM_TEXT]);
 
 /* ---- result.c: what a pass writes, and its arguments ---- */
 

@@ -82,7 +82,7 @@ double bench_flops(const cli_problem *p, luattn_pass pass, double kept) {
 
 static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem *p, luattn_error *err) {
   double all, kept, error, forward = 0, backward = 0;
-  char text[32], sizes[128];
+  char text[32], sizes[PROBLEM_TEXT];
   TRY(bench_kept(p, &all, &kept, &error, err));
   TRY(gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err));
   printf("%s on %s: %s %s%s\n", p->info.name, gpu_name(gpu), problem_text(p, sizes), kernel_dtype_name(p->dtype),

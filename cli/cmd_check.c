@@ -26,13 +26,14 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   o.dtype = "f64";
   /* A wrong head dim, or one too many, is reported by problem_read. */
   if (o.shape == NULL && (o.head_dim == NULL || (o.q == NULL && parse_head_dim(o.head_dim, dim)))) {
-    snprintf(shape, sizeof shape, "2,2,1,19,23,%d,%d", dim[0], dim[1]);
+    static const char *const lengths[] = {"19,23", "19,23", "8x9,9x8", "4x5x6,5x6x4", "3x3x3x4,3x4x3x3"};
+    snprintf(shape, sizeof shape, "2,2,1,%s,%d,%d", lengths[luattn_spec_grid(spec, NULL)], dim[0], dim[1]);
     o.shape = shape, o.head_dim = NULL;
   }
   TRY(problem_read(spec, &o, true, &p, err));
   luattn_status status = check_plain(&o, &p, &r, err);
   if (status == LUATTN_OK) {
-    char title[512], text[128];
+    char title[512], text[PROBLEM_TEXT];
     snprintf(title, sizeof title, "%s: the CPU path against plain Lua (%s)", p.info.name, problem_text(&p, text));
     check_print(title, &r);
     if (r.stops_gradient)
@@ -58,7 +59,7 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
     TRY(problem_read(spec, &o, true, &p, err));
     status = check_kernels(gpu, &p, LUATTN_WANT_ALL, &r, err);
     if (status == LUATTN_OK) {
-      char title[512], text[128];
+      char title[512], text[PROBLEM_TEXT];
       snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p.info.name,
                kernel_dtype_name(i), gpu_name(gpu), p.sequences != NULL ? ", one sequence at a time" : "",
                problem_text(&p, text));
@@ -107,7 +108,7 @@ static luattn_status against_sequences(const cli_options *given, const luattn_sp
   TRY(problem_read(spec, &o, true, &p, err));
   luattn_status status = check_sequences(&p, &r, err);
   if (status == LUATTN_OK) {
-    char title[512], text[128];
+    char title[512], text[PROBLEM_TEXT];
     snprintf(title, sizeof title, "%s: the CPU path, packed, against one sequence at a time (%s)", p.info.name,
              problem_text(&p, text));
     check_print(title, &r);

@@ -135,7 +135,8 @@ int cmd_mask(const cli_options *given) {
   cli_problem p;
   o.mask_only = true;
   if (luattn_spec_load(o.spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
-  luattn_status status = problem_read(spec, &o, false, &p, &err);
+  luattn_status status = spec_needs_line(spec, "mask", &err);
+  if (status == LUATTN_OK) status = problem_read(spec, &o, false, &p, &err);
   if (status == LUATTN_OK) {
     status = draw(&o, &p, &err);
     problem_free(&p);

@@ -124,7 +124,8 @@ static luattn_status run(const cli_options *given, luattn_error *err) {
            shape.kv_len);
   o.shape = counted, o.head_dim = NULL, o.dtype = NULL, o.mask_only = true;
   TRY(luattn_spec_load(o.spec, NULL, &spec, err));
-  luattn_status status = problem_read(spec, &o, false, &p, err);
+  luattn_status status = spec_needs_line(spec, "plan", err);
+  if (status == LUATTN_OK) status = problem_read(spec, &o, false, &p, err);
   if (status == LUATTN_OK) {
     status = make(&p, &shape, ranks, node, err);
     problem_free(&p);

@@ -17,8 +17,7 @@ static double now_ms(void) {
  * array. */
 static array swapped(const array *a) {
   array view = *a;
-  view.shape[1] = a->shape[2], view.stride[1] = a->stride[2];
-  view.shape[2] = a->shape[1], view.stride[2] = a->stride[1];
+  array_move_axis(&view, 1, a->t.ndim - 2);
   return view;
 }
 
@@ -138,7 +137,7 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
     status = weights_option(o, p, gpu != NULL, &r, err);
     if (status == LUATTN_OK) status = gpu != NULL ? gpu_run(gpu, p, backward, &r, err) : run_cpu(p, backward, &r, err);
     if (status == LUATTN_OK) {
-      char text[128];
+      char text[PROBLEM_TEXT];
       printf("%s: %s on %s: %s %s, %.1f ms\n", p->info.name, backward ? "forward and backward" : "forward",
              gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", problem_text(p, text),
              kernel_dtype_name(p->dtype), now_ms() - start);

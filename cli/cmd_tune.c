@@ -299,7 +299,7 @@ int cmd_tune(const cli_options *given) {
     t->passes = o.backward ? 2 : 1;
     t->start = tune_now();
     status = luattn_spec_load(o.spec, NULL, &t->spec, &err);
-    if (status == LUATTN_OK) status = spec_needs_line(t->spec, &err);
+    if (status == LUATTN_OK) status = spec_needs_line(t->spec, "tune", &err);
     if (status == LUATTN_OK) status = tune(t, &err);
     for (int pass = 0; pass < t->passes; pass++) tune_close(&t->field[pass]);
     gpu_close(t->gpu);

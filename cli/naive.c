@@ -8,6 +8,7 @@
 
 #include "abi/philox.h"
 #include "cli/cli.h"
+#include "cli/extents.h"
 #include "gen/lua/front.h"
 #include "gen/spec.h"
 
@@ -63,19 +64,35 @@ static luattn_status read_spec(const char *path, char **text, size_t *size, luat
   return *text != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: no memory to read it", path);
 }
 
+/* The length of a side, or its extents, as q_len.y. */
+static luattn_status set_lengths(naive *n, int side, const char *name, luattn_error *err) {
+  const cli_problem *p = n->p;
+  const char *const *axis = NULL;
+  char text[2 * LUATTN_NAME_SIZE];
+  if (p->axes <= 1) return front_oracle_set(n->oracle, name, side == 0 ? p->q_len : p->kv_len, err);
+  (void)luattn_spec_grid(p->spec, &axis);
+  for (int a = 0; a < p->axes; a++) {
+    snprintf(text, sizeof text, "%s.%s", name, axis[a]);
+    TRY(front_oracle_set(n->oracle, text, p->extent[side][a], err));
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status set_globals(naive *n, luattn_error *err) {
   const cli_problem *p = n->p;
   for (int i = 0; i < p->num_scalars; i++) TRY(front_oracle_set(n->oracle, p->scalar[i].name, p->scalar[i].value, err));
-  TRY(front_oracle_set(n->oracle, "q_len", p->q_len, err));
-  TRY(front_oracle_set(n->oracle, "kv_len", p->kv_len, err));
+  TRY(set_lengths(n, 0, "q_len", err));
+  TRY(set_lengths(n, 1, "kv_len", err));
   TRY(front_oracle_set(n->oracle, "heads", p->heads, err));
   TRY(front_oracle_set(n->oracle, "head_dim", p->dim, err));
   TRY(front_oracle_set(n->oracle, "head_dim_v", p->dim_v, err));
   return front_oracle_set(n->oracle, "heads_kv", p->heads_kv, err);
 }
 
-static luattn_status modify(naive *n, const char *hook, bool used, const array *from, double **out, luattn_error *err) {
-  const int64_t count = array_count(from), dim = from->shape[3];
+static luattn_status modify(naive *n, const char *hook, bool used, int side, const array *from, double **out,
+                            luattn_error *err) {
+  const int64_t count = array_count(from), dim = from->shape[from->t.ndim - 1],
+                rows = side == 0 ? n->p->q_len : n->p->kv_len, heads = from->shape[1];
   double *to = calloc((size_t)count + (size_t)dim + 1, sizeof *to);
   if (to == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the plain run; choose smaller sizes");
   *out = to;
@@ -85,11 +102,11 @@ static luattn_status modify(naive *n, const char *hook, bool used, const array *
     to[i] = array_get(from, i);
     if (!used) continue;
     for (int64_t c = 0; i % dim == 0 && c < dim; c++) row[c] = array_get(from, i + c);
-    const int64_t d = i % from->shape[3], pos = i / from->shape[3] % from->shape[2];
-    const int64_t h = i / from->shape[3] / from->shape[2] % from->shape[1],
-                  b = i / from->shape[3] / from->shape[2] / from->shape[1];
-    const double args[] = {to[i], (double)b, (double)h, (double)pos, (double)d};
-    TRY(front_oracle_call(n->oracle, hook, args, 5, &to[i], err));
+    const int64_t pos = i / dim % rows, h = i / dim / rows % heads, b = i / dim / rows / heads;
+    double args[4 + LUATTN_MAX_AXES] = {to[i], (double)b, (double)h};
+    const int axes = extents_coordinates(n->p, side, (int)pos, args + 3);
+    args[3 + axes] = (double)(i % dim);
+    TRY(front_oracle_call(n->oracle, hook, args, 4 + axes, &to[i], err));
   }
   return LUATTN_OK;
 }
@@ -101,24 +118,25 @@ static luattn_status online_row(naive *n, const double *score, int kept, int b, 
                                 double *lse, luattn_error *err) {
   const traced_online *on = &n->p->spec->traced.online;
   const int num = on->num_state;
-  double args[1 + SPEC_MAX_STATE + 3], results[2 + SPEC_MAX_STATE], scale, *state = args + 1;
+  double args[1 + SPEC_MAX_STATE + 2 + LUATTN_MAX_AXES], results[2 + SPEC_MAX_STATE], scale, *state = args + 1;
   char name[128];
   if (num > 0) {
     snprintf(name, sizeof name, "online.init.%s", on->state_name[0]);
     TRY(front_oracle_call_all(n->oracle, name, (double[]){b, h}, 2, state, num, err));
   }
-  args[1 + num] = b, args[2 + num] = h, args[3 + num] = q;
+  args[1 + num] = b, args[2 + num] = h;
+  const int count = 3 + num + extents_coordinates(n->p, 0, q, args + 3 + num);
   for (int k = 0; k < kept; k++) {
     args[0] = score[k];
-    TRY(front_oracle_call_all(n->oracle, "online.prob", args, 4 + num, results, 2 + num, err));
+    TRY(front_oracle_call_all(n->oracle, "online.prob", args, count, results, 2 + num, err));
     weight[k] = results[0];
     memcpy(state, results + 2, sizeof *state * (size_t)num);
     for (int i = 0; i < k; i++) weight[i] *= results[1];
   }
   args[0] = 1; /* the epilogue is linear in o */
-  TRY(front_oracle_call(n->oracle, "online.out", args, 4 + num, &scale, err));
+  TRY(front_oracle_call(n->oracle, "online.out", args, count, &scale, err));
   for (int i = 0; i < kept; i++) weight[i] *= scale;
-  return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, 4 + num, lse, err);
+  return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, count, lse, err);
 }
 
 /* The bit of a score in a plane of draws, by the formula of docs/language.md. */
@@ -129,6 +147,7 @@ static double dropped(const naive *n, double weight, int b, int h, int q, int kv
   const int keep = n->p->spec->traced.online.keep;
   int draw = 0;
   if (keep == SPEC_KEEP_ALL) return weight;
+  q = extents_draw_number(n->p, 0, q), kv = extents_draw_number(n->p, 1, kv);
   for (int call = 0; call < 2; call++) {
     const LuattnPhilox of =
         philox_4x32_10(n->p->seed, (uint64_t)b * (uint64_t)n->p->heads + (uint64_t)h,
@@ -138,6 +157,18 @@ static double dropped(const naive *n, double weight, int b, int h, int q, int kv
   return draw < keep ? weight * SPEC_KEEP_ALL / keep : 0;
 }
 
+/* Calls a hook of a score, whose first argument is that score unless it is NULL. */
+static luattn_status call_at(naive *n, const char *hook, const double *score, int b, int h, int q, int kv,
+                             double *result, luattn_error *err) {
+  double args[3 + 2 * LUATTN_MAX_AXES];
+  int count = 0;
+  if (score != NULL) args[count++] = *score;
+  args[count++] = b, args[count++] = h;
+  count += extents_coordinates(n->p, 0, q, args + count);
+  count += extents_coordinates(n->p, 1, kv, args + count);
+  return front_oracle_call(n->oracle, hook, args, count, result, err);
+}
+
 /* Whether the mask keeps this score. */
 static luattn_status ask_mask(naive *n, int b, int h, int q, int kv, bool *keep, luattn_error *err) {
   const cli_problem *p = n->p;
@@ -145,7 +176,7 @@ static luattn_status ask_mask(naive *n, int b, int h, int q, int kv, bool *keep,
   if (p->kept != NULL)
     answer = p->kept[(((int64_t)b * p->heads + h) * p->q_len + q) * p->kv_len + kv];
   else if (n->block_mask)
-    TRY(front_oracle_call(n->oracle, "block_mask", (double[]){b, h, q, kv}, 4, &answer, err));
+    TRY(call_at(n, "block_mask", NULL, b, h, q, kv, &answer, err));
   *keep = answer != 0;
   return LUATTN_OK;
 }
@@ -165,7 +196,7 @@ static luattn_status one_row(naive *n, int b, int h, int q, double *score, doubl
     if (!keep) continue;
     for (int d = 0; d < p->dim; d++) s += qr[d] * kr[d];
     s *= scale;
-    if (n->score_mod) TRY(front_oracle_call(n->oracle, "score_mod", (double[]){s, b, h, q, kv}, 5, &s, err));
+    if (n->score_mod) TRY(call_at(n, "score_mod", &s, b, h, q, kv, &s, err));
     column[kept] = kv;
     score[kept++] = s;
   }
@@ -241,9 +272,9 @@ luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_resu
   naive n;
   luattn_status s = naive_open(&n, o, p, err);
   n.r = r;
-  if (s == LUATTN_OK) s = modify(&n, "query_mod", n.query_mod, &p->q, &n.q, err);
-  if (s == LUATTN_OK) s = modify(&n, "key_mod", n.key_mod, &p->k, &n.k, err);
-  if (s == LUATTN_OK) s = modify(&n, "value_mod", n.value_mod, &p->v, &n.v, err);
+  if (s == LUATTN_OK) s = modify(&n, "query_mod", n.query_mod, 0, &p->q, &n.q, err);
+  if (s == LUATTN_OK) s = modify(&n, "key_mod", n.key_mod, 1, &p->k, &n.k, err);
+  if (s == LUATTN_OK) s = modify(&n, "value_mod", n.value_mod, 1, &p->v, &n.v, err);
   if (s == LUATTN_OK) s = all_rows(&n, err);
   front_oracle_close(n.oracle);
   free(n.q), free(n.k), free(n.v);

@@ -1,6 +1,6 @@
 /* npy.c: NumPy's array format, versions 1.0 to 3.0
  * (numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Little-endian f2, f4, f8, i2, i4, i8, b1,
- * u1 in C order; at most 4 dimensions. Nothing in the file is trusted. */
+ * u1 in C order; at most ARRAY_MAX_AXES dimensions. Nothing in the file is trusted. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ typedef struct npy_header {
   char kind;
   int size;
   int ndim;
-  int64_t shape[4];
+  int64_t shape[ARRAY_MAX_AXES];
 } npy_header;
 
 static luattn_status damaged(const char *name, const char *what, luattn_error *err) {
@@ -30,7 +30,8 @@ static luattn_status parse_shape(const char *name, const char *at, npy_header *h
     while (*at == ' ') at++;
     if (*at == ')') return LUATTN_OK;
     if (*at < '0' || *at > '9') return damaged(name, "'shape' holds something that is not a size", err);
-    if (h->ndim == 4) return luattn_fail(err, LUATTN_IO, "%s: has more than 4 dimensions; reshape it", name);
+    if (h->ndim == ARRAY_MAX_AXES)
+      return luattn_fail(err, LUATTN_IO, "%s: has more than %d dimensions; reshape it", name, ARRAY_MAX_AXES);
     errno = 0;
     const long long n = strtoll(at, &end, 10);
     if (errno != 0 || (n != 0 && count > MAX_ELEMENTS / n)) {

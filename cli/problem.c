@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/extents.h"
 #include "cli/problem.h"
 #include "cli/random_array.h"
 #include "cli/read_array.h"
@@ -27,40 +28,46 @@ static luattn_status head_dim_option(const cli_options *o, cli_problem *p, luatt
 }
 
 luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *err) {
-  static const char *const names[] = {"B", "H", "Hkv", "Sq", "Skv", "D", "Dv"};
+  static const char *const names[] = {"B", "H", "Hkv", "D", "Dv"};
   const char *text = o->shape != NULL ? o->shape : "1,2,2,256,256,64";
-  int size[7];
-  const int n = parse_sizes(text, 7, size);
-  if (n < 6) {
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--shape: '%s' is not B,H,Hkv,Sq,Skv,D[,Dv]; give six or seven sizes such as "
-                       "2,8,2,1024,1024,128",
-                       text);
-  }
-  if (n == 6) size[6] = size[5];
-  for (int i = 0; i < 7; i++) {
-    if (size[i] == 0 && i != 3 && i != 4) {
+  TRY(extents_parse(text, p, err));
+  const int size[] = {p->batch, p->heads, p->heads_kv, p->dim, p->dim_v};
+  for (int i = 0; i < 5; i++) {
+    if (size[i] == 0)
       return luattn_fail(err, LUATTN_INVALID, "--shape: '%s': %s is 0; it must be at least 1", text, names[i]);
-    }
   }
-  if (size[1] % size[2] != 0) {
+  if (p->heads % p->heads_kv != 0) {
     return luattn_fail(err, LUATTN_INVALID,
                        "--shape: '%s': H = %d is not a multiple of Hkv = %d; each kv head serves H / Hkv heads", text,
-                       size[1], size[2]);
+                       p->heads, p->heads_kv);
   }
-  p->batch = size[0], p->heads = size[1], p->heads_kv = size[2], p->q_len = size[3], p->kv_len = size[4];
-  p->dim = size[5], p->dim_v = size[6];
   return head_dim_option(o, p, err);
 }
 
-int problem_tensor_shape(const cli_problem *p, int heads, int rows, int dim, int64_t shape[4]) {
-  if (p->sequences != NULL) return shape[0] = rows, shape[1] = heads, shape[2] = dim, 3;
-  return shape[0] = p->batch, shape[1] = heads, shape[2] = rows, shape[3] = dim, 4;
+/* Writes the extents of a side, of a line its length, and returns how many there are. */
+static int put_rows(const cli_problem *p, int side, int64_t *to) {
+  if (p->axes <= 1) return to[0] = side == 0 ? p->q_len : p->kv_len, 1;
+  for (int a = 0; a < p->axes; a++) to[a] = p->extent[side][a];
+  return p->axes;
 }
 
-int problem_lse_shape(const cli_problem *p, int64_t shape[4]) {
-  if (p->sequences != NULL) return shape[0] = p->heads, shape[1] = p->q_len, 2;
-  return shape[0] = p->batch, shape[1] = p->heads, shape[2] = p->q_len, 3;
+int problem_tensor_shape(const cli_problem *p, int heads, int side, int dim, int64_t shape[ARRAY_MAX_AXES]) {
+  int n = 0;
+  if (p->sequences != NULL) {
+    n += put_rows(p, side, shape);
+    shape[n++] = heads;
+  } else {
+    shape[n++] = p->batch, shape[n++] = heads;
+    n += put_rows(p, side, shape + n);
+  }
+  return shape[n++] = dim, n;
+}
+
+int problem_lse_shape(const cli_problem *p, int64_t shape[ARRAY_MAX_AXES]) {
+  int n = 0;
+  if (p->sequences == NULL) shape[n++] = p->batch;
+  shape[n++] = p->heads;
+  return n + put_rows(p, 0, shape + n);
 }
 
 static luattn_status check_heads(const cli_problem *p, luattn_error *err) {
@@ -86,10 +93,32 @@ static luattn_status read_packed(const cli_options *o, cli_problem *p, luattn_er
   return expect_shape("--v", &p->v, axis, (int64_t[]){p->kv_len, p->heads_kv, p->dim_v}, from, err);
 }
 
+/* The axes of a tensor with batch entries, and where their expected sizes come from, for messages. */
+typedef struct axis_texts {
+  const char *name[ARRAY_MAX_AXES], *from[ARRAY_MAX_AXES];
+  char order[128]; /* as files have them */
+} axis_texts;
+
+static void name_axes(const cli_problem *p, const char *const name[4], const char *const from[4], axis_texts *out) {
+  const char *const *grid = NULL;
+  const int rows = p->axes > 1 ? luattn_spec_grid(p->spec, &grid) : 1;
+  size_t used = 0;
+  for (int i = 0; i < rows + 3; i++) {
+    const int of = i < 2 ? i : i < 2 + rows ? 2 : 3;
+    out->name[i] = of == 2 && grid != NULL ? grid[i - 2] : name[of], out->from[i] = from[of];
+  }
+  for (int i = 0; i < rows + 3 && used < sizeof out->order; i++) {
+    const int axis = !p->heads_last || i == 0 || i == rows + 2 ? i : i == rows + 1 ? 1 : i + 1;
+    used += (size_t)snprintf(out->order + used, sizeof out->order - used, "%s%s", i > 0 ? " x " : "", out->name[axis]);
+  }
+}
+
 static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error *err) {
-  static const char *const axis[] = {"batch", "heads_kv", "kv_len", "head_dim"};
-  const char *axes = p->heads_last ? "batch x length x heads x head_dim" : "batch x heads x length x head_dim";
+  static const char *const axis[] = {"batch", "heads", "length", "head_dim"}, *const of_k[] = {"batch", "heads_kv",
+                                                                                               "kv_len", "head_dim"};
   const DLDataType type = dtype_dl(p->dtype);
+  axis_texts texts;
+  int64_t shape[ARRAY_MAX_AXES];
   if (o->k == NULL || o->v == NULL || o->q == NULL) {
     return luattn_fail(err, LUATTN_INVALID, "%s: is missing; --q, --k and --v go together: give all three or none",
                        o->q == NULL   ? "--q"
@@ -97,28 +126,32 @@ static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error
                                       : "--v");
   }
   if (p->sequences != NULL) return read_packed(o, p, err);
-  TRY(read_array(&(file_rule){"--q", o->q, 4, axes, type}, p->heads_last, &p->q, err));
-  TRY(read_array(&(file_rule){"--k", o->k, 4, axes, type}, p->heads_last, &p->k, err));
-  TRY(read_array(&(file_rule){"--v", o->v, 4, axes, type}, p->heads_last, &p->v, err));
-  p->batch = (int)p->q.shape[0], p->heads = (int)p->q.shape[1], p->q_len = (int)p->q.shape[2],
-  p->dim = (int)p->q.shape[3];
-  p->heads_kv = (int)p->k.shape[1], p->kv_len = (int)p->k.shape[2], p->dim_v = (int)p->v.shape[3];
+  const int ndim = problem_tensor_shape(p, 1, 0, 1, shape);
+  name_axes(p, axis, axis, &texts);
+  TRY(read_array(&(file_rule){"--q", o->q, ndim, texts.order, type}, p->heads_last, &p->q, err));
+  TRY(read_array(&(file_rule){"--k", o->k, ndim, texts.order, type}, p->heads_last, &p->k, err));
+  TRY(read_array(&(file_rule){"--v", o->v, ndim, texts.order, type}, p->heads_last, &p->v, err));
+  extents_take(p, 0, &p->q), extents_take(p, 1, &p->k);
+  p->batch = (int)p->q.shape[0], p->heads = (int)p->q.shape[1], p->dim = (int)p->q.shape[ndim - 1];
+  p->heads_kv = (int)p->k.shape[1], p->dim_v = (int)p->v.shape[ndim - 1];
   TRY(check_heads(p, err));
-  TRY(expect_shape("--k", &p->k, axis, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim},
-                   (const char *const[]){"--q", "--k", "--k", "--q"}, err));
-  return expect_shape("--v", &p->v, axis, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v},
-                      (const char *const[]){"--q", "--k", "--k", "--v"}, err);
+  name_axes(p, of_k, (const char *const[]){"--q", "--k", "--k", "--q"}, &texts);
+  (void)problem_tensor_shape(p, p->heads_kv, 1, p->dim, shape);
+  TRY(expect_shape("--k", &p->k, texts.name, shape, texts.from, err));
+  name_axes(p, of_k, (const char *const[]){"--q", "--k", "--k", "--v"}, &texts);
+  (void)problem_tensor_shape(p, p->heads_kv, 1, p->dim_v, shape);
+  return expect_shape("--v", &p->v, texts.name, shape, texts.from, err);
 }
 
 static luattn_status random_qkv(cli_problem *p, bool fill, uint64_t *seed, luattn_error *err) {
   array *const qkv[] = {&p->q, &p->k, &p->v};
   const DLDataType type = dtype_dl(p->dtype);
-  int64_t shape[4];
-  int ndim = problem_tensor_shape(p, p->heads, p->q_len, p->dim, shape);
+  int64_t shape[ARRAY_MAX_AXES];
+  int ndim = problem_tensor_shape(p, p->heads, 0, p->dim, shape);
   TRY(array_new(&p->q, type, ndim, shape, p->heads_last, err));
-  ndim = problem_tensor_shape(p, p->heads_kv, p->kv_len, p->dim, shape);
+  ndim = problem_tensor_shape(p, p->heads_kv, 1, p->dim, shape);
   TRY(array_new(&p->k, type, ndim, shape, p->heads_last, err));
-  ndim = problem_tensor_shape(p, p->heads_kv, p->kv_len, p->dim_v, shape);
+  ndim = problem_tensor_shape(p, p->heads_kv, 1, p->dim_v, shape);
   TRY(array_new(&p->v, type, ndim, shape, p->heads_last, err));
   for (int i = 0; i < 3; i++) {
     if (fill)
@@ -135,26 +168,26 @@ static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64
                            *const from[] = {"--q", "--q", "--q", "--v"}, *const from_packed[] = {"--q", "--q", "--v"},
                            *const numbers[] = {"heads", "rows"};
   const bool is_packed = p->sequences != NULL;
-  const char *const *axis = is_packed ? packed : entries;
-  const char *axes = is_packed       ? "rows of all sequences x heads x head_dim_v"
-                     : p->heads_last ? "batch x q_len x heads x head_dim_v"
-                                     : "batch x heads x q_len x head_dim_v";
-  int64_t shape[4], lse[4];
-  const int ndim = problem_tensor_shape(p, p->heads, p->q_len, p->dim_v, shape), lse_ndim = problem_lse_shape(p, lse);
+  axis_texts texts;
+  int64_t shape[ARRAY_MAX_AXES], lse[ARRAY_MAX_AXES];
+  name_axes(p, entries, from, &texts);
+  const char *axes = is_packed ? "rows of all sequences x heads x head_dim_v" : texts.order;
+  const int ndim = problem_tensor_shape(p, p->heads, 0, p->dim_v, shape), lse_ndim = problem_lse_shape(p, lse);
   const DLDataType type = dtype_dl(p->dtype),
                    real = p->dtype == LUATTN_F64 ? dtype_dl(LUATTN_F64) : dtype_dl(LUATTN_F32);
   if (o->dout != NULL) {
     TRY(read_array(&(file_rule){"--dout", o->dout, ndim, axes, type}, p->heads_last, &p->dout, err));
-    TRY(expect_shape("--dout", &p->dout, axis, shape, is_packed ? from_packed : from, err));
+    TRY(expect_shape("--dout", &p->dout, is_packed ? packed : texts.name, shape, is_packed ? from_packed : texts.from,
+                     err));
   } else {
     TRY(array_new(&p->dout, type, ndim, shape, p->heads_last, err));
     random_normal(&p->dout, 1, seed);
   }
   if (o->dlse != NULL) {
-    TRY(read_array(
-        &(file_rule){"--dlse", o->dlse, lse_ndim, is_packed ? "heads x rows" : "batch x heads x q_len", real}, false,
-        &p->dlse, err));
-    TRY(expect_shape("--dlse", &p->dlse, is_packed ? numbers : axis, lse, from, err));
+    const char *const rows = p->axes > 1 ? "batch x heads x the axes of the grid" : "batch x heads x q_len";
+    TRY(read_array(&(file_rule){"--dlse", o->dlse, lse_ndim, is_packed ? "heads x rows" : rows, real}, false, &p->dlse,
+                   err));
+    TRY(expect_shape("--dlse", &p->dlse, is_packed ? numbers : texts.name, lse, texts.from, err));
   } else if (o->dout == NULL && p->info.has_lse) {
     TRY(array_new(&p->dlse, real, lse_ndim, lse, false, err));
     random_normal(&p->dlse, 1, seed);
@@ -243,6 +276,7 @@ static luattn_status read_options(const cli_options *o, cli_problem *p, luattn_e
   TRY(check_names(o, p, err));
   TRY(read_scalars(o, p, err));
   TRY(shape_option(o, p, err));
+  TRY(extents_check(o, p, err));
   return sequences_option(o, p, err);
 }
 
@@ -277,7 +311,6 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = o->name,
 #include "abi/kernel_facts.def"
   };
-  TRY(spec_needs_line(spec, err));
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID, "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch",
                        o->splits, CHOICES_MAX_SPLITS);
@@ -306,16 +339,17 @@ void problem_free(cli_problem *p) {
   sequences_free(p);
 }
 
-const char *problem_text(const cli_problem *p, char text[128]) {
+const char *problem_text(const cli_problem *p, char text[PROBLEM_TEXT]) {
+  char rows[2][64];
   if (p->sequences != NULL)
-    snprintf(text, 128, "%d sequences, H%d/%d Sq%d Skv%d in all, at most %d and %d, D%d Dv%d", p->batch, p->heads,
-             p->heads_kv, p->q_len, p->kv_len, p->longest[0], p->longest[1], p->dim, p->dim_v);
+    snprintf(text, PROBLEM_TEXT, "%d sequences, H%d/%d Sq%d Skv%d in all, at most %d and %d, D%d Dv%d", p->batch,
+             p->heads, p->heads_kv, p->q_len, p->kv_len, p->longest[0], p->longest[1], p->dim, p->dim_v);
   else
-    snprintf(text, 128, "B%d H%d/%d Sq%d Skv%d D%d Dv%d", p->batch, p->heads, p->heads_kv, p->q_len, p->kv_len, p->dim,
-             p->dim_v);
+    snprintf(text, PROBLEM_TEXT, "B%d H%d/%d Sq%s Skv%s D%d Dv%d", p->batch, p->heads, p->heads_kv,
+             extents_text(p, 0, rows[0]), extents_text(p, 1, rows[1]), p->dim, p->dim_v);
   const int keep = p->spec->traced.online.keep;
   const size_t used = strlen(text);
   if (keep != SPEC_KEEP_ALL)
-    snprintf(text + used, 128 - used, ", %d of %d weights dropped", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL);
+    snprintf(text + used, PROBLEM_TEXT - used, ", %d of %d weights dropped", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL);
   return text;
 }

@@ -9,6 +9,17 @@
 #include "common/call/input_dtype.h"
 #include "gen/analysis/specs/int_range.h"
 
+/* The places of both sides along the longest axis. */
+static int64_t longest_distance(const cli_problem *p) {
+  if (p->axes <= 1) return (int64_t)p->q_len + p->kv_len;
+  int64_t most = 0;
+  for (int a = 0; a < p->axes; a++) {
+    const int64_t sum = (int64_t)p->extent[0][a] + p->extent[1][a];
+    if (sum > most) most = sum;
+  }
+  return most;
+}
+
 static int64_t axis_size(const cli_problem *p, const luattn_input_info *info, uint32_t j) {
   switch (info->axis[j]) {
     case LUATTN_AXIS_B:
@@ -21,9 +32,11 @@ static int64_t axis_size(const cli_problem *p, const luattn_input_info *info, ui
     case LUATTN_AXIS_KV:
       return sequences_axis(p, info, j);
     case LUATTN_AXIS_FREE:
-      return (int64_t)p->q_len + p->kv_len; /* long enough for a table over relative positions */
+      return longest_distance(p); /* long enough for a table over relative positions */
     default:
-      return info->axis[j];
+      return info->axis[j] <= LUATTN_AXIS_KV_GRID  ? p->extent[1][LUATTN_AXIS_KV_GRID - info->axis[j]]
+             : info->axis[j] <= LUATTN_AXIS_Q_GRID ? p->extent[0][LUATTN_AXIS_Q_GRID - info->axis[j]]
+                                                   : info->axis[j];
   }
 }
 

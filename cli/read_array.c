@@ -54,11 +54,7 @@ luattn_status read_array(const file_rule *rule, bool heads_last, array *out, lua
                            rule->option, rule->path, i, (long long)raw.shape[i]);
     }
   }
-  if (status == LUATTN_OK && heads_last && rule->ndim == 4) {
-    const int64_t shape = raw.shape[1], stride = raw.stride[1];
-    raw.shape[1] = raw.shape[2], raw.stride[1] = raw.stride[2];
-    raw.shape[2] = shape, raw.stride[2] = stride;
-  }
+  if (status == LUATTN_OK && heads_last && rule->ndim >= 4) array_move_axis(&raw, rule->ndim - 2, 1);
   const DLDataType type = rule->type.bits > 0 ? rule->type : raw.t.dtype;
   if (status == LUATTN_OK) status = array_new(out, type, rule->ndim, raw.shape, heads_last, err);
   if (status == LUATTN_OK) {

@@ -12,9 +12,8 @@ static DLDataType result_type(DLDataType storage, bool is_f32) {
 
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *r,
                          luattn_error *err) {
-  int64_t rows[4], saved[5] = {(int64_t)problem_num_saved(p)};
-  const int ndim = problem_tensor_shape(p, p->heads, p->q_len, p->dim_v, rows),
-            lse_ndim = problem_lse_shape(p, saved + 1);
+  int64_t rows[ARRAY_MAX_AXES], saved[1 + ARRAY_MAX_AXES] = {(int64_t)problem_num_saved(p)};
+  const int ndim = problem_tensor_shape(p, p->heads, 0, p->dim_v, rows), lse_ndim = problem_lse_shape(p, saved + 1);
   *r = (cli_result){0};
   const DLDataType of_gradients = result_type(storage, p->grad_f32);
   luattn_status s = array_new(&r->o, result_type(storage, p->out_f32), ndim, rows, p->heads_last, err);

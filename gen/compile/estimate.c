@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "abi/grid_params.h"
 #include "abi/workspace.h"
 #include "common/host.h"
 #include "common/call/limits.h"
@@ -11,6 +12,8 @@
 /* The factors of the estimate, in double, so that no product overflows before it is known to fit a size_t. */
 typedef struct sizes {
   double batch, heads, heads_kv, q_len, kv_len, dim, dim_v, elem, real;
+  double q_slots, kv_slots; /* rows of the workspace: over a grid those of whole boxes */
+  const luattn_problem *given;
 } sizes;
 
 static double q_rows(const sizes *s) { return s->batch * s->heads * s->q_len; }
@@ -29,7 +32,10 @@ static double axis_size(int32_t axis, const sizes *s) {
     case LUATTN_AXIS_KV:
       return s->kv_len;
     default:
-      return axis > 0 ? axis : 1;
+      return axis > 0                      ? axis
+             : axis <= LUATTN_AXIS_KV_GRID ? s->given->kv_extent[LUATTN_AXIS_KV_GRID - axis]
+             : axis <= LUATTN_AXIS_Q_GRID  ? s->given->q_extent[LUATTN_AXIS_Q_GRID - axis]
+                                           : 1;
   }
 }
 
@@ -71,7 +77,7 @@ static double counters(const image_manifest *m, const sizes *s, bool dq) {
     if (e->role != LUATTN_ROLE_DKDV) continue;
     const bool counts = dq && m->accumulates_dq && (t->is_resident || m->deterministic);
     const int each = workspace_dq_orders(t->pairs_blocks, (int)e->threads, (int)e->tile_n);
-    const double tiles = counts ? ceil(s->q_len / e->tile_m) : 0;
+    const double tiles = counts ? ceil(s->q_slots / e->tile_m) : 0;
     if (t->is_resident || counts) bytes += 4 * (LUATTN_DQ_ORDER_FIRST + s->batch * s->heads * tiles * each);
   }
   return bytes;
@@ -121,8 +127,8 @@ static double workspace(const image_manifest *m, const sizes *s) {
   if (m->has_key_mod) bytes += kv_rows(s) * s->dim * s->elem;
   if (m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->elem;
   const bool in_groups = manifest_traits(m)->groups_rows;
-  const double padded_rows = s->batch * s->heads * (double)workspace_rows(in_groups, (int64_t)s->q_len),
-               padded_kv = s->batch * s->heads_kv * (double)workspace_rows(in_groups, (int64_t)s->kv_len);
+  const double padded_rows = s->batch * s->heads * (double)workspace_rows(in_groups, (int64_t)s->q_slots),
+               padded_kv = s->batch * s->heads_kv * (double)workspace_rows(in_groups, (int64_t)s->kv_slots);
   if (m->pass == LUATTN_BACKWARD) bytes += padded_rows * m->num_bwd_rows * s->real;
   const bool dq = (m->wants & LUATTN_WANT_DQ) != 0 || (m->has_query_mod && parameters);
   const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters, dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
@@ -162,13 +168,28 @@ static luattn_status estimate_of(const image_manifest *m, const sizes *s, luattn
   return LUATTN_OK;
 }
 
-static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
+static luattn_status check_extents(const luattn_problem *p, int axes, luattn_error *err) {
+  for (int side = 0; side < 2; side++)
+    for (int a = 0; a < axes; a++) {
+      const int extent = side == 0 ? p->q_extent[a] : p->kv_extent[a];
+      if (extent < 1 || extent > LUATTN_GRID_EXTENT_MAX)
+        return luattn_fail(
+            err, LUATTN_INVALID,
+            "problem: %s[%d]: is %d, must be 1 to %d: the spec has a grid of %d axes, whose extents stand "
+            "in the place of lengths",
+            side == 0 ? "q_extent" : "kv_extent", a, extent, LUATTN_GRID_EXTENT_MAX, axes);
+    }
+  return LUATTN_OK;
+}
+
+static luattn_status check_problem(const luattn_problem *p, int axes, luattn_error *err) {
   const struct {
     const char *name;
     int value;
   } given[] = {
       {"batch", p->batch}, {"heads", p->heads}, {"heads_kv", p->heads_kv}, {"q_len", p->q_len}, {"kv_len", p->kv_len}};
-  for (int i = 0; i < 5; i++)
+  if (axes > 1) TRY(check_extents(p, axes, err));
+  for (int i = 0; i < (axes > 1 ? 3 : 5); i++)
     if (given[i].value < 1)
       return luattn_fail(err, LUATTN_INVALID, "problem: %s: is %d, must be at least 1", given[i].name, given[i].value);
   if (p->batch > LUATTN_MAX_BATCH)
@@ -177,6 +198,20 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID, "problem: heads: %d is not a multiple of heads_kv = %d", p->heads,
                        p->heads_kv);
   return LUATTN_OK;
+}
+
+/* Fills both sides' rows and slots, over a grid by its extents and the kernel's boxes. */
+static void fill_rows(const image_manifest *m, const luattn_problem *p, sizes *out) {
+  out->q_len = out->q_slots = p->q_len, out->kv_len = out->kv_slots = p->kv_len;
+  if (m->over_grid == 0) return;
+  const manifest_grid *g = &m->grid[0];
+  const uint32_t first = LUATTN_MAX_AXES - g->axes;
+  out->q_len = out->q_slots = out->kv_len = out->kv_slots = 1;
+  for (uint32_t a = 0; a < g->axes; a++) {
+    const double q = p->q_extent[a], kv = p->kv_extent[a], q_box = g->q_box[first + a], kv_box = g->kv_box[first + a];
+    out->q_len *= q, out->q_slots *= ceil(q / q_box) * q_box;
+    out->kv_len *= kv, out->kv_slots *= ceil(kv / kv_box) * kv_box;
+  }
 }
 
 typedef struct memory_call {
@@ -195,19 +230,19 @@ static luattn_status answer_memory(void *arguments, luattn_error *err) {
   const memory_call *given = arguments;
   const luattn_problem *problem = given->problem;
   compilation *c;
-  TRY(check_problem(problem, err));
+  TRY(check_problem(problem, luattn_spec_grid(given->spec, NULL), err));
   luattn_status status = prepare(given, &c, err);
   if (status == LUATTN_OK) {
     const double elem = kernel_dtype(c->at.plan.dtype)->dl.bits / 8;
-    const sizes s = {problem->batch,
-                     problem->heads,
-                     problem->heads_kv,
-                     problem->q_len,
-                     problem->kv_len,
-                     c->at.plan.head_dim,
-                     c->at.plan.head_dim_v,
-                     elem,
-                     c->at.plan.dtype == LUATTN_F64 ? 8 : 4};
+    sizes s = {.batch = problem->batch,
+               .heads = problem->heads,
+               .heads_kv = problem->heads_kv,
+               .dim = c->at.plan.head_dim,
+               .dim_v = c->at.plan.head_dim_v,
+               .elem = elem,
+               .real = c->at.plan.dtype == LUATTN_F64 ? 8 : 4,
+               .given = problem};
+    fill_rows(&c->at.info, problem, &s);
     status = estimate_of(&c->at.info, &s, given->estimate, err);
   }
   compilation_close(c);

@@ -39,8 +39,8 @@ static luattn_status open_grid(const luattn_args *args, cpu_problem *p, luattn_e
   for (int a = 0; a < LUATTN_MAX_AXES; a++) p->q_side.extent[a] = p->kv_side.extent[a] = -1;
   if (t->grid_axes <= 1 || args->batch == NULL) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "cpu: batch: is given, and the spec '%s' has a grid of %d axes, whose calls have no packed "
-                     "sequences, pages or offsets; leave it NULL",
+                     "cpu: batch: is given, and the spec '%s' has a grid of %d axes, whose calls have no lengths of "
+                     "a whole, offsets, packed sequences or pages; leave it NULL",
                      t->name, t->grid_axes);
 }
 

@@ -303,6 +303,7 @@ typedef struct luattn_memory_estimate {
 } luattn_memory_estimate;
 typedef struct luattn_problem {
   int batch, heads, heads_kv, q_len, kv_len;
+  int q_extent[LUATTN_MAX_AXES], kv_extent[LUATTN_MAX_AXES]; /* over a grid of several axes, in place of both lengths */
 } luattn_problem;
 LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
                                            int *tile_n, luattn_error *err);

@@ -4,16 +4,17 @@ import difflib
 import os
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_IN_TREE = os.path.join(_HERE, "..", "..", "examples")
 # In the package as it is installed, or in the source tree.
-_FOLDERS = os.path.join(_HERE, "examples"), os.path.join(_HERE, "..", "..", "examples")
+_PLACES = (os.path.join(_HERE, "examples"),), (_IN_TREE, os.path.join(_IN_TREE, "grids"))
 
 
 def examples() -> dict[str, str]:
     """The example specs: the path of each by its name. luattn.attention(name) loads one."""
-    for folder in _FOLDERS:
-        if os.path.isdir(folder):
-            found = sorted(file for file in os.listdir(folder) if file.endswith(".lua"))
-            return {file.removesuffix(".lua"): os.path.abspath(os.path.join(folder, file)) for file in found}
+    for folders in _PLACES:
+        if os.path.isdir(folders[0]):
+            found = {file: folder for folder in folders for file in os.listdir(folder) if file.endswith(".lua")}
+            return {file.removesuffix(".lua"): os.path.abspath(os.path.join(found[file], file)) for file in sorted(found)}
     return {}
 
 

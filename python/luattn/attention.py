@@ -221,6 +221,11 @@ class Attention:
 
     def _part_of(self, q: Any, *given: Any) -> dict[str, Any]:
         """What WHOLE and _PACKED are to the ops."""
+        if self._spec.grid:
+            for name, x in zip((*WHOLE, *_PACKED), given):
+                if x is not None:
+                    axes = ", ".join(self._spec.grid)
+                    raise Unsupported(f"{self.name}: {name}: is given, and calls over a grid of {axes} have no parts of a whole, packed sequences or pages; leave it out")
         _, *found = _OF_PART.take(self.name, q, *given)
         whole, packed = found[: len(WHOLE)], zip(_PACKED, found[len(WHOLE) :])
         return {**whole_of(q, found[len(WHOLE)], *whole), **{name: x for name, x in packed if x is not None}}

@@ -100,8 +100,8 @@ luattn_status grid_fill(const args_call *c, LuattnCallParams *out) {
   if (c->args->batch != NULL)
     return args_fail(
         c,
-        "batch: is given, and the spec has a grid of %u axes, whose calls have no packed sequences, pages or "
-        "offsets; leave it NULL",
+        "batch: is given, and the spec has a grid of %u axes, whose calls have no lengths of a whole, offsets, "
+        "packed sequences or pages; leave it NULL",
         grid_of(c)->axes);
   TRY(sizes_batch(c, "q", q->shape[0]));
   shape->batch = (int)q->shape[0];

@@ -89,7 +89,7 @@ static void cpu(void **state) {
 static void tuning(void **state) {
   (void)state;
   const luattn_target target = api_target();
-  const luattn_problem problem = {1, 1, 1, 8, 8};
+  const luattn_problem problem = {.batch = 1, .heads = 1, .heads_kv = 1, .q_len = 8, .kv_len = 8};
   luattn_memory_estimate estimate;
   luattn_tiles tiles;
   int m, n;

@@ -18,6 +18,13 @@ static const char *const shapes[] = {"2,2,2,11,13,6,5", "1,4,1,13,7,4,3",   "1,2
 static const char *const even[NUM_SHAPES] = {"2,2,2,11,13,6,5", "1,4,1,13,7,4,3",   "1,2,2,1,17,6,5",
                                              "1,2,1,9,1,4",     "1,2,1,70,150,4,3", "1,2,1,140,66,8,4"};
 
+/* Extents of grids with two and three axes, of which no axis is a multiple of a box, and places past a tile. */
+static const char *const grids[][NUM_SHAPES] = {
+    {"2,2,2,9x8,7x9,6,5", "1,4,1,7x11,8x7,4,3", "1,2,2,1x9,9x7,5", "1,2,1,8x7,7x7,4", "1,2,1,7x10,15x10,4,3",
+     "1,2,1,20x7,8x8,3,4"},
+    {"2,2,2,4x5x7,4x6x7,6,5", "1,4,1,5x5x7,4x5x8,4,3", "1,2,2,1x2x9,4x5x7,5", "1,2,1,5x5x7,5x5x7,4",
+     "1,2,1,2x5x7,5x6x7,4,3", "1,2,1,6x5x7,4x5x7,3,4"}};
+
 /* Returns 0 if all results are within tolerance. */
 static int check_shape(const luattn_spec *spec, const char *path, int i, const char *const *of) {
   const cli_options o = {
@@ -62,8 +69,10 @@ int main(int argc, char **argv) {
       failed++;
       continue;
     }
+    const int axes = luattn_spec_grid(spec, NULL);
+    const char *const *of = axes > 1 ? grids[axes - 2] : shapes;
     for (int j = 0; j < NUM_SHAPES; j++)
-      if (!draws || is_drawn(argv[i], j)) checks++, failed += check_shape(spec, argv[i], j, shapes);
+      if (!draws || is_drawn(argv[i], j)) checks++, failed += check_shape(spec, argv[i], j, of);
     luattn_spec_free(spec);
   }
   printf("%d specs, %d shapes of %d, %d failed\n", argc - 1 - draws, checks, (argc - 1 - draws) * NUM_SHAPES, failed);

@@ -103,6 +103,9 @@ class Grid(unittest.TestCase):
             near(q, k, v, rows=rows[:, :4])
         with self.assertRaisesRegex(luattn.InvalidError, r"k: kv_len\.x is 3, .* at least 4"):
             near(q, k[..., :3, :], v[..., :3, :], rows=rows)
+        for name, x in (("q_len", 50), ("kv_offset", 3), ("cu_seqlens_q", torch.tensor([0, 5], dtype=torch.int32))):
+            with self.assertRaisesRegex(luattn.Unsupported, f"near: {name}: is given, and calls over a grid of y, x have no parts of a whole"):
+                near(q, k, v, rows=rows, **{name: x})
         with self.assertRaisesRegex(luattn.Unsupported, "near: merge: its places lie on a grid of y, x"):
             near.merge([q], [q[..., 0]])
 

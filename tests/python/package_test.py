@@ -212,7 +212,7 @@ class Errors(unittest.TestCase):
 
 class Examples(unittest.TestCase):
     def test_names(self):
-        self.assertEqual({*luattn.examples()}, {os.path.basename(path)[:-4] for path in glob.glob(f"{ROOT}/examples/*.lua")})
+        self.assertEqual({*luattn.examples()}, {os.path.basename(path)[:-4] for path in glob.glob(f"{ROOT}/examples/**/*.lua", recursive=True)})
         self.assertEqual(luattn.attention("gemma2").name, "gemma2")
         with self.assertRaisesRegex(FileNotFoundError, "'gema2' is neither a file nor an example of the package; did you mean 'gemma2'"):
             luattn.attention("gema2")

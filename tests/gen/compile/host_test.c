@@ -143,7 +143,7 @@ static void compile_in(record *r, const luattn_spec *spec, luattn_target *t) {
 static void tune_in(record *r, const luattn_spec *spec, luattn_target t) {
   luattn_tiles tiles[64];
   luattn_memory_estimate estimate;
-  const luattn_problem problem = {2, 4, 2, 1000, 1000};
+  const luattn_problem problem = {.batch = 2, .heads = 4, .heads_kv = 2, .q_len = 1000, .kv_len = 1000};
   int count = 0, tile[2];
   char path[256], *text;
   t.device = "Some GPU";
@@ -236,7 +236,7 @@ static void cpu_in(record *r, const luattn_spec *spec) {
 }
 
 static void messages_in(record *r, const luattn_spec *spec, const luattn_target *t) {
-  const luattn_problem huge = {1 << 30, 1 << 30, 1, 1 << 30, 1 << 30};
+  const luattn_problem huge = {.batch = 1 << 30, .heads = 1 << 30, .heads_kv = 1, .q_len = 1 << 30, .kv_len = 1 << 30};
   luattn_memory_estimate estimate;
   luattn_target other = *t;
   (void)load_in(r, "error('x' .. 0.5)");

@@ -380,6 +380,30 @@ static void test_entries_follow_wants(void **state) {
   arena_close(a);
 }
 
+/* Extents count for lengths and axes of inputs, and rows of the workspace are those of whole boxes. */
+static void test_memory_of_grid(void) {
+  static const char text[] =
+      "return attention { grid = {\"y\", \"x\"}, inputs = { r = { axes = {\"h\", \"q.y\", \"kv.x\"} } },"
+      " score_mod = function(s, b, h, q, k) return s + r[{h, q.y, k.x}] end }";
+  luattn_spec *grid;
+  luattn_error err;
+  luattn_memory_estimate m;
+  luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F32, 16, 0, 80);
+  luattn_problem p = {.batch = 2, .heads = 4, .heads_kv = 2, .q_extent = {9, 10}, .kv_extent = {7, 11}};
+  assert_int_equal(luattn_spec_load_text("g.lua", text, sizeof text - 1, NULL, &grid, &err), LUATTN_OK);
+  assert_int_equal(luattn_estimate_memory(grid, &t, &p, &m, &err), LUATTN_OK);
+  const size_t q = 2 * 4 * 90 * 16, k = 2 * 2 * 77 * 16, rows = 2 * 4 * 90, r = 4 * 9 * 11;
+  assert_int_equal(m.input, 4 * (q + 2 * k + 2 * q + rows + r));
+  assert_int_equal(m.output, 4 * (q + 2 * k));
+  assert_int_equal(m.internal, 4 * 2 * (2 * 4 * 16 * 16)); /* two numbers a row, of 2 x 2 boxes of 8 x 8 */
+  p.kv_extent[1] = 0;
+  assert_int_equal(luattn_estimate_memory(grid, &t, &p, &m, &err), LUATTN_INVALID);
+  assert_string_equal(err.message,
+                      "problem: kv_extent[1]: is 0, must be 1 to 32767: the spec has a grid of 2 axes, whose extents "
+                      "stand in the place of lengths");
+  luattn_spec_free(grid);
+}
+
 static void test_memory_and_tiles(void **state) {
   (void)state;
   luattn_error err;
@@ -413,6 +437,7 @@ static void test_memory_and_tiles(void **state) {
   const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
   assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "heads_kv = 3"));
+  test_memory_of_grid();
   luattn_problem huge = {.batch = 65536, .heads = INT32_MAX, .heads_kv = 1, .q_len = INT32_MAX, .kv_len = INT32_MAX};
   assert_int_equal(luattn_estimate_memory(spec, &t, &huge, &m, &err), LUATTN_INVALID);
   assert_string_equal(err.message, "problem: batch: is 65536, must be at most 65535");
