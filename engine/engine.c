@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "common/fail.h"
 #include "engine/kernel_slots.h"
@@ -49,7 +50,7 @@ void luattn_engine_close(luattn_engine *engine) {
 luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spec, luattn_error *err) {
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   return kernel_slots_forget(&engine->kernels, spec, err);
 }
 
@@ -98,7 +99,7 @@ luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spe
   kernel_key key;
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(kernel);
   const engine_place at = engine_get_place(engine);
@@ -112,7 +113,7 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   const slot *s;
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(plan);
   const engine_place at = engine_get_place(engine);
@@ -129,7 +130,7 @@ luattn_status luattn_engine_choice(luattn_engine *engine, const luattn_spec *spe
   luattn_args taken;
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(text);
   if (size == 0) return luattn_fail(err, LUATTN_INVALID, "luattn_engine_choice: size: is 0, expected room for a text");
@@ -153,7 +154,7 @@ luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_s
   luattn_error said;
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(size);
   TRY(kernel_of(engine, spec, pass, args, &kernel, err));
@@ -175,7 +176,7 @@ luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, con
                              luattn_error *err) {
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   return run_pass(engine, spec, LUATTN_FORWARD, args, stream, err);
 }
@@ -188,7 +189,7 @@ luattn_status luattn_forward_jvp(luattn_engine *engine, const luattn_spec *spec,
   luattn_tangents tangents;
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   TRY(choices_take_tangents(args, "forward_jvp", &used, &tangents, err));
   const engine_place at = engine_get_place(engine);
@@ -204,7 +205,7 @@ luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, co
                               luattn_error *err) {
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   return run_pass(engine, spec, LUATTN_BACKWARD, args, stream, err);
 }

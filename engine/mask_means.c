@@ -1,5 +1,6 @@
 /* mask_means.c: luattn_mask_survey: joins the plan of a mask's kernels, the rule of a launch and the counts of its
  * tiles. */
+#include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "common/struct_size.h"
 #include "gen/compile/plan_manifest.h"
@@ -39,7 +40,7 @@ luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *t
   luattn_args used;
   luattn_mask_counts counts = {.struct_size = sizeof counts};
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(out);
   TRY(choices_take_dense(args, "mask", &used, err));

@@ -1,4 +1,5 @@
 /* weights.c: luattn_weights, the weights of V. */
+#include "common/call/need_attention.h"
 #include "common/call/batch.h"
 #include "engine/engine.h"
 
@@ -26,7 +27,7 @@ luattn_status luattn_weights_workspace_size(luattn_engine *engine, const luattn_
   luattn_error said;
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(size);
   TRY(find(engine, spec, args, &kernel, err));
@@ -39,7 +40,7 @@ luattn_status luattn_weights(luattn_engine *engine, const luattn_spec *spec, con
   luattn_error said;
   fail_clear(err);
   NEED(engine);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(weights);
   TRY(find(engine, spec, args, &kernel, err));

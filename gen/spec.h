@@ -52,9 +52,25 @@ typedef struct spec_elsewhere {
   uint8_t input, axis;
 } spec_elsewhere;
 
+/* linear_attention {..}: hooks of a value head's token, beside query_mod, key_mod and value_mod of traced_spec. They read
+ * VAR_B, VAR_H (a value head; in query_mod and key_mod one of q), VAR_POS, VAR_D and, but for decay and write, VAR_X:
+ * the element of q, k or v, in read and erase of k behind key_mod, in skip of v before value_mod. IR_REDUCE_SUM sums over
+ * the row's channels, one level (analysis/linear/channel_sums.h). IR_NONE: left out. */
+typedef struct traced_linear {
+  ir_ref decay;       /* its logarithm, of channels of k */
+  ir_ref write;       /* a factor of v, of its channels */
+  ir_ref read, erase; /* r; e, which is k if it is left out */
+  ir_ref skip;        /* what o gets besides */
+  bool before;        /* r reads the state before the decay */
+  bool normalize;     /* o is divided by that of a channel of v that is always 1 */
+  double scale;       /* of calls that give none; 0: head_dim^-1/2 */
+} traced_linear;
+
 typedef struct traced_spec {
   arena *a;
   ir *g;
+  luattn_form form; /* attention's members are score_mod, block_mask, online, reads and grids; linear attention's are
+                     * `linear`; the others are of both */
   const char *file; /* as shown in messages */
   const char *name;
   int grid_axes; /* of `grid`; 0: it has none, and positions are numbers. Of one axis they lie along a line as well */
@@ -86,6 +102,7 @@ typedef struct traced_spec {
   ir_ref append_mod[2];
   unsigned append_inputs;
   traced_online online;
+  traced_linear linear;
   bool random;    /* a hook calls random() */
   bool by_passes; /* backward takes a row pass wherever it can, for tests and for measuring: LUATTN_ROW_PASSES=1 */
   /* i32 inputs (a bit each) that the mask, and all hooks, compute with, by how far apart their values are:
@@ -207,7 +224,8 @@ typedef struct part_rule {
 struct luattn_spec {
   arena *a;
   traced_spec traced;
-  derived_spec derived;
+  derived_spec derived;                /* of attention */
+  const struct derived_linear *linear; /* of linear attention: analysis/linear/linear_adjoint.h; else NULL */
   /* Of a compilation, once its mask is analysed: it is evaluated for cells (mask_evaluated), what it reads differs
    * between blocks of queries, and its own blocks have as many keys as a cell. */
   bool by_cells, by_query_blocks, by_narrow_blocks;

@@ -39,6 +39,7 @@ rule(gen/analysis/algebra "${spec}|gen/(base|ir|analysis/algebra)/.*"          "
 rule(gen/analysis/online  "${spec}|gen/(base|ir|analysis/algebra|analysis/online)/.*" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/analysis/masks   "${spec}|gen/(base|ir|analysis/masks)/.*"           "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/analysis/specs   "${spec}|gen/(base|ir|analysis)/.*"                  "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(gen/analysis/linear  "${spec}|gen/(base|ir|analysis)/.*"                 "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/family   "${spec}|${abi}|gen/(base|ir|analysis|family)/.*"            "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/plan     "${spec}|${abi}|gen/(base|ir|analysis|family|plan)/.*"       "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/lower    "${spec}|gen/(base|ir|analysis|plan|lower)/.*"               "${no_lua}|${no_cuda}|dlfcn\\.h")

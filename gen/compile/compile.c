@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/call/need_attention.h"
 #include "common/host.h"
 #include "gen/compile/pass_spec.h"
 #include "gen/compile/pipeline.h"
@@ -134,7 +135,7 @@ static luattn_status compile_within(void *arguments, luattn_error *err) {
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                              luattn_compile_report *report, luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(target);
   NEED(image);
   return host_run(compile_within, &(compile_call){spec, target, image, report}, err);

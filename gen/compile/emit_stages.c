@@ -7,6 +7,7 @@
 #include "gen/analysis/online/merge.h"
 #include "gen/base/text.h"
 #include "gen/compile/attempt.h"
+#include "gen/compile/emit_linear.h"
 #include "gen/compile/pipeline.h"
 #include "gen/compile/programs.h"
 #include "gen/ir/passes.h"
@@ -240,8 +241,20 @@ static luattn_status copy_text(const text *t, const char *name, char **out, luat
   return LUATTN_OK;
 }
 
+static luattn_status emit_linear(const emit_call *given, luattn_error *err) {
+  arena *a = arena_open(arena_allocator(given->spec->a));
+  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", given->name);
+  text t;
+  text_init(&t, a);
+  luattn_status status = emit_linear_stage(given->spec, given->name, &t, err);
+  if (status == LUATTN_OK) status = copy_text(&t, given->name, given->out, err);
+  arena_close(a);
+  return status;
+}
+
 static luattn_status emit(void *arguments, luattn_error *err) {
   const emit_call *given = arguments;
+  if (given->spec->traced.form == LUATTN_FORM_LINEAR) return emit_linear(given, err);
   compilation *c;
   luattn_status status = compilation_open(given->spec, given->target, &c, err);
   if (status == LUATTN_OK) {

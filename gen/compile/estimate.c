@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "abi/grid_params.h"
+#include "common/call/need_attention.h"
 #include "abi/workspace.h"
 #include "common/host.h"
 #include "common/call/limits.h"
@@ -254,7 +255,7 @@ luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_targe
                                      const luattn_problem *problem, luattn_memory_estimate *estimate,
                                      luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(target);
   NEED(problem);
   NEED(estimate);

@@ -6,8 +6,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/fail.h"
+#include "common/call/need_attention.h"
 #include "common/host.h"
+#include "gen/analysis/linear/linear_adjoint.h"
 #include "gen/analysis/specs/adjoint.h"
 #include "gen/analysis/specs/reads_elsewhere.h"
 #include "gen/analysis/specs/int_range.h"
@@ -64,6 +65,21 @@ static luattn_status check_size(const traced_spec *t, const char *name, luattn_e
                      name, (unsigned)count, MAX_OPERATIONS);
 }
 
+/* Of attention's kernels. */
+static luattn_status look_at_integers(arena *a, traced_spec *t, const char *name, luattn_error *err) {
+  if (t->form != LUATTN_FORM_ATTENTION) return LUATTN_OK;
+  TRY(large_integers_check(a, t, err));
+  if (spec_find_elsewhere(t) && int_range_find(t)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+}
+
+static luattn_status derive_form(arena *a, luattn_spec *spec, luattn_error *err) {
+  if (spec->traced.form == LUATTN_FORM_ATTENTION) return derive_spec(a, &spec->traced, &spec->derived, err);
+  const ir_ref zero = ir_real(spec->traced.g, 0);
+  spec->derived = (derived_spec){.prob = zero, .ds = zero, .how = "of linear attention"};
+  return derive_linear(&spec->traced, &spec->linear, err);
+}
+
 typedef struct load_call {
   const char *name, *text; /* the name is that of the file, if any */
   size_t size;
@@ -84,13 +100,11 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
   spec->a = a;
   luattn_status status = front_trace(a, name, given->text, given->size, &spec->traced, err);
   if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
-  if (status == LUATTN_OK) status = large_integers_check(a, &spec->traced, err);
-  if (status == LUATTN_OK && !(spec_find_elsewhere(&spec->traced) && int_range_find(&spec->traced)))
-    status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  if (status == LUATTN_OK) status = look_at_integers(a, &spec->traced, name, err);
   const char *passes = getenv("LUATTN_ROW_PASSES");
   spec->traced.by_passes = passes != NULL && strcmp(passes, "1") == 0;
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* derived nodes have no source line */
-  if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
+  if (status == LUATTN_OK) status = derive_form(a, spec, err);
   if (status == LUATTN_OK && (!hash_spec(spec, given->text, given->size) ||
                               (spec->traced.by_passes && !hash_made(spec, "by passes", 1)) || arena_failed(a)))
     status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
@@ -207,7 +221,7 @@ static luattn_status make_parts(void *arguments, luattn_error *err) {
 
 luattn_status luattn_spec_parts(const luattn_spec *spec, luattn_spec **parts, luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(parts);
   return host_run(make_parts, &(parts_call){spec, parts}, err);
 }
@@ -234,6 +248,10 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   memcpy(info->hash, spec->hash, sizeof info->hash);
   info->has_backward = spec->derived.missing == NULL;
   info->why_no_backward = spec->derived.missing;
+}
+
+luattn_form luattn_spec_form(const luattn_spec *spec) {
+  return spec != NULL ? spec->traced.form : LUATTN_FORM_ATTENTION;
 }
 
 int luattn_spec_draws(const luattn_spec *spec) { return spec != NULL && spec_draws(&spec->traced); }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/call/need_attention.h"
 #include "common/host.h"
 #include "gen/analysis/online/merge.h"
 #include "gen/emit/emit.h"
@@ -128,6 +129,6 @@ static luattn_status test_spec(void *spec, luattn_error *err) {
 
 luattn_status luattn_spec_merges(const luattn_spec *spec, luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   return host_run(test_spec, (void *)(uintptr_t)spec, err);
 }

@@ -2,6 +2,7 @@
  * remembered. */
 #include <math.h>
 
+#include "common/call/need_attention.h"
 #include "common/host.h"
 #include "gen/cache/cache.h"
 #include "gen/compile/pipeline.h"
@@ -33,7 +34,7 @@ static luattn_status answer_tiles(void *arguments, luattn_error *err) {
 luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,
                                 luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(target);
   NEED(tile_m);
   NEED(tile_n);
@@ -60,7 +61,7 @@ static luattn_status answer_candidates(void *arguments, luattn_error *err) {
 luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out, int most,
                                      int *count, luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(target);
   NEED(count);
   if (out == NULL && most > 0) return fail_null(err, __func__, "out");
@@ -123,7 +124,7 @@ static luattn_status store_within(void *arguments, luattn_error *err) {
 luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain, char *path,
                                  size_t size, luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(target);
   return host_run(store_within, &(store_call){spec, target, gain, path, size}, err);
 }

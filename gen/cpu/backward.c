@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/call/need_attention.h"
 #include "common/call/choices.h"
 
 static luattn_status rows_open(backward *w, luattn_error *err) {
@@ -315,14 +316,14 @@ luattn_status cpu_backward_merged(const luattn_spec *spec, const luattn_args *ar
 luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                      luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   return run(spec, args, precision, GRADIENTS, 0, err);
 }
 
 luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   return run(spec, args, LUATTN_F64, GRADIENTS, 0, err);
 }

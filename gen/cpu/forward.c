@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "common/call/overlap.h"
 #include "gen/cpu/row_blocks.h"
@@ -301,7 +302,7 @@ luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *
   luattn_args used;
   forward_call call = {.given = {.spec = spec, .args = &used, .precision = precision}};
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   TRY(choices_take_dense(args, "cpu", &used, err));
   TRY(cpu_threads(&used, &call.given.threads, err));
@@ -310,7 +311,7 @@ luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *
 
 luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   return luattn_cpu_forward_in(spec, args, LUATTN_F64, err);
 }
@@ -320,7 +321,7 @@ luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *arg
   luattn_args used;
   forward_call call = {.given = {.spec = spec, .args = &used, .precision = LUATTN_F64}, .weights = weights};
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(weights);
   TRY(choices_take_dense(args, "cpu", &used, err));

@@ -8,6 +8,7 @@
 
 #include "common/call/batch.h"
 #include "common/call/choices.h"
+#include "common/call/need_attention.h"
 #include "common/call/overlap.h"
 #include "gen/analysis/specs/spec_tangents.h"
 #include "gen/cpu/row_blocks.h"
@@ -422,7 +423,7 @@ luattn_status luattn_cpu_forward_jvp(const luattn_spec *spec, const luattn_args 
   luattn_args used;
   luattn_tangents tangents;
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   TRY(choices_take_tangents(args, "cpu", &used, &tangents, err));
   if (batch_is_packed(used.batch)) return choices_take_dense(&used, "cpu", &used, err);

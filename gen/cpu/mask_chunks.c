@@ -1,6 +1,7 @@
 /* mask_chunks.c: counts tiles by chunk, for plans of context parallelism. */
 #include <stdlib.h>
 
+#include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "gen/cpu/mask_survey.h"
 
@@ -19,7 +20,7 @@ luattn_status luattn_mask_chunks(const luattn_spec *spec, const luattn_args *arg
   luattn_args used;
   int64_t rows = 0, columns = 0;
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(out);
   TRY(choices_take_dense(args, "mask", &used, err));

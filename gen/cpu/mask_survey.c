@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "gen/cpu/number_pyramid.h"
 
@@ -557,7 +558,7 @@ luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args
                                 unsigned char *out, luattn_error *err) {
   luattn_args used;
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(out);
   TRY(choices_take_dense(args, "mask", &used, err));

@@ -2,6 +2,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "gen/cpu/mask_survey.h"
 #include "gen/ir/scalar.h"
@@ -230,7 +231,7 @@ static luattn_status count_within(void *arguments, luattn_error *err) {
 luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept, luattn_error *err) {
   luattn_args used;
   fail_clear(err);
-  NEED(spec);
+  NEED_ATTENTION(spec);
   NEED(args);
   NEED(kept);
   TRY(choices_take_dense(args, "mask", &used, err));

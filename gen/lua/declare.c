@@ -6,13 +6,15 @@
 
 #include "common/call/input_dtype.h"
 #include "gen/lua/fields.h"
+#include "gen/lua/form.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/names.h"
 #include "gen/lua/grid_axes.h"
 #include "gen/lua/scan.h"
+#include "gen/lua/trace_linear.h"
 #include "gen/lua/trace_online.h"
 
-#define DECLARED "luattn.declared" /* the argument of attention {..} */
+#define DECLARED "luattn.declared" /* the argument of attention {..}, or of linear_attention {..} */
 
 static void check_new_name(lua_State *L, const char *owner, const char *name) {
   const bool predefined = names_predefined(L, name);
@@ -53,15 +55,8 @@ static void declare_scalars(lua_State *L, int table) {
   lua_pop(L, 1);
 }
 
-/* Common names for the standard axes: as free axes they would not be checked. */
-static const char *const axis_synonyms[][2] = {
-    {"batch", "b"},      {"B", "b"},       {"head", "h"},    {"heads", "h"}, {"H", "h"},     {"heads_kv", "hkv"},
-    {"kv_heads", "hkv"}, {"h_kv", "hkv"},  {"Hkv", "hkv"},   {"q_idx", "q"}, {"q_len", "q"}, {"Q", "q"},
-    {"Sq", "q"},         {"kv_idx", "kv"}, {"kv_len", "kv"}, {"KV", "kv"},   {"Skv", "kv"},  {"k", "kv"},
-};
-
 static int32_t axis_of(lua_State *L, const char *owner) {
-  static const char *const named[] = {"b", "h", "hkv", "q", "kv"};
+  const form_row *form = form_of(L);
   if (lua_isinteger(L, -1)) {
     const lua_Integer size = lua_tointeger(L, -1);
     if (size < 1 || size > INT32_MAX)
@@ -72,24 +67,20 @@ static int32_t axis_of(lua_State *L, const char *owner) {
     front_raise(L, "%s: an axis is the float %s; a size is an integer, 1 to %d", owner, fields_shown(L, -1), INT32_MAX);
   if (lua_type(L, -1) != LUA_TSTRING) {
     front_raise(L,
-                "%s: an axis is %s; it must be \"b\", \"h\", \"hkv\", \"q\", \"kv\", a size, or another "
+                "%s: an axis is %s; it must be %s, a size, or another "
                 "name for any size",
-                owner, front_kind(L, -1));
+                owner, front_kind(L, -1), form->listed);
   }
   const char *axis = lua_tostring(L, -1);
-  const int32_t of_grid = grid_axis_of(L, owner, axis);
+  const int32_t of_grid = front_of(L)->spec->form == LUATTN_FORM_ATTENTION ? grid_axis_of(L, owner, axis) : 0;
   if (of_grid != 0) return of_grid;
   if (!fields_is_identifier(axis, lua_rawlen(L, -1))) {
     front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
   }
-  for (int i = 0; i < 5; i++) {
-    if (strcmp(axis, named[i]) == 0) return -1 - i;
-  }
-  for (size_t i = 0; i < sizeof axis_synonyms / sizeof *axis_synonyms; i++) {
-    if (strcmp(axis, axis_synonyms[i][0]) == 0) {
-      front_raise(L, "%s: axis '%s' is written '%s'", owner, axis, axis_synonyms[i][1]);
-    }
-  }
+  for (const form_axis *row = form->axis; row->name != NULL; row++)
+    if (strcmp(axis, row->name) == 0) return row->axis;
+  for (const axis_synonym *row = form->synonym; row->name != NULL; row++)
+    if (strcmp(axis, row->name) == 0) front_raise(L, "%s: axis '%s' is written '%s'", owner, axis, row->means);
   return LUATTN_AXIS_FREE;
 }
 
@@ -269,20 +260,21 @@ static void declare_name(lua_State *L, int table) {
   size_t n;
   const char *name = lua_tolstring(L, -1, &n), *shown = front_shown(L, -1);
   if (n == 0 || n >= LUATTN_NAME_SIZE) {
-    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", shown, n, LUATTN_NAME_SIZE - 1);
+    front_raise(L, "%s: name '%s' has %zu characters; it must have 1 to %d", form_of(L)->name, shown, n,
+                LUATTN_NAME_SIZE - 1);
   }
   for (size_t i = 0; i < n; i++) {
     const unsigned char c = (unsigned char)name[i];
     if (isalnum(c) || (c != '\0' && strchr("_-.", c) != NULL)) continue;
     if (c >= ' ' && c < 0x7f)
-      front_raise(L, "attention: name '%s' contains '%c'; use letters, digits, _, - and .", shown, c);
-    front_raise(L, "attention: name '%s' contains the byte %d; use letters, digits, _, - and .", shown, c);
+      front_raise(L, "%s: name '%s' contains '%c'; use letters, digits, _, - and .", form_of(L)->name, shown, c);
+    front_raise(L, "%s: name '%s' contains the byte %d; use letters, digits, _, - and .", form_of(L)->name, shown, c);
   }
   front_of(L)->spec->name = front_format(L, "%s", name);
   lua_pop(L, 1);
 }
 
-static void check_hooks(lua_State *L, int table) {
+static void refuse_two_masks(lua_State *L, int table) {
   lua_pushliteral(L, "block_mask");
   lua_pushliteral(L, "mask_mod");
   if (lua_rawget(L, table) != LUA_TNIL) {
@@ -292,12 +284,40 @@ static void check_hooks(lua_State *L, int table) {
     }
   }
   lua_settop(L, table);
-  for (hook_id id = HOOK_SCORE_MOD; id <= HOOK_VALUE_MOD; id++) {
+}
+
+static void check_hooks(lua_State *L, int table) {
+  for (hook_id id = form_of(L)->first; id <= form_of(L)->last; id++) {
     const char *name = hook_push_field(L, table, id);
     if (name == NULL) continue;
     hook_check(L, id, name);
     lua_pop(L, 1);
   }
+}
+
+/* Takes the call of a form with one table, the first of the file; its line is that of messages from now on. */
+static void take_form(lua_State *L, luattn_form form, const char *example, const field_row *fields, int n) {
+  front_state *s = front_of(L);
+  const luattn_form before = s->spec->form;
+  s->spec->form = form;
+  const char *name = form_of(L)->name;
+  if (s->mode != FRONT_LOADING)
+    front_raise(L, "%s is called inside a hook; call it once, in the file's return statement", name);
+  if (lua_gettop(L) != 1 || !lua_istable(L, 1)) front_raise(L, "%s: takes one table: %s", name, example);
+  s->hook_line = s->declared_line = front_line(L);
+  if (lua_getfield(L, LUA_REGISTRYINDEX, DECLARED) != LUA_TNIL) {
+    if (form == before) front_raise(L, "%s is called twice; one file is one spec", name);
+    front_raise(L, "both attention and linear_attention are called; one file is one spec");
+  }
+  lua_pop(L, 1);
+  fields_check(L, 1, name, fields, n);
+}
+
+static int finish_form(lua_State *L) {
+  lua_settop(L, 1);
+  lua_pushvalue(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, DECLARED);
+  return 1;
 }
 
 static int attention(lua_State *L) {
@@ -314,32 +334,47 @@ static int attention(lua_State *L) {
       {"value_mod", FIELD_ANY, NULL},
       {"online_func", FIELD_ANY, NULL},
   };
-  front_state *s = front_of(L);
-  if (s->mode != FRONT_LOADING)
-    front_raise(L, "attention is called inside a hook; call it once, in the file's return statement");
-  if (lua_gettop(L) != 1 || !lua_istable(L, 1)) {
-    front_raise(L, "attention: takes one table: attention { name = .., score_mod = .. }");
-  }
-  s->hook_line = s->declared_line = front_line(L);
-  if (lua_getfield(L, LUA_REGISTRYINDEX, DECLARED) != LUA_TNIL)
-    front_raise(L, "attention is called twice; one file is one spec");
-  lua_pop(L, 1);
-  fields_check(L, 1, "attention", fields, sizeof fields / sizeof *fields);
+  take_form(L, LUATTN_FORM_ATTENTION, "attention { name = .., score_mod = .. }", fields,
+            sizeof fields / sizeof *fields);
   declare_name(L, 1);
   declare_scalars(L, 1);
   grid_declare(L, 1);
   declare_inputs(L, 1);
+  refuse_two_masks(L, 1);
   check_hooks(L, 1);
   online_declare(L, 1);
-  lua_settop(L, 1);
-  lua_pushvalue(L, 1);
-  lua_setfield(L, LUA_REGISTRYINDEX, DECLARED);
-  return 1;
+  return finish_form(L);
+}
+
+static int linear_attention(lua_State *L) {
+  static const field_row fields[] = {
+      {"name", FIELD_STRING, "a string"},
+      {"scalars", FIELD_TABLE, "a table such as { bound = -5.0 }"},
+      {"inputs", FIELD_TABLE, "a table such as { g = { axes = {\"b\", \"t\", \"hv\"} } }"},
+      {"query_mod", FIELD_ANY, NULL},
+      {"key_mod", FIELD_ANY, NULL},
+      {"value_mod", FIELD_ANY, NULL},
+      {"decay", FIELD_ANY, NULL},
+      {"update", FIELD_ANY, NULL},
+      {"skip", FIELD_ANY, NULL},
+      {"normalize", FIELD_BOOLEAN, "true or false"},
+      {"scale", FIELD_ANY, NULL},
+  };
+  take_form(L, LUATTN_FORM_LINEAR, "linear_attention { name = .., decay = .. }", fields,
+            sizeof fields / sizeof *fields);
+  declare_name(L, 1);
+  declare_scalars(L, 1);
+  declare_inputs(L, 1);
+  linear_declare(L, 1);
+  check_hooks(L, 1);
+  return finish_form(L);
 }
 
 void declare_open(lua_State *L) {
   lua_pushcfunction(L, attention);
   lua_setfield(L, -2, "attention");
+  lua_pushcfunction(L, linear_attention);
+  lua_setfield(L, -2, "linear_attention");
 }
 
 void declare_push(lua_State *L, int returned) {
@@ -347,6 +382,6 @@ void declare_push(lua_State *L, int returned) {
     front_raise_at(L, 0, "the file never calls attention; end it with: return attention { .. }");
   }
   if (lua_rawequal(L, returned, -1)) return;
-  front_raise(L, "the file returns %s instead of its attention { .. }; end it with: return attention { .. }",
-              front_kind(L, returned));
+  front_raise(L, "the file returns %s instead of its %s { .. }; end it with: return %s { .. }", front_kind(L, returned),
+              form_of(L)->name, form_of(L)->name);
 }

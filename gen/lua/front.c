@@ -4,15 +4,13 @@
 #include "gen/ir/passes.h"
 #include "gen/lua/declare.h"
 #include "gen/lua/hooks.h"
+#include "gen/lua/trace_linear.h"
 #include "gen/lua/trace_online.h"
 #include "gen/lua/value.h"
 
-static int trace_main(lua_State *L) {
+static void trace_attention(lua_State *L, int table) {
   front_state *s = front_of(L);
   traced_spec *spec = s->spec;
-  front_load_file(L);
-  const int table = lua_gettop(L);
-  s->mode = FRONT_TRACING;
   spec->score_mod = hook_trace(L, table, HOOK_SCORE_MOD);
   if (spec->score_mod == IR_NONE) spec->score_mod = ir_variable(s->g, VAR_SCORE, 0);
   spec->block_mask = hook_trace(L, table, HOOK_BLOCK_MASK);
@@ -21,6 +19,17 @@ static int trace_main(lua_State *L) {
   spec->key_mod = hook_trace(L, table, HOOK_KEY_MOD);
   spec->value_mod = hook_trace(L, table, HOOK_VALUE_MOD);
   online_trace(L, table);
+}
+
+static int trace_main(lua_State *L) {
+  front_state *s = front_of(L);
+  front_load_file(L);
+  const int table = lua_gettop(L);
+  s->mode = FRONT_TRACING;
+  if (s->spec->form == LUATTN_FORM_LINEAR)
+    linear_trace(L, table);
+  else
+    trace_attention(L, table);
   return 0;
 }
 
@@ -49,14 +58,16 @@ static bool calls_random(const traced_spec *t) {
   return false;
 }
 
-enum { ROOTS_MAX = 10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL };
+enum { ROOTS_MAX = 15 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL };
 
 /* The expressions of a trace. */
 static int find_roots(traced_spec *t, ir_ref *root[ROOTS_MAX]) {
   int n = 0;
   traced_online *o = &t->online;
+  traced_linear *l = &t->linear;
   ir_ref *const single[] = {&t->score_mod, &t->block_mask, &t->query_mod, &t->key_mod, &t->value_mod,
-                            &o->prob,      &o->rescale,    &o->out,       &o->forward, &o->backward};
+                            &o->prob,      &o->rescale,    &o->out,       &o->forward, &o->backward,
+                            &l->decay,     &l->write,      &l->read,      &l->erase,   &l->skip};
   for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
     if (*single[i] != IR_NONE) root[n++] = single[i];
   }

@@ -225,6 +225,8 @@ static int call_reduce(lua_State *L) {
 static void check_draws(lua_State *L) {
   static const char *const hooks[] = {"score_mod", "block_mask", "mask_mod", "query_mod", "key_mod", "value_mod"};
   const front_state *s = front_of(L);
+  if (s->spec->form == LUATTN_FORM_LINEAR)
+    front_raise(L, "random: linear_attention draws no random numbers; give them as an input with the axes they have");
   for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++)
     if (strcmp(s->hook, hooks[i]) == 0) return;
   front_raise(L, "random: is called in %s; draw in score_mod, block_mask, query_mod, key_mod or value_mod", s->hook);

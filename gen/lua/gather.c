@@ -1,7 +1,6 @@
 #include "gen/lua/gather.h"
 
-#include <string.h>
-
+#include "gen/lua/form.h"
 #include "gen/lua/grid_axes.h"
 
 const luattn_input_info *gather_info(lua_State *L, const gather *t) { return &front_of(L)->spec->input[t->input]; }
@@ -16,13 +15,13 @@ int gather_axis_size(lua_State *L, int index, int i) {
 }
 
 const char *gather_axes(lua_State *L, const luattn_input_info *info) {
-  static const char *const meaning[] = {"free", "b", "h", "hkv", "q", "kv"};
   const char *text = "";
   for (uint32_t i = 0; i < info->num_axes; i++) {
     const char *comma = i > 0 ? ", " : "";
     const int along = grid_axis_number(info->axis[i]);
     const char *is = along >= 0           ? grid_axis_text(L, info->axis[i] <= LUATTN_AXIS_KV_GRID ? "kv" : "q", along)
-                     : info->axis[i] <= 0 ? meaning[-info->axis[i]]
+                     : info->axis[i] == 0 ? "free"
+                     : info->axis[i] < 0  ? form_axis_of(L, info->axis[i])->name
                                           : front_format(L, "%d", (int)info->axis[i]);
     text = front_format(L, "%s%s%s", text, comma, is);
   }
@@ -30,22 +29,22 @@ const char *gather_axes(lua_State *L, const luattn_input_info *info) {
 }
 
 bool gather_heads_are_kv(lua_State *L) {
-  const char *hook = front_of(L)->hook;
-  return hook != NULL && (strcmp(hook, "key_mod") == 0 || strcmp(hook, "value_mod") == 0);
+  const hook_row *hook = hook_running(L);
+  return hook != NULL && (hook->of & HOOK_HEADS_KV) != 0;
 }
 
 const char *gather_indexed(lua_State *L, const luattn_input_info *info) {
-  static const char *const of_query[] = {NULL, "b", "h", "h // (heads // heads_kv)", "q_idx", "kv_idx"};
-  static const char *const of_key[] = {NULL, "b", "h * (heads // heads_kv)", "h", "pos", "pos"};
-  const char *const *by_axis = gather_heads_are_kv(L) ? of_key : of_query;
+  const bool of_keys = gather_heads_are_kv(L);
+  const char *const sides[] = {of_keys ? "pos" : "q_idx", of_keys ? "pos" : "kv_idx"}; /* on a grid */
   static const char *const other[] = {"i", "j", "k", "l"};
   const char *text = "";
   for (uint32_t i = 0; i < info->num_axes; i++) {
     const int32_t axis = info->axis[i];
     const int along = grid_axis_number(axis);
-    const char *is = along >= 0 ? grid_axis_text(L, by_axis[axis <= LUATTN_AXIS_KV_GRID ? 5 : 4], along)
-                     : axis < 0 ? by_axis[-axis]
-                                : other[i];
+    const form_axis *row = axis < 0 && along < 0 ? form_axis_of(L, axis) : NULL;
+    const char *is = along >= 0    ? grid_axis_text(L, sides[axis <= LUATTN_AXIS_KV_GRID], along)
+                     : row != NULL ? (of_keys ? row->index_kv : row->index)
+                                   : other[i];
     text = front_format(L, "%s%s%s", text, i > 0 ? ", " : "", is);
   }
   return front_format(L, info->num_axes == 1 ? "%s[%s]" : "%s[{%s}]", info->name, text);

@@ -22,7 +22,7 @@ int gather_axis_size(lua_State *L, int index, int i); /* of axis i of the input,
 const char *gather_axes(lua_State *L, const luattn_input_info *info); /* "h, q, 16" */
 const char *gather_indexed(lua_State *L,
                            const luattn_input_info *info); /* slopes[h], bias[{h, q_idx, i}]: how it is read */
-bool gather_heads_are_kv(lua_State *L);                    /* in key_mod and value_mod h is the kv head */
+bool gather_heads_are_kv(lua_State *L);                    /* in the running hook h is the kv head, or the value head */
 
 /* Raises: `count` indices are given. */
 void gather_refuse_count(lua_State *L, const gather *t, int count) __attribute__((noreturn));

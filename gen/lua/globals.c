@@ -4,6 +4,7 @@
 
 #include "gen/lua/bounded.h"
 #include "gen/lua/declare.h"
+#include "gen/lua/form.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/gather.h"
 #include "gen/lua/hooks.h"
@@ -49,9 +50,6 @@ static const missing_row missing[] = {
     {"rawequal", "use eq(a, b)"},
     {"utf8", "specs need no text beyond string"},
     {"_G", "name globals directly"},
-    {"linear_attention",
-     "it is not implemented yet; its parallel form is: return attention { block_mask = causal(), "
-     "score_mod = .. (the decay), online_func = online_retention or identity }"},
     {"math.random",
      "hooks are called again and again and must give the same result each time; write random(b, h, q_idx, kv_idx), "
      "which is "
@@ -88,7 +86,7 @@ static const missing_row foreign[] = {
     {"clip", "write clamp(x, low, high)"},
     {"square", "write x * x"},
     {"leaky_relu", "write where(x > 0, x, a * x)"},
-    {"logsigmoid", "write -softplus(-x)"},
+    {"logsigmoid", "write log_sigmoid(x)"},
     {"swish", "write silu(x)"},
     {"num_heads", "write heads"},
     {"num_kv_heads", "write heads_kv"},
@@ -201,7 +199,8 @@ static void refuse_assignment(lua_State *L, const char *name) {
   for (int i = 0; i < s->spec->num_scalars; i++) declared |= strcmp(s->spec->scalar_name[i], name) == 0;
   for (int i = 0; i < s->spec->num_inputs; i++) declared |= strcmp(s->spec->input[i].name, name) == 0;
   if (declared)
-    front_raise(L, "'%s' is assigned, but attention { .. } declares it; choose another name for one of them", name);
+    front_raise(L, "'%s' is assigned, but %s { .. } declares it; choose another name for one of them", name,
+                form_of(L)->name);
   if (names_predefined(L, name))
     front_raise(L, "'%s' is predefined; choose another name, or write local %s%s%s", name,
                 is_function ? "function " : "", name, is_function ? "(..)" : " = ..");

@@ -29,9 +29,10 @@ const char *grid_all_written(lua_State *L, const char *name);
 int32_t grid_axis_of(lua_State *L, const char *owner, const char *axis);
 /* The number of the axis that LUATTN_AXIS_Q_GRID - a or LUATTN_AXIS_KV_GRID - a is of; -1: another one. */
 static inline int grid_axis_number(int32_t axis) {
-  return axis <= LUATTN_AXIS_KV_GRID  ? LUATTN_AXIS_KV_GRID - axis
-         : axis <= LUATTN_AXIS_Q_GRID ? LUATTN_AXIS_Q_GRID - axis
-                                      : -1;
+  return axis <= LUATTN_AXIS_T         ? -1
+         : axis <= LUATTN_AXIS_KV_GRID ? LUATTN_AXIS_KV_GRID - axis
+         : axis <= LUATTN_AXIS_Q_GRID  ? LUATTN_AXIS_Q_GRID - axis
+                                       : -1;
 }
 /* "q.y", or "q_idx.y" as an index, of that number. side: "q", "q_idx", .. */
 const char *grid_axis_text(lua_State *L, const char *side, int axis);

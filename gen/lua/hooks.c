@@ -7,29 +7,6 @@
 #include "gen/lua/numbers.h"
 #include "gen/lua/grid_positions.h"
 
-#define SITE VAR_B, VAR_H, VAR_Q
-
-static const hook_row rows[HOOK_COUNT] = {
-    [HOOK_SCORE_MOD] = {"score_mod", "score, b, h, q_idx, kv_idx", 5, {VAR_SCORE, SITE, VAR_KV}},
-    [HOOK_BLOCK_MASK] = {"block_mask", "b, h, q_idx, kv_idx", 4, {SITE, VAR_KV}},
-    [HOOK_QUERY_MOD] = {"query_mod", "x, b, h, pos, d", 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-    [HOOK_KEY_MOD] = {"key_mod", "x, b, h, pos, d", 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-    [HOOK_VALUE_MOD] = {"value_mod", "x, b, h, pos, d", 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-    [HOOK_INIT] = {"online_rowscales", "b, h", 2, {VAR_B, VAR_H}},
-    [HOOK_ONLINE_FWD] = {"online_fwd", "scores, rowscales, b, h, q_idx", 5, {VAR_SCORE, VAR_STATE, SITE}},
-    [HOOK_EPILOGUE] = {"online_fwd_epilogue", "o, rowscales, b, h, q_idx", 5, {VAR_OUT, VAR_STATE, SITE}},
-    [HOOK_FORWARD] = {"forward",
-                      "scores, final_rowscales, b, h, q_idx, kv_idx",
-                      6,
-                      {VAR_SCORE, VAR_FINAL, SITE, VAR_KV}},
-    [HOOK_BACKWARD] = {"backward",
-                       "dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores",
-                       9,
-                       {VAR_DP, VAR_P, VAR_FINAL, VAR_DELTA, SITE, VAR_KV, VAR_SCORE}},
-};
-
-const hook_row *hook_get(hook_id id) { return &rows[id]; }
-
 int hook_line_of(lua_State *L, int index) {
   lua_Debug info;
   lua_pushvalue(L, index);
@@ -80,7 +57,7 @@ static void check_places(lua_State *L, const hook_row *row, const char *name, in
 }
 
 void hook_check(lua_State *L, hook_id id, const char *name) {
-  const hook_row *row = &rows[id];
+  const hook_row *row = hook_get(id);
   if (!lua_isfunction(L, -1)) {
     front_raise(L, "%s is %s; it must be a function(%s)", name, front_kind(L, -1), row->params);
   }
@@ -100,18 +77,8 @@ void hook_check(lua_State *L, hook_id id, const char *name) {
                  info.nparams, row->params);
 }
 
-/* The hook that is running; NULL: none. */
-static const hook_row *running_hook(lua_State *L) {
-  const char *name = front_of(L)->hook;
-  if (name != NULL && strcmp(name, "mask_mod") == 0) return &rows[HOOK_BLOCK_MASK];
-  for (int id = 0; name != NULL && id < HOOK_COUNT; id++) {
-    if (strcmp(rows[id].name, name) == 0) return &rows[id];
-  }
-  return NULL;
-}
-
 void hook_suggest(lua_State *L, front_suggestion *s) {
-  const hook_row *hook = running_hook(L);
+  const hook_row *hook = hook_running(L);
   for (const char *p = hook != NULL ? hook->params : NULL; p != NULL; p = next_argument(p)) {
     const int n = (int)strcspn(p, ",");
     if (n > 2) front_suggest_try(s, front_format(L, "%.*s", n, p));
@@ -137,11 +104,11 @@ static const char *running_parameters(lua_State *L) {
 
 void hook_refuse_argument(lua_State *L, const char *name) {
   int id = 0;
-  while (id < HOOK_COUNT && argument_at(&rows[id], name) == 0) id++;
+  while (id < HOOK_COUNT && (!hook_is_of_form(L, id) || argument_at(hook_get(id), name) == 0)) id++;
   if (id == HOOK_COUNT) return;
   if (front_of(L)->mode == FRONT_LOADING)
     front_raise(L, "undefined name '%s': it is an argument of hooks, and exists only inside them", name);
-  const hook_row *hook = running_hook(L);
+  const hook_row *hook = hook_running(L);
   if (hook == NULL) return;
   const char *called = front_of(L)->hook;
   if (argument_at(hook, name) == 0) {
@@ -207,7 +174,7 @@ static void push_rowscales(lua_State *L, ir_var v) {
 }
 
 int hook_call(lua_State *L, hook_id id, int function) {
-  const hook_row *row = &rows[id];
+  const hook_row *row = hook_get(id);
   const int base = lua_gettop(L);
   luaL_checkstack(L, HOOK_MAX_ARGS + 8, NULL);
   lua_pushvalue(L, function);
@@ -275,8 +242,19 @@ void hook_run_mod(lua_State *L, int function, void *user, replay_result *out) {
 }
 
 const char *hook_push_field(lua_State *L, int table, hook_id id) {
-  const char *name = rows[id].name;
+  const char *name = hook_get(id)->name, *dot = strchr(name, '.');
   table = lua_absindex(L, table);
+  if (dot != NULL) { /* "update.write" */
+    lua_pushlstring(L, name, (size_t)(dot - name));
+    if (lua_rawget(L, table) == LUA_TTABLE) {
+      lua_pushstring(L, dot + 1);
+      lua_rawget(L, -2);
+      lua_remove(L, -2);
+    }
+    if (!lua_isnil(L, -1)) return name;
+    lua_pop(L, 1);
+    return NULL;
+  }
   lua_pushstring(L, name);
   if (lua_rawget(L, table) != LUA_TNIL) return name;
   lua_pop(L, 1);
@@ -291,8 +269,11 @@ ir_ref hook_trace(lua_State *L, int table, hook_id id) {
   const char *name = hook_push_field(L, table, id);
   if (name == NULL) return IR_NONE;
   replay_result result;
-  const replay_hook hook = {
-      .name = name, .line = hook_line_of(L, -1), .call = hook_run_mod, .user = &id, .reduces = false};
+  const replay_hook hook = {.name = name,
+                            .line = hook_line_of(L, -1),
+                            .call = hook_run_mod,
+                            .user = &id,
+                            .sums_channels = id >= HOOK_LINEAR_QUERY};
   replay_run(L, lua_gettop(L), &hook, &result);
   lua_pop(L, 1);
   return result.value[0];

@@ -2,36 +2,13 @@
 #ifndef LUATTN_GEN_LUA_HOOKS_H
 #define LUATTN_GEN_LUA_HOOKS_H
 
+#include "gen/lua/hook_rows.h"
 #include "gen/lua/replay.h"
-
-#define HOOK_MAX_ARGS 9
-
-typedef enum hook_id {
-  HOOK_SCORE_MOD,
-  HOOK_BLOCK_MASK,
-  HOOK_QUERY_MOD,
-  HOOK_KEY_MOD,
-  HOOK_VALUE_MOD, /* fields of attention {..} */
-  HOOK_INIT,
-  HOOK_ONLINE_FWD,
-  HOOK_EPILOGUE,
-  HOOK_FORWARD,
-  HOOK_BACKWARD, /* fields of online_func */
-  HOOK_COUNT
-} hook_id;
-
-typedef struct hook_row {
-  const char *name, *params;
-  int count;                 /* number of arguments; the function may have fewer parameters */
-  ir_var arg[HOOK_MAX_ARGS]; /* VAR_STATE and VAR_FINAL stand for the table of row scalars */
-} hook_row;
-
-const hook_row *hook_get(hook_id id);
 
 /* Raises unless the value at the top of the stack is a function with the hook's parameters, the last of which
  * may be left out. `name` is for messages. */
 void hook_check(lua_State *L, hook_id id, const char *name);
-int hook_line_of(lua_State *L, int index); /* the line of the function, or of attention {..} */
+int hook_line_of(lua_State *L, int index); /* the line of the function, or of the form */
 
 /* Raises if an undefined name is an argument of some hook: in this hook it has another name, or does not
  * exist. */
@@ -45,7 +22,7 @@ int hook_call(lua_State *L, hook_id id, int function);
 void hook_take_number(lua_State *L, int index, const char *what, replay_result *out);
 void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out);
 
-/* The five hooks of attention {..}: traces field `id` of the table at `table`; IR_NONE if it is absent. */
+/* The hooks of a form, form_row.first to last: traces field `id` of the table at `table`; IR_NONE if it is absent. */
 ir_ref hook_trace(lua_State *L, int table, hook_id id);
 void hook_run_mod(lua_State *L, int function, void *id, replay_result *out); /* user: const hook_id * */
 const char *hook_push_field(lua_State *L, int table,

@@ -4,6 +4,7 @@
 
 #include "common/call/input_dtype.h"
 #include "gen/lua/fields.h"
+#include "gen/lua/form.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/gather.h"
 #include "gen/lua/grid_axes.h"
@@ -13,25 +14,53 @@
 #include "gen/lua/replay.h"
 #include "gen/lua/row.h"
 
+static axis_kind kind_of(lua_State *L, const ir *g, ir_ref index) {
+  const bool is_linear = front_of(L)->spec->form == LUATTN_FORM_LINEAR;
+  const hook_row *hook = hook_running(L);
+  if (ir_is_var(g, index, VAR_B)) return COUNTS_BATCH;
+  if (ir_is_var(g, index, VAR_H)) return gather_heads_are_kv(L) ? COUNTS_HEADS_KV : COUNTS_HEADS;
+  if (ir_is_var(g, index, VAR_D) && hook != NULL && (hook->of & HOOK_CHANNELS_K) != 0) return COUNTS_CHANNELS;
+  if (ir_is_var(g, index, VAR_D) && hook != NULL && (hook->of & HOOK_CHANNELS_V) != 0) return COUNTS_CHANNELS_V;
+  if (ir_is_var(g, index, VAR_POS) && is_linear) return COUNTS_TOKENS;
+  return ir_is_var(g, index, VAR_Q) || ir_is_var(g, index, VAR_KV) || ir_is_var(g, index, VAR_POS) ? COUNTS_POSITIONS
+                                                                                                   : COUNTS_OTHER;
+}
+
+/* A step of the recurrence sees one token. */
+static void refuse_token(lua_State *L, const luattn_input_info *info, int position) __attribute__((noreturn));
+static void refuse_token(lua_State *L, const luattn_input_info *info, int position) {
+  front_raise(L,
+              "input '%s': index %d is not t, and a hook of linear_attention reads the numbers of its own token alone; "
+              "write %s, or give what another token has as an input of its own",
+              info->name, position, gather_indexed(L, info));
+}
+
+/* Rows of the state are channels of q and k, and each is read, decayed and written for all channels of v at once. */
+static void refuse_channels(lua_State *L, const luattn_input_info *info, int position) __attribute__((noreturn));
+static void refuse_channels(lua_State *L, const luattn_input_info *info, int position) {
+  front_raise(L,
+              "input '%s': index %d is a channel of q and k, and its axis \"dv\" has those of v, on which %s cannot "
+              "depend; declare the axis \"d\", or scale v itself by value_mod or update.write",
+              info->name, position, front_of(L)->hook);
+}
+
 /* A bare b, h, q_idx or kv_idx on an axis of another kind is a swapped index: the gather would clamp it and
  * go on. q and kv may have the same length, as for document ids, so these two are not refused. */
 static void check_kind(lua_State *L, const luattn_input_info *info, int position, ir_ref index) {
-  enum { OTHER, BATCH, HEAD, HEAD_KV, PLACE };
-  static const int of_axis[] = {OTHER, BATCH, HEAD, HEAD_KV, PLACE, PLACE};
-  static const char *const names[] = {"", "the batch", "the query head", "the kv head", "a position"};
   const ir *g = front_of(L)->g;
+  const form_row *form = form_of(L);
   const int32_t axis = info->axis[position - 1];
   const int along = grid_axis_number(axis);
-  const int want = along >= 0 ? PLACE : axis < 0 ? of_axis[-axis] : OTHER;
-  int is = OTHER;
-  if (ir_is_var(g, index, VAR_B)) is = BATCH;
-  if (ir_is_var(g, index, VAR_H)) is = gather_heads_are_kv(L) ? HEAD_KV : HEAD;
-  if (ir_is_var(g, index, VAR_Q) || ir_is_var(g, index, VAR_KV) || ir_is_var(g, index, VAR_POS)) is = PLACE;
-  const bool other_axis =
-      want == PLACE && is == PLACE && along >= 0 && ir_index_of(ir_get(g, index)) != (uint32_t)along;
-  if ((want == OTHER || is == OTHER || want == is) && !other_axis) return;
+  const axis_kind want = along >= 0 ? COUNTS_POSITIONS : axis < 0 ? form_axis_of(L, axis)->kind : COUNTS_OTHER;
+  const axis_kind is = kind_of(L, g, index);
+  const bool other_axis = want == COUNTS_POSITIONS && is == COUNTS_POSITIONS && along >= 0 &&
+                          ir_index_of(ir_get(g, index)) != (uint32_t)along;
+  if (want == COUNTS_TOKENS && is != COUNTS_TOKENS) refuse_token(L, info, position);
+  if (is == COUNTS_CHANNELS && want == COUNTS_CHANNELS_V) refuse_channels(L, info, position);
+  if ((want == COUNTS_OTHER || is == COUNTS_OTHER || want == is) && !other_axis) return;
   front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position,
-              other_axis ? "a position along another axis" : names[is], gather_axes(L, info), gather_indexed(L, info));
+              other_axis ? "a position along another axis" : form->kinds[is], gather_axes(L, info),
+              gather_indexed(L, info));
 }
 
 /* Appends the index at the top of the stack. */
@@ -164,12 +193,23 @@ static void push_variable(lua_State *L, ir_var var, uint32_t index) {
   value_push_leaf(L, ir_variable(front_of(L)->g, var, index));
 }
 
+/* Names that attention's hooks have. */
+static void refuse_length(lua_State *L, const char *name) {
+  for (int i = 0; i < NAMES_LENGTHS; i++) {
+    if (strcmp(name, names_lengths[i].name) != 0) continue;
+    if (names_lengths[i].var == VAR_HEADS_KV) front_raise(L, "undefined name '%s'; did you mean 'heads_v'?", name);
+    front_raise(
+        L, "undefined name '%s': a step of linear_attention sees its own token, and no length; give it as a scalar",
+        name);
+  }
+}
+
 bool input_push_name(lua_State *L, const char *name) {
   const front_state *s = front_of(L);
   const bool numbers = s->mode == FRONT_NUMBERS;
   if (s->mode == FRONT_LOADING) return false;
   for (int i = 0; i < NAMES_LENGTHS; i++) {
-    if (strcmp(name, names_lengths[i].name) != 0) continue;
+    if (!names_is_length(i, s->spec->form) || strcmp(name, names_lengths[i].name) != 0) continue;
     if (names_lengths[i].var == VAR_Q_LEN || names_lengths[i].var == VAR_KV_LEN)
       places_push(L, names_lengths[i].var, names_lengths[i].name);
     else if (numbers)
@@ -196,14 +236,17 @@ bool input_push_name(lua_State *L, const char *name) {
     return true;
   }
   /* Looked up after the spec's declarations, so that a spec may have an input or a scalar of that name. */
-  if (strcmp(name, "head_dim") == 0) return row_push_head_dim(L), true;
+  if (strcmp(name, "head_dim") == 0) return row_push_head_dim(L, false), true;
+  if (strcmp(name, "head_dim_v") == 0 && s->spec->form == LUATTN_FORM_LINEAR) return row_push_head_dim(L, true), true;
   if (strcmp(name, "random") == 0) return lua_pushcfunction(L, functions_random), true;
+  if (s->spec->form == LUATTN_FORM_LINEAR) refuse_length(L, name);
   return false;
 }
 
 void input_suggest(lua_State *L, front_suggestion *s) {
   const traced_spec *spec = front_of(L)->spec;
-  for (int i = 0; i < NAMES_LENGTHS; i++) front_suggest_try(s, names_lengths[i].name);
+  for (int i = 0; i < NAMES_LENGTHS; i++)
+    if (names_is_length(i, spec->form)) front_suggest_try(s, names_lengths[i].name);
   front_suggest_try(s, "head_dim");
   front_suggest_try(s, "random");
   for (int i = 0; i < spec->num_scalars; i++) front_suggest_try(s, spec->scalar_name[i]);

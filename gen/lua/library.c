@@ -68,6 +68,7 @@ static int check_function(lua_State *L) {
   lua_settop(L, 2);
   if (strcmp(hook, "mask") == 0) hook_check(L, HOOK_BLOCK_MASK, what);
   if (strcmp(hook, "head") == 0) hook_check(L, HOOK_INIT, what);
+  if (strcmp(hook, "write") == 0) hook_check(L, HOOK_LINEAR_WRITE, what);
   return 0;
 }
 
@@ -291,10 +292,35 @@ static int uncalled(lua_State *L) {
   return 0;
 }
 
+/* field(name): errors from now on are of that field's line; nil: no longer */
+static int field(lua_State *L) {
+  fields_name(L, lua_tostring(L, 1));
+  return 0;
+}
+
+static int look_up(lua_State *L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_pushvalue(L, 2);
+  lua_call(L, 1, 1);
+  return 1;
+}
+
+/* looked_up(f): a table of which every field that is read is f(name) */
+static int looked_up(lua_State *L) {
+  lua_settop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushvalue(L, 1);
+  lua_pushcclosure(L, look_up, 1);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
+  return 1;
+}
+
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {num_axes,       axis_size,    shown,        check_fields, check_entries,
-                                            check_function, check_result, makers_makes, makers_made,  covers,
-                                            takes,          uncalled,     grid_names,   needs_extent};
+  static const lua_CFunction functions[] = {
+      num_axes,    axis_size, shown, check_fields, check_entries, check_function, check_result, makers_makes,
+      makers_made, covers,    takes, uncalled,     grid_names,    needs_extent,   looked_up,    field};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

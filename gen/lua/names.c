@@ -6,11 +6,14 @@
 #define ENVIRONMENT "luattn.environment" /* an empty proxy table: every access goes through its metatable */
 #define PREDEFINED "luattn.predefined"   /* set of names */
 
+enum { OF_ATTENTION = 1 << LUATTN_FORM_ATTENTION, OF_LINEAR = 1 << LUATTN_FORM_LINEAR };
+
 const length_row names_lengths[NAMES_LENGTHS] = {
-    {"q_len", VAR_Q_LEN},
-    {"kv_len", VAR_KV_LEN},
-    {"heads", VAR_HEADS},
-    {"heads_kv", VAR_HEADS_KV},
+    {"q_len", VAR_Q_LEN, OF_ATTENTION},
+    {"kv_len", VAR_KV_LEN, OF_ATTENTION},
+    {"heads", VAR_HEADS, OF_ATTENTION | OF_LINEAR},
+    {"heads_kv", VAR_HEADS_KV, OF_ATTENTION},
+    {"heads_v", VAR_HEADS_KV, OF_LINEAR},
 };
 
 void names_open(lua_State *L) {
@@ -35,9 +38,10 @@ void names_lock(lua_State *L) {
 }
 
 bool names_predefined(lua_State *L, const char *name) {
-  bool found = strcmp(name, "linear_attention") == 0; /* names that are not available may be defined by the
-                                                       * spec */
-  for (int i = 0; i < NAMES_LENGTHS; i++) found = found || strcmp(name, names_lengths[i].name) == 0;
+  const luattn_form form = front_of(L)->spec->form;
+  bool found = false;
+  for (int i = 0; i < NAMES_LENGTHS; i++)
+    found = found || (names_is_length(i, form) && strcmp(name, names_lengths[i].name) == 0);
   const int top = lua_gettop(L);
   if (lua_getfield(L, LUA_REGISTRYINDEX, PREDEFINED) == LUA_TTABLE)
     found = found || lua_getfield(L, -1, name) != LUA_TNIL;

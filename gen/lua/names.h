@@ -10,12 +10,14 @@ void names_lock(lua_State *L); /* locks the names defined so far: a spec cannot 
 bool names_predefined(lua_State *L, const char *name);
 bool names_defined(lua_State *L, const char *name);
 
-/* The integer variables that are visible to every hook. */
+/* The integer variables that are visible to every hook of a form. */
 typedef struct length_row {
   const char *name;
   ir_var var;
+  unsigned forms; /* a bit for each luattn_form */
 } length_row;
-#define NAMES_LENGTHS 4
+#define NAMES_LENGTHS 5
 extern const length_row names_lengths[NAMES_LENGTHS];
+static inline bool names_is_length(int i, luattn_form form) { return (names_lengths[i].forms >> form & 1) != 0; }
 
 #endif

@@ -2,7 +2,7 @@
 -- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
 -- and kv is kv_idx; positions count from 0.
 
-local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled, grid_names, needs_extent = ... -- gen/lua/library.c
+local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled, grid_names, needs_extent, looked_up, field_line = ... -- gen/lua/library.c
 
 local function whole(what, x, least)
   local integer = math.type(x) and math.tointeger(x)
@@ -619,6 +619,102 @@ function rotary_interleaved(cos, sin, options)
   return rotation("rotary_interleaved", cos, sin, options, function(d, n)
     return d ~ 1, d // 2, eq(d % 2, 0)
   end)
+end
+
+---- Linear attention
+
+-- x / |x|, over all channels of the row.
+function l2norm(x) return x * rsqrt(reduce_sum(x * x) + 1e-6) end
+
+function log_sigmoid(x) return -softplus(-x) end
+
+-- The update by which what k reads of the state becomes f v: S <- S + k f (v - S' k)'. f is a function(b, h, t), 1 if left
+-- out.   DeltaNet (Yang et al. 2024)
+function delta_rule(f)
+  if type(f) == "nil" then
+    f = function(b, h, t) return 1 end
+  elseif type(f) == "number" then
+    local strength = finite("delta_rule: the strength", f)
+    f = function(b, h, t) return strength end
+  end
+  check_function("delta_rule: the strength", f, "write")
+  local strength = checked("delta_rule: the strength", f, "number")
+  return {
+    write = made(function(b, h, t) return strength(b, h, t) end),
+    read = made(function(k, b, h, t, d) return strength(b, h, t) * k end),
+  }
+end
+
+-- AttentionEngine's names: its mods are called (x, custom_io), custom_io.A being the value where they run, and its decay is
+-- a tensor of the call, here the input of that name.
+local engine_mods = { q_mod = "query_mod", k_mod = "key_mod", v_mod = "value_mod", decay_mod = "decay" }
+local engine_axes = { batch = "b", heads = "hv", seq_len = "t" }
+
+-- The inputs of custom_io, and a function that makes the table of their values at (b, h, t).
+local function engine_inputs(custom_io)
+  local inputs, axes_of = {}, {}
+  for name, axes in pairs(custom_io) do
+    local what = "custom_io: " .. shown(name)
+    if type(name) == "string" then field_line(name) end
+    if type(axes) ~= "table" then error(what .. " is " .. shown(axes) .. "; list its axes, as in {\"batch\", \"heads\", \"seq_len\"}") end
+    local own = {}
+    for i = 1, check_entries(what, axes, "list its axes, as in {\"batch\", \"heads\", \"seq_len\"}") do
+      own[i] = engine_axes[axes[i]] or (math.type(axes[i]) and axes[i])
+      if type(own[i]) == "nil" then error(what .. ": axis " .. shown(axes[i]) .. " is none of \"batch\", \"heads\", \"seq_len\" and sizes") end
+    end
+    inputs[name], axes_of[name] = { axes = own, grad = true }, own
+  end
+  field_line(nil)
+  return inputs, function(b, h, t)
+    local here = { b = b, hv = h, t = t }
+    return looked_up(function(name)
+      local axes = axes_of[name]
+      if type(axes) == "nil" then error("custom_io has no " .. shown(name) .. "; declare it, as in custom_io = { " .. tostring(name) .. " = {\"batch\", \"heads\", \"seq_len\"} }") end
+      local at = {}
+      for i = 1, #axes do at[i] = here[axes[i]] or 0 end
+      if #at == 0 then return _ENV[name] end
+      return _ENV[name][at]
+    end)
+  end
+end
+
+local function of_attention_engine(t)
+  local spec, custom_io = {}, t.custom_io
+  field_line("custom_io")
+  if type(custom_io) == "nil" then custom_io = {} end
+  if type(custom_io) ~= "table" then error("linear_attention: custom_io is " .. shown(custom_io) .. "; it must be a table of axes") end
+  if type(t.inputs) ~= "nil" then error("linear_attention: both custom_io and inputs are given; declare all of them in inputs, and name the mods query_mod and so on") end
+  local inputs, values = engine_inputs(custom_io)
+  for field, value in pairs(t) do
+    local hook = engine_mods[field]
+    if hook then
+      field_line(field)
+      if type(t[hook]) ~= "nil" then error("linear_attention: both " .. field .. " and " .. hook .. " are given; they are two names of one field, so keep one") end
+      if type(value) ~= "function" then error("linear_attention: " .. field .. " is " .. shown(value) .. "; it must be a function(x, custom_io)") end
+      if field == "decay_mod" then
+        inputs.decay = { axes = {"b", "hv", "t"}, grad = true }
+        spec.decay = made(function(b, h, t) return value(decay[{b, h, t}], values(b, h, t)) end)
+      else
+        spec[hook] = made(function(x, b, h, t) return value(x, values(b, h, t)) end)
+      end
+    elseif field ~= "custom_io" then
+      spec[field] = value
+    end
+  end
+  field_line(nil)
+  spec.inputs = inputs
+  return spec
+end
+
+local declare = linear_attention
+function linear_attention(...)
+  local t = ...
+  local is_engine = select("#", ...) == 1 and type(t) == "table" and type(t.custom_io) ~= "nil"
+  if select("#", ...) == 1 and type(t) == "table" then
+    for field in pairs(engine_mods) do is_engine = is_engine or type(t[field]) ~= "nil" end
+  end
+  if is_engine then return declare(of_attention_engine(t)) end
+  return declare(...)
 end
 
 ---- Combining

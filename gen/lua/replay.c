@@ -50,6 +50,8 @@ typedef struct replay {
   bool again;      /* to be tried so */
 } replay;
 
+static bool can_reduce(const replay *r) { return r->hook->reduces || r->hook->sums_channels; }
+
 static unsigned held_orders(const question *q) { return q->answer ? q->yes : ANY_ORDER & ~q->yes; }
 
 static unsigned swapped(unsigned orders) {
@@ -108,7 +110,7 @@ static void raise_changed(lua_State *L) {
 
 /* Where conditions of where() branch too often, the hook is traced again, with their values (front.c). */
 static bool may_select(front_state *s) {
-  const bool may = !s->selects && s->has_conditions && !s->replay->hook->reduces;
+  const bool may = !s->selects && s->has_conditions && !can_reduce(s->replay);
   s->wants_selects = may ? s->replay->hook->name : NULL;
   return may;
 }
@@ -127,7 +129,10 @@ static void raise_questions(lua_State *L, const script *now) {
 static bool asks_of_element(const front_state *s, const script *now, ir_ref condition) {
   bool after = false;
   for (int i = 0; i < now->asked; i++) after |= now->at[i].of_element;
-  return s->replay->hook->reduces && (ir_uses(s->g, condition, VAR_SCORE) || (after && s->replay->by_element));
+  static const ir_var of_element[] = {VAR_SCORE, VAR_X, VAR_D};
+  bool is = after && s->replay->by_element;
+  for (size_t i = 0; i < sizeof of_element / sizeof *of_element; i++) is |= ir_uses(s->g, condition, of_element[i]);
+  return is && can_reduce(s->replay);
 }
 
 static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref condition) {
@@ -197,19 +202,33 @@ static uint32_t find_placeholder(lua_State *L, replay *r, ir_op op) {
   int at = 0;
   while (at < r->num_placeholders && !same_reduction(&r->placeholder[at], &new)) at++;
   if (at == REPLAY_MAX_REDUCTIONS) {
-    front_raise(L, "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
-                REPLAY_MAX_REDUCTIONS);
+    front_raise(L, "%s: more than %d reductions over all its branches; reduce once, outside of the branches",
+                r->hook->name, REPLAY_MAX_REDUCTIONS);
   }
   if (at == r->num_placeholders) r->placeholder[r->num_placeholders++] = new;
   return (uint32_t)at;
 }
 
+/* A kernel has a row's sums behind one pass over its channels. */
+static void check_channel_sum(lua_State *L, const char *name, ir_op op, operand x) {
+  const front_state *s = front_of(L);
+  if (op != IR_REDUCE_SUM)
+    front_raise(L, "%s: linear_attention's hooks have sums over the row's channels alone; write reduce_sum(x)", name);
+  if (ir_uses(s->g, x.ref, VAR_RED))
+    front_raise(L,
+                "%s: what is summed has a sum over the row's channels in it, and one level is possible; give what the "
+                "inner sum makes as an input of its own, or compute it before the call",
+                name);
+}
+
 operand replay_reduce(lua_State *L, ir_op op, operand x) {
   front_state *s = front_of(L);
   const char *name = op == IR_REDUCE_SUM ? "reduce_sum" : "reduce_max";
-  if (s->mode == FRONT_LOADING || s->replay == NULL || !s->replay->hook->reduces) {
-    front_raise(L, "%s: reductions over the row exist only inside online_fwd", name);
+  if (s->mode == FRONT_LOADING || s->replay == NULL || !can_reduce(s->replay)) {
+    front_raise(L, "%s: reductions over the row exist only inside online_fwd%s", name,
+                s->mode == FRONT_LOADING ? ", and in hooks of linear_attention" : "");
   }
+  if (s->replay->hook->sums_channels) check_channel_sum(L, name, op, x);
   replay *r = s->replay;
   const uint32_t k = find_placeholder(L, r, op);
   if (r->result.num_reductions == REPLAY_MAX_REDUCTIONS)
@@ -239,8 +258,8 @@ static void join_reductions(lua_State *L, const question *q, replay_result *yes,
     apart = true;
     if (out->num_reductions == REPLAY_MAX_REDUCTIONS) {
       front_raise_at(L, q->line,
-                     "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
-                     REPLAY_MAX_REDUCTIONS);
+                     "%s: more than %d reductions over all its branches; reduce once, outside of the branches",
+                     front_of(L)->hook, REPLAY_MAX_REDUCTIONS);
     }
     out->reduction[out->num_reductions++] = yes->reduction[i];
   }
@@ -252,8 +271,9 @@ static void join_reductions(lua_State *L, const question *q, replay_result *yes,
     r->again = true;
   } else if (apart && q->of_element) {
     front_raise_at(L, q->line,
-                   "online_fwd: a reduction is reached only by the elements that answer this comparison in one way; "
-                   "move reduce_sum and reduce_max out of the branch and reduce where(condition, x, 0)");
+                   "%s: a reduction is reached only by the elements that answer this comparison in one way; "
+                   "move reduce_sum and reduce_max out of the branch and reduce where(condition, x, 0)",
+                   front_of(L)->hook);
   }
 }
 
@@ -327,7 +347,7 @@ static void call_twice(lua_State *L, int function, replay *r) {
 
 bool replay_reduces(lua_State *L) {
   const replay *r = front_of(L)->replay;
-  return r == NULL || r->hook->reduces;
+  return r == NULL || can_reduce(r);
 }
 
 ir_ref replay_condition(lua_State *L, int function) {

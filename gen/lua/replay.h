@@ -46,7 +46,8 @@ typedef struct replay_hook {
   /* Calls the function at stack index `function` with fresh arguments and stores its checked results. */
   void (*call)(lua_State *L, int function, void *user, replay_result *out);
   void *user;
-  bool reduces; /* reduce_sum and reduce_max are allowed */
+  bool reduces;       /* reduce_sum and reduce_max of the row's scores are allowed */
+  bool sums_channels; /* reduce_sum of a row's channels is, one level */
 } replay_hook;
 
 /* Traces the function at stack index `function`. */

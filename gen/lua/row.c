@@ -55,6 +55,11 @@ bool row_push_read(lua_State *L) {
   front_state *s = front_of(L);
   if (s->mode != FRONT_TRACING || !row_in_mod(L)) return false;
   if (lua_type(L, 2) != LUA_TNUMBER && !value_is_traced(L, 2)) return false;
+  if (s->spec->form == LUATTN_FORM_LINEAR)
+    front_raise(
+        L,
+        "x[..]: a hook of linear_attention has one channel of its row, and sums over all of them by reduce_sum; "
+        "permute channels before the call");
   if (value_input_name(L, 1) != NULL) return false; /* an input of no axes */
   const operand x = value_get(L, 1, "x[..]");
   if (!ir_is_var(s->g, x.ref, VAR_X))
@@ -89,9 +94,10 @@ void row_open_numbers(lua_State *L) {
   lua_pop(L, 1);
 }
 
-void row_push_head_dim(lua_State *L) {
+void row_push_head_dim(lua_State *L, bool of_v) {
   const front_state *s = front_of(L);
-  const bool of_v = s->hook != NULL && strcmp(s->hook, "value_mod") == 0;
+  const bool is_attention = s->spec->form == LUATTN_FORM_ATTENTION;
+  of_v |= is_attention && s->hook != NULL && strcmp(s->hook, "value_mod") == 0;
   if (s->mode == FRONT_NUMBERS)
     lua_pushinteger(L, of_v ? s->numbers->head_dim_v : s->numbers->head_dim);
   else

@@ -12,6 +12,6 @@ bool row_push_read(lua_State *L);
 /* FRONT_NUMBERS: from now on numbers have an __index, which reads front_numbers.row. */
 void row_open_numbers(lua_State *L);
 /* Pushes head_dim as this mode of running has it: in value_mod, how long a row of v is. */
-void row_push_head_dim(lua_State *L);
+void row_push_head_dim(lua_State *L, bool of_v);
 
 #endif

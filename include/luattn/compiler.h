@@ -26,6 +26,11 @@ LUATTN_API luattn_status luattn_spec_load_text(const char *name, const char *tex
                                                luattn_error *err);
 LUATTN_API void luattn_spec_free(luattn_spec *spec);
 
+/* What a spec describes: the form that its file returns. Functions that take a luattn_args are of attention; those of
+ * luattn/linear.h of linear attention. */
+typedef enum luattn_form { LUATTN_FORM_ATTENTION, LUATTN_FORM_LINEAR } luattn_form;
+LUATTN_API luattn_form luattn_spec_form(const luattn_spec *spec); /* spec NULL: LUATTN_FORM_ATTENTION */
+
 /* The spec's declarations; valid as long as the spec. */
 typedef struct luattn_spec_info {
   const char *name;
@@ -37,7 +42,7 @@ typedef struct luattn_spec_info {
   uint64_t hash[2]; /* of the spec's text and luattn's standard library; identifies the spec in packs */
   const char *const
       *axis_names;  /* axis_names[4 * i + j]: axis j of inputs[i] as the spec writes it: "b", "h", "hkv", "q", "kv",
-                     * a size such as "16", or the spec's name for a free axis (LUATTN_AXIS_FREE) */
+                     * of linear attention "t", "hv", "d", "dv", a size such as "16", or the spec's name for a free axis (LUATTN_AXIS_FREE) */
   int has_backward; /* 0: the spec runs forward only, and calls that need its backward are LUATTN_UNSUPPORTED */
   const char *why_no_backward;   /* the error message of such calls: names the term that has no backward, and how to
                                   * rewrite it; NULL if there is a backward */

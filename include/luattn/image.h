@@ -64,6 +64,12 @@ typedef enum luattn_axis {
   LUATTN_AXIS_HKV = -3,
   LUATTN_AXIS_Q = -4,
   LUATTN_AXIS_KV = -5,
+  /* Of linear attention: tokens; value heads; channels of q and k; channels of v. Its LUATTN_AXIS_H has heads of q. Size 1
+   * broadcasts along LUATTN_AXIS_HV as well. */
+  LUATTN_AXIS_T = -16,
+  LUATTN_AXIS_HV = -17,
+  LUATTN_AXIS_D = -18,
+  LUATTN_AXIS_DV = -19,
   /* Axis a of a grid's queries and keys, a from 0: LUATTN_AXIS_Q_GRID - a. A grid of one axis has the two above. */
   LUATTN_AXIS_Q_GRID = -8,
   LUATTN_AXIS_KV_GRID = -12

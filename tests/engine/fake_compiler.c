@@ -118,6 +118,11 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
                              .hash = {spec->hash != 0 ? spec->hash : 7, 8}};
 }
 
+luattn_form luattn_spec_form(const luattn_spec *spec) {
+  (void)spec;
+  return LUATTN_FORM_ATTENTION;
+}
+
 int luattn_spec_modifies_keys(const luattn_spec *spec) {
   (void)spec;
   return 0;

@@ -64,7 +64,7 @@ static const hint_case names[] = {
     {"float(q)", "numbers need no conversion, and infinity is math.huge"},
     {"s / num_heads", "write heads"},
     {"s / num_kv_heads", "write heads_kv"},
-    {"logsigmoid(s)", "write -softplus(-x)"},
+    {"logsigmoid(s)", "write log_sigmoid(x)"},
     {"swish(s)", "write silu(x)"},
     {"NOT(s)", "write not a"},
     {"range(3)", "a loop is written for i = 0, n - 1 do .. end"},
