@@ -25,8 +25,6 @@ typedef struct LuattnGridSide {
 
 typedef struct LuattnGridAxis {
   LuattnGridSide q, kv;
-  int step; /* from one position of a box to the next: above 1 if the mask keeps only multiples of it apart (dilation) */
-  int unused;
 } LuattnGridAxis;
 
 /* Strides of a tensor along all axes but the innermost one, whose stride is LuattnTensor.seq; in elements. */
@@ -34,9 +32,16 @@ typedef struct LuattnGridSteps {
   long long outer[LUATTN_GRID_AXES - 1];
 } LuattnGridSteps;
 
+/* Heads and batch entries of a tensor as one axis of its TMA descriptor: the steps along it from one head to the next,
+ * from one entry, and, of a grid of four axes, from one position of the outermost axis. */
+typedef struct LuattnGridUnits {
+  int head, batch, outer;
+} LuattnGridUnits;
+
 typedef struct LuattnGrid {
   LuattnGridAxis axis[LUATTN_GRID_AXES];
   LuattnGridSteps q, k, v, src_q, src_k, src_v, o, dout, dq, dk, dv; /* of the tensors of LuattnTensors */
+  LuattnGridUnits units_q, units_k, units_v, units_o; /* of LuattnTensorMaps, where kernels take it; else 0 */
 } LuattnGrid;
 
 #endif

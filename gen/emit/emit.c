@@ -20,6 +20,8 @@ static void write_includes(writer *w) {
   const traced_spec *t = writer_traced(w);
   text_add(&w->out, "#pragma once\n");
   if (w->f->plan->axes > 0) text_add(&w->out, "#define LUATTN_GRID             // positions are slots of boxes\n");
+  if (writer_free_boxes(w))
+    text_add(&w->out, "#define LUATTN_FREE_BOXES       // but keys, whose boxes begin anywhere\n");
   if (w->f->plan->offsets == LUATTN_OFFSET_ARRAYS)
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
   if (entry_rows_are_read(w))
@@ -56,6 +58,7 @@ static void write_includes(writer *w) {
   if (w->f->plan->offsets) text_add(&w->out, "#include \"ops/offsets.cuh\"\n");
   if (entry_rows_are_read(w)) text_add(&w->out, "#include \"ops/packed_inputs.cuh\"\n");
   if (w->f->plan->axes > 0) text_add(&w->out, "#include \"ops/grid_places.cuh\"\n");
+  if (writer_free_boxes(w)) text_add(&w->out, "#include \"ops/free_boxes.cuh\"\n");
   if (has_bits(w)) text_add(&w->out, "#include \"ops/bits.cuh\"\n");
 }
 

@@ -53,8 +53,8 @@ static void slot_type(writer *w, int kind) {
 }
 
 static void slot_function(writer *w, int kind) {
-  static const char *const signature[SLOTS_KINDS] = {"Head head(" P ")", "Row row(" PH ", int q)",
-                                                     "Col col(" PH ", int kv)"};
+  const char *const signature[SLOTS_KINDS] = {"Head head(" P ")", "Row row(" PH ", int q)",
+                                              writer_format(w, "Col col(" PH ", %skv)", writer_key(w))};
   static const char *const name[SLOTS_KINDS] = {"head", "row", "col"};
   const slots *s = &w->f->slot[kind];
   const char *call = NULL;

@@ -199,7 +199,8 @@ void bounds_lines(writer *w, const ir_ref *roots, int n) {
 
 /* Bounds of the mask, or a part of it. */
 static void class_function(writer *w, const char *name, ir_ref keep) {
-  open_function(w, writer_format(w, "TileClass %s(" P ", int q0, int q1, int kv0, int kv1)", name));
+  const char *box = writer_key_box(w);
+  open_function(w, writer_format(w, "TileClass %s(" P ", int q0, int q1, %skv0, %skv1)", name, box, box));
   bounds_lines(w, &keep, 1);
   const char *kept = bounds_of(w, keep);
   text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n", kept, kept);
@@ -250,7 +251,8 @@ static void tile_class(writer *w) {
   }
   class_function(w, "data_class", m->rest);
   class_function(w, "position_class", m->bounds);
-  open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
+  const char *box = writer_key_box(w);
+  open_function(w, writer_format(w, "TileClass tile_class(" P ", int q0, int q1, %skv0, %skv1)", box, box));
   text_add(&w->out,
            "const TileClass data = data_class(p, s, q0, q1, kv0, kv1);\n"
            "const TileClass position = position_class(p, s, q0, q1, kv0, kv1);\n"
@@ -277,17 +279,12 @@ static void range(writer *w, const char *signature, const char *axis, ir_ref lo,
   close_function(w);
 }
 
-/* The ranges along all axes of the places that a box keeps, of keys or of queries. */
-static void box_range(writer *w, bool of_kv) {
+/* A function of ranges along all axes, whose ends are `roots`, of keys or of queries. */
+static void ranges_of_axes(writer *w, const char *signature, const ir_ref roots[2 * LUATTN_MAX_AXES], bool of_kv) {
   const mask_info *m = w->f->mask;
   const int first = LUATTN_MAX_AXES - m->num_axes;
   const char *side = of_kv ? "kv" : "q";
-  ir_ref roots[2 * LUATTN_MAX_AXES];
-  for (int a = 0; a < m->num_axes; a++) {
-    roots[2 * a] = of_kv ? m->axis[a].kv_lo : m->axis[a].q_lo;
-    roots[2 * a + 1] = of_kv ? m->axis[a].kv_hi : m->axis[a].q_hi;
-  }
-  open_function(w, of_kv ? "GridRange kv_box_range(" P ", int q0)" : "GridRange q_box_range(" P ", int kv0)");
+  open_function(w, signature);
   body_begin(w, 0, "");
   body_lines(w, roots, 2 * m->num_axes);
   for (int end = 0; end < 2; end++) {
@@ -301,6 +298,33 @@ static void box_range(writer *w, bool of_kv) {
   }
   text_add(&w->out, "}};\n");
   close_function(w);
+}
+
+/* The ranges along all axes of the places that a box keeps, of keys or of queries. */
+static void box_range(writer *w, bool of_kv) {
+  const mask_info *m = w->f->mask;
+  ir_ref roots[2 * LUATTN_MAX_AXES];
+  for (int a = 0; a < m->num_axes; a++) {
+    roots[2 * a] = of_kv ? m->axis[a].kv_lo : m->axis[a].q_lo;
+    roots[2 * a + 1] = of_kv ? m->axis[a].kv_hi : m->axis[a].q_hi;
+  }
+  ranges_of_axes(w, of_kv ? "GridRange kv_box_range(" P ", int q0)" : "GridRange q_box_range(" P ", int kv0)", roots,
+                 of_kv);
+}
+
+/* The same that a query, or a key, keeps. */
+static void place_range(writer *w, bool of_row) {
+  const mask_info *m = w->f->mask;
+  ir_ref roots[2 * LUATTN_MAX_AXES];
+  for (int a = 0; a < m->num_axes; a++) {
+    const mask_intervals *own = of_row ? &m->axis[a].rows : &m->axis[a].columns;
+    roots[2 * a] = own->lo[0];
+    roots[2 * a + 1] = own->hi[0];
+  }
+  w->of_place = true;
+  ranges_of_axes(w, of_row ? "GridRange row_box_range(" P ", int q0)" : "GridRange column_box_range(" P ", int kv0)",
+                 roots, of_row);
+  w->of_place = false;
 }
 
 static void ranges(writer *w) {
@@ -330,6 +354,10 @@ static void interval_functions(writer *w, const char *name, const char *position
                                const mask_intervals *m, int ranges) {
   arena *a = w->f->a;
   if (ranges == 0) return;
+  if (w->f->mask->num_axes > 0) {
+    place_range(w, *name == 'r');
+    return;
+  }
   range(w, arena_printf(a, "Range %s_interval(" P ", int %s)", name, position), axis, m->lo[0], m->hi[0]);
   if (ranges == 2)
     range(w, arena_printf(a, "Range second_%s_interval(" P ", int %s)", name, position), axis, m->lo[1], m->hi[1]);
@@ -443,8 +471,8 @@ const char *emit_mask(writer *w) {
   open_struct(w, "Mask", "Hoisted", lacks, COUNT(lacks));
   constants(w);
   stat_tables(w);
-  expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "", NO_ELEMENT,
-                      w->f->keep);
+  expression_function(w, "keep", writer_format(w, "bool keep(" PHR BREAK "const Col &col, int q, %skv)", writer_key(w)),
+                      HAS_ELEMENT, "", NO_ELEMENT, w->f->keep);
   flag_line(w);
   conjunction(w, "bool keep_of_list(" PHR BREAK "const Col &col, int q)", w->f->keep_of_list, w->f->num_keep_of_list);
   conjunction(w, "bool keep_beside(" PHR BREAK "const Col &col, int q, int kv)", w->f->keep_beside,

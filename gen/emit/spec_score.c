@@ -74,16 +74,19 @@ const char *emit_score(writer *w) {
   open_struct(w, "Score", "Hoisted", lacks, COUNT(lacks));
   constants(w);
   if (forward)
-    expression_function(w, "score", "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
-                        HAS_ELEMENT, "", score_element, f->score);
+    expression_function(
+        w, "score",
+        writer_format(w, "Real score(" PHR BREAK "const Col &col, Real dot, Position q, %skv)", writer_key_place(w)),
+        HAS_ELEMENT, "", score_element, f->score);
   if (has_term)
     expression_function(w, "distance_term", "Real distance_term(" PH ", Position q, Position kv)",
                         HAS_HEAD | HAS_Q | HAS_KV, "", NO_ELEMENT, f->distance_term);
   if (has_row) bias_row(w);
   if (forward && (has_term || has_row)) score_with(w);
   if (f->row_shift != IR_NONE)
-    expression_function(w, "row_shift", "Real row_shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_ELEMENT,
-                        f->row_shift);
+    expression_function(w, "row_shift",
+                        writer_format(w, "Real row_shift(" PHR ", Position q, %skv)", writer_key_place(w)), HAS_ELEMENT,
+                        "", NO_ELEMENT, f->row_shift);
   if (f->score_bounds != IR_NONE) score_bounds(w);
   close_struct(w);
   return "Score";

@@ -22,6 +22,7 @@ typedef struct writer {
   bool calls_ops;      /* long functions are called, not inlined */
   const char *call;    /* the call */
   bool of_cells;       /* bounds over cells, for which there are no block bounds */
+  bool of_place;       /* an end of a box over a grid is that of one place */
   int num_values;      /* how many values a gradient function returns before the sums for Acc */
   size_t body;         /* the start of its first statement in `out` */
   const char *places;  /* the axis of offsets: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */
@@ -77,9 +78,15 @@ bool entry_rows_shift(const writer *w, unsigned input, int axis);
 /* writer.c. Whether the function being written reads r from a slot or a parameter instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
 const char *writer_own(writer *w, const ir_node *n); /* the kernel's variable: "q", "s.h" */
-const char *writer_parameter(writer *w, ir_ref r);   /* a slot or variable as a parameter: "head_cap_0" */
-const char *writer_type(const writer *w, ir_ref r);  /* "Real", "int", "bool"; of 64 bits "double", "i64" */
-bool writer_is_wide(const writer *w, ir_ref r);      /* ir_is_wide, and no double where Real is double */
+/* Whether keys lie in boxes that begin anywhere (templates/contract/keys.cuh), and the types of hooks' parameters: of a
+ * key, one with a constant offset, and the ends of a tile. */
+bool writer_free_boxes(const writer *w);
+const char *writer_key(const writer *w);
+const char *writer_key_place(const writer *w);
+const char *writer_key_box(const writer *w);
+const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
+const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool"; of 64 bits "double", "i64" */
+bool writer_is_wide(const writer *w, ir_ref r);     /* ir_is_wide, and no double where Real is double */
 const char *writer_input_type(const writer *w, uint32_t input);
 /* Returns the spec's file name without its folder: the folder's path must not change the text. */
 const char *writer_file(const writer *w);

@@ -135,7 +135,8 @@ static const char *member(writer *w, ir_var family, unsigned i) {
 /* A place of a grid, or one end of a box, along an axis. */
 static const char *of_grid(writer *w, ir_var v, unsigned i) {
   static const char *const end[] = {"q_first<%u>(p, q0)", "q_last<%u>(p, q0)", "kv_first<%u>(p, kv0)",
-                                    "kv_last<%u>(p, kv0)"};
+                                    "kv_last<%u>(p, kv0)"},
+                           *const own[] = {"q_at<%u>(p, q0)", "", "kv_at<%u>(p, kv0)", ""};
   switch (v) {
     case VAR_Q:
       return writer_format(w, "q_at<%u>(p, q)", i);
@@ -148,11 +149,16 @@ static const char *of_grid(writer *w, ir_var v, unsigned i) {
     case VAR_KV_LEN:
       return writer_format(w, "kv_extent<%u>(p)", i);
     case VAR_TILE:
-      return writer_format(w, end[i % MASK_AXIS_ENDS], i / MASK_AXIS_ENDS);
+      return writer_format(w, (w->of_place ? own : end)[i % MASK_AXIS_ENDS], i / MASK_AXIS_ENDS);
     default:
       return NULL;
   }
 }
+
+bool writer_free_boxes(const writer *w) { return tiles_free_boxes(w->f->plan); }
+const char *writer_key(const writer *w) { return writer_free_boxes(w) ? "const BoxKey &" : "int "; }
+const char *writer_key_place(const writer *w) { return writer_free_boxes(w) ? "const BoxKeyPlace &" : "Position "; }
+const char *writer_key_box(const writer *w) { return writer_free_boxes(w) ? "const FreeBox &" : "int "; }
 
 const char *writer_own(writer *w, const ir_node *n) {
   const ir_var v = ir_var_of(n);

@@ -177,6 +177,7 @@ typedef struct family_kernel {
 
   bool steps_of_16;        /* tuning steps columns by 16, and rows by 64 */
   bool accumulates_dq;     /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
+  bool free_boxes;         /* over a grid, boxes of keys begin where the range of a box of queries does */
   bool splits;             /* a launch may split the work of a tile among blocks */
   bool draws_tiles;        /* blocks take tiles from a counter where tiles differ in work */
   bool pairs_tiles;        /* blocks share a kv tile in pairs */

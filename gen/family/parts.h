@@ -64,11 +64,11 @@ unsigned sm90_width_bit(int columns);
 bool sm90_sums_exceed(const plan *p, const compile_work *w, int sums);
 
 /* What all kernels of arch 90 share. */
-#define SM90_FACTS                                                                                       \
-  .id = LUATTN_SM90, .says = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8",   \
-  .dtypes = FAMILY_HALVES, .arch = 90, .can_run = sm90_can_run, .page_multiple = 8, .fast_math = true,   \
-  .lists_tiles = true, .skips_tiles = true, .stages_bias_rows = true, .tests_buckets = true,             \
-  .fills_slots_apart = true, .groups_masks = true, .sums_elements = true, .sums_diagonals_at_128 = true, \
+#define SM90_FACTS                                                                                                \
+  .id = LUATTN_SM90, .says = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8",            \
+  .dtypes = FAMILY_HALVES, .grid_dtypes = FAMILY_HALVES, .arch = 90, .can_run = sm90_can_run, .page_multiple = 8, \
+  .fast_math = true, .lists_tiles = true, .skips_tiles = true, .stages_bias_rows = true, .tests_buckets = true,   \
+  .fills_slots_apart = true, .groups_masks = true, .sums_elements = true, .sums_diagonals_at_128 = true,          \
   .calls_sums = true
 
 #endif

@@ -191,7 +191,21 @@ static const family_thresholds backward_measured = {.compile = SM90_BACKWARD_WEI
                                                     .lacks_registers = lacks_registers,
                                                     .bias_rows_spill = 240};
 
+/* What it lacks over a grid of several axes. */
+static luattn_status check_grid(const plan *p, luattn_error *err) {
+  if (p->pass == LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: sm90 has no backward over a grid of %d axes yet; simt has, or leave family 0",
+                       p->axes);
+  if (p->keep != SPEC_KEEP_ALL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: sm90 has no dropout over a grid of %d axes yet; simt has, or leave family 0",
+                       p->axes);
+  return LUATTN_OK;
+}
+
 luattn_status sm90_can_run(const plan *p, luattn_error *err) {
+  if (p->axes > 0) TRY(check_grid(p, err));
   if (p->pages == 1)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
@@ -220,6 +234,7 @@ const struct family family_sm90 = {SM90_FACTS, .takes_tiles = takes_tiles,
                                                                   .product_widths = score_widths,
                                                                   .o_widths = o_widths,
                                                                   .measured = &forward_measured,
+                                                                  .free_boxes = true,
                                                                   .steps_of_16 = true,
                                                                   .draws_tiles = true,
                                                                   .rescales_lazily = true,

@@ -126,15 +126,29 @@ static bool rows_need_full_data(const lowered *f) {
   return f->mask->rows.apart && !keep_is_cheap(f) && !f->facts.tile_bits;
 }
 
+/* Whether one interval along each axis of a grid is what a row keeps, for kernels that make bits of them. */
+static bool has_axis_intervals(const lowered *f) {
+  const mask_info *m = f->mask;
+  bool all = m->is_product && tiles_free_boxes(f->plan);
+  for (int a = 0; a < m->num_axes; a++) {
+    const mask_intervals *rows = &m->axis[a].rows;
+    all &= rows->count == 1 && rows->period == 0 && !rows->apart;
+  }
+  return all;
+}
+
 /* The number of intervals that a row keeps; 0: only keep decides. */
 static int row_intervals(const lowered *f) {
   const mask_info *m = f->mask;
   if (m->keep == IR_NONE) return 1;
+  if (m->num_axes > 0) return has_axis_intervals(f);
   return m->rows.apart && !rows_need_full_data(f) ? 0 : m->rows.count;
 }
 
 /* Whether every row's first interval starts at 0, so kernels read only its end. */
-static bool row_from_start(const lowered *f) { return row_intervals(f) > 0 && f->mask->rows.lo[0] == IR_NONE; }
+static bool row_from_start(const lowered *f) {
+  return f->mask->num_axes == 0 && row_intervals(f) > 0 && f->mask->rows.lo[0] == IR_NONE;
+}
 
 /* The number of intervals that a column keeps, as row_intervals. */
 static int column_intervals(const lowered *f) {

@@ -23,13 +23,16 @@ int tiles_shared_limit(int arch) {
 }
 
 void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) {
+  int axis = LUATTN_MAX_AXES - 1, left = keys ? p->tile_n : p->tile_m;
   for (int a = 0; a < LUATTN_MAX_AXES; a++) box[a] = 1;
-  int axis = LUATTN_MAX_AXES - 1;
-  for (int rows = keys ? p->tile_n : p->tile_m; rows > 1; rows /= 2) {
+  for (; left % 2 == 0; left /= 2) {
     box[axis] *= 2;
     axis = axis > LUATTN_MAX_AXES - p->axes ? axis - 1 : LUATTN_MAX_AXES - 1;
   }
+  box[LUATTN_MAX_AXES - p->axes] *= left;
 }
+
+bool tiles_free_boxes(const plan *p) { return p->axes > 0 && plan_kernel(p)->free_boxes; }
 
 luattn_tiles plan_tiles(const plan *p) {
   return (luattn_tiles){p->tile_m, p->tile_n, p->threads, p->stages, p->sm80_warps_n, p->sm80_chunk_m};

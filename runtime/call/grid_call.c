@@ -77,7 +77,6 @@ static luattn_status fill_side(const args_call *c, const char *name, const DLTen
     all *= ceil_div(extent, box) * box;
     const int64_t boxes = extent > 0 ? ceil_div(extent, box) : 1;
     *side_of(out, axis, of_keys) = (LuattnGridSide){.extent = (int)extent, .boxes = order_divisor(boxes)};
-    out->grid.axis[axis].step = 1;
   }
   if (places > LUATTN_GRID_POSITIONS_MAX || all > INT32_MAX / 2)
     return args_fail(

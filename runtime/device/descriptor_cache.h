@@ -12,7 +12,7 @@
 enum {
   DESCRIPTOR_ENTRIES = 512,
   DESCRIPTOR_WINDOW = 8, /* length of the probe window */
-  DESCRIPTOR_KEY_WORDS = 6,
+  DESCRIPTOR_KEY_WORDS = 7,
   DESCRIPTOR_WORDS = sizeof(LuattnTensorMap) / 8
 };
 

@@ -97,7 +97,7 @@ luattn_status kernel_launch_check(kernel_launch *l, cu_stream stream) {
 
 luattn_status kernel_launch_describe(kernel_launch *l) {
   const luattn_kernel *k = l->kernel;
-  const LuattnCallParams *all = &l->p.all;
+  LuattnCallParams *all = &l->p.all;
   if (!manifest_traits(&k->info)->takes_descriptors) return LUATTN_OK;
   TRY(descriptors_fill(k->driver, k->descriptors, &l->c, all, &all->paging, &l->maps.usual));
   if (!k->info.paged) return LUATTN_OK;

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "runtime/call/grid_boxes.h"
 #include "runtime/call/paged.h"
 #include "runtime/call/sizes.h"
 
@@ -13,12 +14,21 @@ enum { BOX_CHANNELS = 64, Q_BOX_ROWS = 64, O_BOX_ROWS = 16, ELEM_BYTES = 2 };
 typedef struct tma_shape {
   const char *name;
   int dim, len, heads, batch, box_rows;
-  enum { AXES_DENSE, AXES_PACKED, AXES_PAGES } axes; /* of the functions below */
+  enum { AXES_DENSE, AXES_PACKED, AXES_PAGES, AXES_GRID } axes; /* of the functions below */
+  const grid_boxes *grid;                                       /* of AXES_GRID */
 } tma_shape;
 
 /* An axis of one element is never stepped along: its stride need not suit TMA. */
 static cu_size stride_bytes(long long stride, int size) {
   return size > 1 ? (cu_size)stride * ELEM_BYTES : BOX_CHANNELS * ELEM_BYTES;
+}
+
+static void key_of_grid(const tma_shape *s, uint64_t key[DESCRIPTOR_KEY_WORDS]) {
+  const grid_boxes *g = s->grid; /* extents fit 15 bits, boxes 9 */
+  for (int i = 0; i <= GRID_TMA_AXES; ++i) key[i] = (uint64_t)g->stride[i];
+  key[4] = (uint64_t)g->extent[0] << 40 | (uint64_t)g->extent[1] << 20 | (uint64_t)g->extent[2];
+  key[5] = (uint64_t)g->units << 32 | (uint64_t)g->box[0] << 20 | (uint64_t)g->box[1] << 10 | (uint64_t)g->box[2];
+  key[6] = (uint64_t)s->dim << 4 | (uint64_t)g->axes;
 }
 
 /* The cache key of a descriptor: everything in it except the address. */
@@ -29,18 +39,20 @@ static void key_of(const LuattnTensor *t, const tma_shape *s, uint64_t key[DESCR
   key[3] = (uint64_t)s->len << 32 | (uint64_t)s->heads; /* each fits 31 bits */
   key[4] = (uint64_t)s->batch << 2 | (uint64_t)s->axes;
   key[5] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
+  key[6] = 0;
+  if (s->axes == AXES_GRID) key_of_grid(s, key);
 }
 
 /* The axes of a descriptor, the channel first; its stride is implied. */
 typedef struct tma_axes {
-  unsigned rank, box_rows;
+  unsigned rank, box[3]; /* of the three axes after the channel; 1 along the last one */
   cu_size size[5], stride[4];
 } tma_axes;
 
 static tma_axes dense_axes(const LuattnTensor *t, const tma_shape *s) {
   return (tma_axes){
       .rank = 4,
-      .box_rows = (unsigned)s->box_rows,
+      .box = {(unsigned)s->box_rows, 1, 1},
       .size = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch},
       .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads), stride_bytes(t->batch, s->batch)}};
 }
@@ -55,7 +67,7 @@ static tma_axes packed_axes(const LuattnTensor *t, const tma_shape *s) {
   const cu_size wrap = (cu_size)1 << LUATTN_WRAP_LOG2, row = stride_bytes(t->seq, s->len);
   return (tma_axes){
       .rank = 5,
-      .box_rows = (unsigned)s->box_rows,
+      .box = {(unsigned)s->box_rows, 1, 1},
       .size = {(cu_size)s->dim, wrap, (cu_size)s->heads, (cu_size)s->len + 1, wrap + 1},
       .stride = {row, stride_bytes(t->head, s->heads), row, ((cu_size)1 << (64 - LUATTN_WRAP_LOG2)) - row}};
 }
@@ -64,9 +76,23 @@ static tma_axes packed_axes(const LuattnTensor *t, const tma_shape *s) {
  * head. */
 static tma_axes page_axes(const LuattnTensor *t, const tma_shape *s) {
   return (tma_axes){.rank = 3,
-                    .box_rows = (unsigned)s->box_rows,
+                    .box = {(unsigned)s->box_rows, 1, 1},
                     .size = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->batch},
                     .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->batch, s->batch)}};
+}
+
+/* The axes of a grid, the innermost one first, and units, which lead to each head of each batch entry. */
+static tma_axes grid_axes(const tma_shape *s) {
+  const grid_boxes *g = s->grid;
+  tma_axes axes = {.rank = (unsigned)g->axes + 2, .box = {1, 1, 1}, .size = {(cu_size)s->dim}};
+  for (int i = 0; i < g->axes; ++i) {
+    axes.size[1 + i] = (cu_size)g->extent[i];
+    axes.stride[i] = stride_bytes(g->stride[i], g->extent[i]);
+    axes.box[i] = (unsigned)g->box[i];
+  }
+  axes.size[1 + g->axes] = (cu_size)g->units;
+  axes.stride[g->axes] = stride_bytes(g->stride[g->axes], g->units > 1 ? 2 : 1);
+  return axes;
 }
 
 static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t, const tma_shape *s,
@@ -74,13 +100,15 @@ static luattn_status encode(const luattn_driver *d, const args_call *c, const Lu
   const int type = c->info->dtype == LUATTN_BF16 ? MAP_BFLOAT16 : MAP_FLOAT16;
   const tma_axes axes = s->axes == AXES_PACKED  ? packed_axes(t, s)
                         : s->axes == AXES_PAGES ? page_axes(t, s)
+                        : s->axes == AXES_GRID  ? grid_axes(s)
                                                 : dense_axes(t, s);
-  const unsigned box[] = {BOX_CHANNELS, axes.box_rows, 1, 1, 1}, step[] = {1, 1, 1, 1, 1};
+  const unsigned box[] = {BOX_CHANNELS, axes.box[0], axes.box[1], axes.box[2], 1}, step[] = {1, 1, 1, 1, 1};
   const cu_result result = d->encode_tiled(out, type, axes.rank, t->data, axes.size, axes.stride, box, step, 0,
                                            MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
     return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
+  if (s->axes == AXES_GRID) return grid_no_descriptor(c, s->name, t, s->grid);
   if (s->axes == AXES_PACKED)
     return args_fail(
         c,
@@ -133,7 +161,7 @@ static luattn_status describe_pages(const luattn_driver *d, descriptor_cache *ca
                                     int box_rows, LuattnTensorMap *out) {
   const int64_t num_pages = c->args->k->shape[0], page_size = c->args->k->shape[2];
   const int64_t len = num_pages > 0 ? (num_pages - 1) * page_rows + page_size : 0;
-  const tma_shape s = {name, dim, (int)len, heads_kv, 1, box_rows, AXES_PACKED};
+  const tma_shape s = {name, dim, (int)len, heads_kv, 1, box_rows, AXES_PACKED, NULL};
   return fill(d, cache, c, t, &s, out);
 }
 
@@ -149,14 +177,48 @@ static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cac
                           &out->v);
   }
   TRY(describe(d, cache, c, &p->tensors.k,
-               (tma_shape){"k", dim, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE}, total, &out->k));
+               (tma_shape){"k", dim, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE, NULL}, total,
+               &out->k));
   return describe(d, cache, c, &p->tensors.v,
-                  (tma_shape){"v", dim_v, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE}, total,
+                  (tma_shape){"v", dim_v, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE, NULL}, total,
                   &out->v);
 }
 
+/* Those of a call over a grid; `rows` of a box of q, and of o or dout. */
+static luattn_status fill_grid(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                               LuattnCallParams *all, const int rows[4], LuattnTensorMaps *out) {
+  const LuattnTensors *t = &all->dense.tensors;
+  const bool backward = c->info->pass == LUATTN_BACKWARD;
+  const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
+  const struct {
+    const LuattnTensor *tensor;
+    const char *name;
+    int dim, len;
+    LuattnTensorMap *map;
+  } of[] = {{&t->q, "q", dim, all->dense.shape.q_len, &out->q},
+            {&t->k, "k", dim, all->dense.shape.kv_len, &out->k},
+            {&t->v, "v", dim_v, all->dense.shape.kv_len, &out->v},
+            {backward ? &t->dout : &t->o, backward ? "dout" : "o", dim_v, all->dense.shape.q_len, &out->o}};
+  for (int i = GRID_Q; i <= GRID_O; ++i) {
+    grid_boxes boxes;
+    const tma_shape s = {.name = of[i].name,
+                         .dim = of[i].dim,
+                         .len = of[i].len,
+                         .batch = all->dense.shape.batch,
+                         .axes = AXES_GRID,
+                         .grid = &boxes};
+    if (i == GRID_O && c->info->out_f32 && !backward) { /* stored from registers */
+      memset(of[i].map, 0, sizeof *of[i].map);
+      continue;
+    }
+    TRY(grid_boxes_of(c, all, (grid_tensor)i, of[i].tensor, of[i].name, rows[i], &boxes));
+    TRY(fill(d, cache, c, of[i].tensor, &s, of[i].map));
+  }
+  return LUATTN_OK;
+}
+
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                               const LuattnCallParams *all, const LuattnPaging *paging, LuattnTensorMaps *out) {
+                               LuattnCallParams *all, const LuattnPaging *paging, LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
   const int total_q = all->packed.total_q;
   const manifest_entry *entry = sizes_main(c->info);
@@ -173,8 +235,12 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
                        "one is of %d.%d; "
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
+  if (c->info->over_grid) {
+    const int rows[] = {q_rows, tile_n, tile_n, backward ? q_rows : O_BOX_ROWS};
+    return fill_grid(d, cache, c, all, rows, out);
+  }
   TRY(describe(d, cache, c, &p->tensors.q,
-               (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE}, total_q,
+               (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE, NULL}, total_q,
                &out->q));
   TRY(describe_keys(d, cache, c, all, paging, tile_n, out));
   if (c->info->out_f32 && !backward) { /* stored from registers */
@@ -182,11 +248,12 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
     return LUATTN_OK;
   }
   if (!backward)
-    return describe(d, cache, c, &p->tensors.o,
-                    (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS, AXES_DENSE},
-                    total_q, &out->o);
+    return describe(
+        d, cache, c, &p->tensors.o,
+        (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS, AXES_DENSE, NULL}, total_q,
+        &out->o);
   return describe(d, cache, c, &p->tensors.dout,
-                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE},
+                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE, NULL},
                   total_q, &out->dout);
 }
 
@@ -196,7 +263,7 @@ static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cac
   const int64_t *shape = c->args->k->shape,
                 last = (shape[0] - 1) * steps.page + (shape[1] - 1) * steps.head + (shape[2] - 1) * steps.row;
   const LuattnTensor stepped = {.data = t->data, .batch = paged_unit(t), .seq = t->seq};
-  const tma_shape s = {name, dim, box_rows, 1, (int)last + 1, box_rows, AXES_PAGES};
+  const tma_shape s = {name, dim, box_rows, 1, (int)last + 1, box_rows, AXES_PAGES, NULL};
   if (steps.row != 0) return fill(d, cache, c, &stepped, &s, out);
   memset(out, 0, sizeof *out);
   return LUATTN_OK;

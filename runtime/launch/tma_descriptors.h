@@ -8,10 +8,11 @@
 #include "runtime/device/driver.h"
 
 /* Encodes or recalls descriptors of the q, k, v and o (or dout) that *p names, with the boxes of params.h.
- * Uses no device, but libcuda needs a current context. Any number of threads may share `cache`. Errors:
- * LUATTN_UNSUPPORTED (libcuda older than CUDA 12), LUATTN_INVALID (a stride that no descriptor can hold). */
+ * Over a grid fills the units of all->grid, too. Uses no device, but libcuda needs a current context. Any number of
+ * threads may share `cache`. Errors: LUATTN_UNSUPPORTED (libcuda older than CUDA 12), LUATTN_INVALID (a stride that no
+ * descriptor can hold). */
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                               const LuattnCallParams *all, const LuattnPaging *paging, LuattnTensorMaps *out);
+                               LuattnCallParams *all, const LuattnPaging *paging, LuattnTensorMaps *out);
 
 /* Adds those of whole pages, after descriptors_fill; zeros where `paging` has no steps. */
 luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c,

@@ -1,5 +1,7 @@
 // arch/tensor_box.cuh: where a box of a TMA descriptor begins (tma/bulk_copies.cuh). A Sequence says it of its rows.
 #pragma once
+#include "abi/params.h"
+#include "arch/types.cuh"
 
 // The row at which a box begins, as coordinates of a TMA descriptor with the axes channel, position, head and batch
 // entry.
@@ -17,3 +19,42 @@ struct PackedRowBox {
 struct PageBox {
   int steps;
 };
+
+// A box of a grid, whose descriptor has the axes channel, the grid's up to three innermost ones, the innermost first, and
+// units, which are steps to each head of each batch entry (LuattnGridUnits). Of four axes, the outermost one is among the
+// units, too, and a box has a copy for each place along it.
+struct GridBoxAt {
+  int at[LUATTN_GRID_AXES];  // where it begins; of unused axes 0
+  int entry, axes;
+  int rows, rows_within, extent;  // of all; of one place along axis 0, and that axis' extent
+  const LuattnGrid *grid;
+  const LuattnGridUnits *units;
+};
+
+// The same box of another tensor than q or k.
+template <class Box>
+LUATTN_FN const Box &of_v(const Box &box) {
+  return box;
+}
+template <class Box>
+LUATTN_FN const Box &of_o(const Box &box) {
+  return box;
+}
+template <class Box>
+LUATTN_FN const Box &of_dout(const Box &box) {
+  return box;
+}
+LUATTN_FN GridBoxAt of_v(GridBoxAt box) {
+  box.units = &box.grid->units_v;
+  return box;
+}
+// 16 rows of it.
+LUATTN_FN GridBoxAt of_o(GridBoxAt box) {
+  box.units = &box.grid->units_o;
+  box.rows = 16;
+  return box;
+}
+LUATTN_FN GridBoxAt of_dout(GridBoxAt box) {
+  box.units = &box.grid->units_o;
+  return box;
+}

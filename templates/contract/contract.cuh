@@ -16,6 +16,7 @@
 // would force a kernel's registers to memory. Kernels need not know.
 #pragma once
 #include "contract/grad.cuh"
+#include "contract/keys.cuh"
 #include "contract/mask.cuh"
 #include "contract/mods.cuh"
 #include "contract/online.cuh"
@@ -30,11 +31,11 @@
 //                        once per column. Like score, it may be called for kv past the end, and the result is
 //                        dropped: loads clamp their indices
 template <class S>
-concept Hoists = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, int at) {
+concept Hoists = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, int at, HookKey key) {
   typename S::Real;
   { S::head(p, s) };
   { S::row(p, s, head, at) };
-  { S::col(p, s, head, at) };
+  { S::col(p, s, head, key) };
 };
 
 template <class S>

@@ -5,6 +5,7 @@
 // dO: in a partly kept tile, a weight of 0 times infinity is NaN.)
 #pragma once
 #include "contract/absent.cuh"
+#include "contract/keys.cuh"
 #include "ops/hook_types.cuh"
 
 // Constants
@@ -53,7 +54,8 @@
 //   same_column, same_row
 //                        whether keep has one value for two columns in any row, for two rows in any column
 //   over_grid            positions are slots of a grid of several axes, and the ranges are those of boxes: of the box
-//                        of the slot, along each axis (ops/grid_places.cuh). Left out along a line
+//                        of the slot, along each axis (ops/grid_places.cuh). Left out along a line. row_intervals
+//                        is then 1 where a row keeps row_box_range, which is exact, but for the extents
 //   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
 //                        drops nothing
 //   kv_range             every kept kv of these rows lies inside, and inside [0, kv_len)
@@ -73,41 +75,43 @@
 template <class S>
 concept OverGrid = requires { S::over_grid; };
 template <class S>
-concept ValidMask = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
-                             const typename S::Row &row, const typename S::Col &col, int q, int kv) {
-  requires S::has_mask == requires { bool(S::keep(p, s, head, row, col, q, kv)); };
-  requires S::has_mask == requires { TileClass(S::tile_class(p, s, q, q, kv, kv)); };
-  requires(S::has_mask && !OverGrid<S>) == requires { Range(S::kv_range(p, s, q, q)); };
-  requires(S::has_mask && S::has_grad && !OverGrid<S>) == requires { Range(S::q_range(p, s, kv, kv)); };
-  requires OverGrid<S> == requires { S::kv_box_range(p, s, q).lo[0]; };
-  requires(OverGrid<S> && S::has_grad) == requires { S::q_box_range(p, s, kv).lo[0]; };
-  requires S::has_data_part == requires { TileClass(S::data_class(p, s, q, q, kv, kv)); };
-  requires S::has_data_part == requires { TileClass(S::position_class(p, s, q, q, kv, kv)); };
-  requires S::has_data_part || !(S::rows_need_full_data || S::columns_need_full_data);
-  requires(S::has_mask && S::row_intervals > 0) == requires { Range(S::row_interval(p, s, q)); };
-  requires(S::row_intervals == 2) == requires { Range(S::second_row_interval(p, s, q)); };
-  requires(S::row_period > 0) == requires { Range(S::row_remainders(p, s, q)); };
-  requires(S::row_period > 0) == requires { int(S::row_phase(p, s)); };
-  requires(S::column_intervals > 0) == requires { Range(S::column_interval(p, s, kv)); };
-  requires(S::column_intervals == 2) == requires { Range(S::second_column_interval(p, s, kv)); };
-  requires(S::column_period > 0) == requires { Range(S::column_remainders(p, s, kv)); };
-  requires(S::column_period > 0) == requires { int(S::column_phase(p, s)); };
-  requires(S::num_block_bounds > 0) ==
-              requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
-  requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };
-  requires S::has_tile_bits == requires { S::cell_rows + S::cell_columns; };
-  requires S::has_cell_class == requires { TileClass(S::cell_class(p, s, q, q, kv, kv)); };
-  requires S::has_flag_line == requires { u64(S::flag_line(p, s, head, q)) + S::flag_input + S::flag_axes; };
-  requires S::has_keep_beside == requires { bool(S::keep_beside(p, s, head, row, col, q, kv)); };
-  requires(S::keep_by_column || S::keep_of_query) == requires { bool(S::same_column(col, col)); };
-  requires S::keep_of_query == requires { bool(S::keep_of_list(p, s, head, row, col, q)); };
-  requires S::keep_by_row == requires { bool(S::same_row(row, row)); };
-  requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row || S::keep_of_query);
-  requires S::has_flag_line || S::keep_of_query || !S::has_keep_beside;
-  requires S::has_flag_line || !S::flag_is_data_part;
-  requires S::has_data_part || !S::flag_is_data_part;
-  { S::keep_is_cheap &&S::only_keep_reads_row &&S::row_from_start };
-};
+concept ValidMask =
+    requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
+             const typename S::Col &col, int q, int kv, HookKey key, HookKeyBox box) {
+      requires S::has_mask == requires { bool(S::keep(p, s, head, row, col, q, key)); };
+      requires S::has_mask == requires { TileClass(S::tile_class(p, s, q, q, box, box)); };
+      requires(S::has_mask && !OverGrid<S>) == requires { Range(S::kv_range(p, s, q, q)); };
+      requires(S::has_mask && S::has_grad && !OverGrid<S>) == requires { Range(S::q_range(p, s, kv, kv)); };
+      requires OverGrid<S> == requires { S::kv_box_range(p, s, q).lo[0]; };
+      requires(OverGrid<S> && S::has_grad) == requires { S::q_box_range(p, s, kv).lo[0]; };
+      requires S::has_data_part == requires { TileClass(S::data_class(p, s, q, q, box, box)); };
+      requires S::has_data_part == requires { TileClass(S::position_class(p, s, q, q, box, box)); };
+      requires S::has_data_part || !(S::rows_need_full_data || S::columns_need_full_data);
+      requires(S::has_mask && S::row_intervals > 0 && !OverGrid<S>) == requires { Range(S::row_interval(p, s, q)); };
+      requires(S::row_intervals > 0 && OverGrid<S>) == requires { S::row_box_range(p, s, q).lo[0]; };
+      requires(S::row_intervals == 2) == requires { Range(S::second_row_interval(p, s, q)); };
+      requires(S::row_period > 0) == requires { Range(S::row_remainders(p, s, q)); };
+      requires(S::row_period > 0) == requires { int(S::row_phase(p, s)); };
+      requires(S::column_intervals > 0) == requires { Range(S::column_interval(p, s, kv)); };
+      requires(S::column_intervals == 2) == requires { Range(S::second_column_interval(p, s, kv)); };
+      requires(S::column_period > 0) == requires { Range(S::column_remainders(p, s, kv)); };
+      requires(S::column_period > 0) == requires { int(S::column_phase(p, s)); };
+      requires(S::num_block_bounds > 0) ==
+                  requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
+      requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };
+      requires S::has_tile_bits == requires { S::cell_rows + S::cell_columns; };
+      requires S::has_cell_class == requires { TileClass(S::cell_class(p, s, q, q, kv, kv)); };
+      requires S::has_flag_line == requires { u64(S::flag_line(p, s, head, q)) + S::flag_input + S::flag_axes; };
+      requires S::has_keep_beside == requires { bool(S::keep_beside(p, s, head, row, col, q, kv)); };
+      requires(S::keep_by_column || S::keep_of_query) == requires { bool(S::same_column(col, col)); };
+      requires S::keep_of_query == requires { bool(S::keep_of_list(p, s, head, row, col, q)); };
+      requires S::keep_by_row == requires { bool(S::same_row(row, row)); };
+      requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row || S::keep_of_query);
+      requires S::has_flag_line || S::keep_of_query || !S::has_keep_beside;
+      requires S::has_flag_line || !S::flag_is_data_part;
+      requires S::has_data_part || !S::flag_is_data_part;
+      { S::keep_is_cheap &&S::only_keep_reads_row &&S::row_from_start };
+    };
 
 // The kv that rows q0 .. q1 may keep, and the q of columns kv0 .. kv1; also defined without a mask.
 template <class Spec>

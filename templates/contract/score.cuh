@@ -4,6 +4,7 @@
 // q'[d] * k'[d], of q and k after their mods.
 #pragma once
 #include "contract/absent.cuh"
+#include "contract/keys.cuh"
 #include "ops/hook_types.cuh"
 
 // Constants
@@ -32,20 +33,20 @@
 //                        least to most. The online function is then a softmax: weights are exp(score - lse),
 //                        and an element's gradient in backward has that factor
 template <class S, class Real = typename S::Real>
-concept ValidScore =
-    requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
-             const typename S::Col &col, Real dot, Real term, Position q, Position kv, int at, double bound) {
-      requires S::has_score == requires { Real(S::score(p, s, head, row, col, dot, q, kv)); };
-      requires S::has_score == requires { S::score_reads + S::score_reads_col + S::reads_columns; };
-      requires S::has_distance_term == requires { Real(S::distance_term(p, s, head, q, kv)); };
-      requires S::has_bias_row == requires { S::bias_row(p, s, head, at, at).row; };
-      requires(S::has_score && (S::has_distance_term || S::has_bias_row)) ==
-                  requires { Real(S::score_with(p, s, head, row, col, dot, q, kv, term)); };
-      requires S::has_score_bounds == requires { S::score_bounds(p, s, at, at, at, at, bound, bound); };
-      requires S::has_row_shift == requires { Real(S::row_shift(p, s, head, row, q, kv)); };
-      requires sizeof(typename S::BiasElem) > 0 && !(S::has_distance_term && S::has_bias_row);
-      { S::bias_row_shared };
-    };
+concept ValidScore = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
+                              const typename S::Row &row, const typename S::Col &col, Real dot, Real term, Position q,
+                              Position kv, HookKeyPlace key, int at, double bound) {
+  requires S::has_score == requires { Real(S::score(p, s, head, row, col, dot, q, key)); };
+  requires S::has_score == requires { S::score_reads + S::score_reads_col + S::reads_columns; };
+  requires S::has_distance_term == requires { Real(S::distance_term(p, s, head, q, kv)); };
+  requires S::has_bias_row == requires { S::bias_row(p, s, head, at, at).row; };
+  requires(S::has_score && (S::has_distance_term || S::has_bias_row)) ==
+              requires { Real(S::score_with(p, s, head, row, col, dot, q, kv, term)); };
+  requires S::has_score_bounds == requires { S::score_bounds(p, s, at, at, at, at, bound, bound); };
+  requires S::has_row_shift == requires { Real(S::row_shift(p, s, head, row, q, key)); };
+  requires sizeof(typename S::BiasElem) > 0 && !(S::has_distance_term && S::has_bias_row);
+  { S::bias_row_shared };
+};
 
 // The score of an element, given its distance term or bias.
 template <class Spec, class Real, class Place>

@@ -92,3 +92,7 @@ LUATTN_FN void bulk_store(void *dst, u32 src, int bytes, bool there) {
 LUATTN_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 LUATTN_FN void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 LUATTN_FN void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+#ifdef LUATTN_GRID
+#include "tma/box_copies.cuh"
+#endif

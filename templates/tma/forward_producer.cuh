@@ -94,8 +94,8 @@ struct ForwardProducer {
         const auto box = site.kv_box(p, Sequence::template first_key<tile_n>(tile.index));
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
-          tensor_load(shared.v(v.stage) + i * tile_n * 128, usual_maps(maps).v, shared.v_full(v.stage), i * 64, box,
-                      head);
+          tensor_load(shared.v(v.stage) + i * tile_n * 128, usual_maps(maps).v, shared.v_full(v.stage), i * 64,
+                      of_v(box), head);
       }
     }
     if constexpr (Sequence::paged)

@@ -116,3 +116,7 @@ struct WarpKvTilesKind {
 };
 template <class Spec, class Sequence, int TileM, int TileN>
 using WarpKvTilesOf = typename WarpKvTilesKind<Spec, Sequence, TileM, TileN>::type;
+
+#ifdef LUATTN_FREE_BOXES
+#include "tma/warp_key_boxes.cuh"
+#endif

@@ -2,7 +2,11 @@
 // LuattnShape counts slots. Rows of the caller's tensors lie as their strides say, lse and saved numbers in row-major
 // order of places; arrays of the workspace have a row for each slot.
 #pragma once
+#include "arch/tensor_box.cuh"
 #include "ops/grid_places.cuh"
+#ifdef LUATTN_FREE_BOXES
+#include "ops/free_boxes.cuh"
+#endif
 #include "work/sequence.cuh"
 
 // Rows of one head of a tensor.
@@ -54,6 +58,20 @@ struct GridSite : Site {
 
   __device__ __forceinline__ bool has_query(const LuattnParams &p, int slot) const { return Queries::has(p, slot); }
   __device__ __forceinline__ bool has_key(const LuattnParams &p, int slot) const { return KeysOf::has(p, slot); }
+  // Of a box, or of a part of one that is a box.
+  __device__ __forceinline__ bool has_queries(const LuattnParams &p, int first, int count) const {
+    return Queries::has(p, first) && Queries::has(p, first + count - 1);
+  }
+  __device__ __forceinline__ bool has_keys(const LuattnParams &p, int first, int count) const {
+    return KeysOf::has(p, first) && KeysOf::has(p, first + count - 1);
+  }
+  __device__ __forceinline__ int last_query(const LuattnParams &, int first, int count) const {
+    return first + count - 1;
+  }
+  __device__ __forceinline__ int last_key(const LuattnParams &, int first, int count) const {
+    return first + count - 1;
+  }
+  __device__ __forceinline__ bool never() const { return q_len < 0; }
   __device__ __forceinline__ int kept_q_end(const LuattnParams &) const { return q_len; }
   __device__ __forceinline__ int kept_kv_end(const LuattnParams &) const { return kv_len; }
   __device__ __forceinline__ int clamped_query(const LuattnParams &p, int slot) const {
@@ -65,6 +83,19 @@ struct GridSite : Site {
   __device__ __forceinline__ GridPlaces<true> keys_of(const LuattnParams &p, int query) const {
     return {p, has_query(p, query)};
   }
+#ifdef LUATTN_FREE_BOXES
+  using KeyTile = FreeBox;
+  using Key = BoxKey;
+  using KeyPlace = BoxKeyPlace;
+  template <int>
+  LUATTN_FN Key first_key(const KeyTile &tile) {
+    return {tile, 0};
+  }
+  __device__ __forceinline__ bool has_key(const LuattnParams &p, const BoxKey &key) const { return key.exists(p); }
+  __device__ __forceinline__ BoxKey clamped_key(const LuattnParams &p, const BoxKey &key) const {
+    return key.clamped(p);
+  }
+#endif
 };
 
 struct GridSequence : DenseArrays<GridSequence, GridSite> {
@@ -74,7 +105,14 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
   __device__ __forceinline__ GridSequence(const LuattnParams &p, int b, int h)
       : DenseArrays(b, h, p.shape.q_len, p.shape.kv_len) {}
 
+  enum : int { first_q = 0, first_kv = 0 };  // as DenseSequence
+  __device__ __forceinline__ void move_to(const LuattnParams &, int entry, int head) {
+    b = entry;
+    h = head;
+  }
+
   LUATTN_FN int q_end(const LuattnParams &p) { return p.shape.q_len; }
+  LUATTN_FN int longest_q(const LuattnParams &p) { return p.shape.q_len; }
   LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
   __device__ __forceinline__ const GridSequence &reread() const { return *this; }
   __device__ __forceinline__ GridSequence of_head(const LuattnParams &p, int head) const { return {p, b, head}; }
@@ -99,6 +137,45 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
   __device__ __forceinline__ Elem *kv_row(const LuattnParams &p, const LuattnTensor &t, int h_kv, int slot) const {
     return kv_rows<Elem>(p, t, h_kv).row(slot);
   }
+#ifdef LUATTN_FREE_BOXES
+  template <class Elem>
+  __device__ __forceinline__ Elem *kv_row(const LuattnParams &p, const LuattnTensor &t, int h_kv,
+                                          const BoxKey &key) const {
+    const LuattnGridSteps &steps = steps_of(p, t);
+    i64 at = b * t.batch + h_kv * t.head;
+#pragma unroll
+    for (int axis = KeysOf::first_axis; axis < LUATTN_GRID_AXES; ++axis)
+      at += key.at(axis) * (axis == LUATTN_GRID_AXES - 1 ? t.seq : steps.outer[axis]);
+    return static_cast<Elem *>(t.data) + at;
+  }
+#endif
+  // Boxes for TMA: of queries those of a warpgroup in forward, all of a tile in backward; of keys all of a tile. Those of
+  // other tensors than q and k: of_v, of_o, of_dout (arch/tensor_box.cuh).
+  __device__ __forceinline__ GridBoxAt q_box(const LuattnParams &p, int slot) const {
+#ifdef LUATTN_FREE_BOXES
+    constexpr int rows = 64;
+#else
+    constexpr int rows = Queries::rows;
+#endif
+    GridBoxAt box = box_of<Queries>(p, rows, static_cast<const LuattnGridParams &>(p).grid.units_q);
+    Queries::each_corner(p, slot / Queries::rows,
+                         [&](int axis, int at) { box.at[axis] = at + Queries::within(slot, axis); });
+    return box;
+  }
+  __device__ __forceinline__ GridBoxAt kv_box(const LuattnParams &p, int slot) const {
+    GridBoxAt box = box_of<KeysOf>(p, KeysOf::rows, static_cast<const LuattnGridParams &>(p).grid.units_k);
+    KeysOf::each_corner(p, slot / KeysOf::rows,
+                        [&](int axis, int at) { box.at[axis] = at + KeysOf::within(slot, axis); });
+    return box;
+  }
+#ifdef LUATTN_FREE_BOXES
+  __device__ __forceinline__ GridBoxAt kv_box(const LuattnParams &p, const BoxKey &key) const {
+    GridBoxAt box = box_of<KeysOf>(p, KeysOf::rows, static_cast<const LuattnGridParams &>(p).grid.units_k);
+#pragma unroll
+    for (int axis = KeysOf::first_axis; axis < LUATTN_GRID_AXES; ++axis) box.at[axis] = key.at(axis);
+    return box;
+  }
+#endif
   // As the caller's arrays are: of places.
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int slot) const {
     return (i64(b) * p.shape.heads + h) * Queries::count(p) + Queries::number(p, slot);
@@ -108,6 +185,17 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
   }
 
  private:
+  template <class Side>
+  __device__ __forceinline__ GridBoxAt box_of(const LuattnParams &p, int rows, const LuattnGridUnits &units) const {
+    return {{0, 0, 0, 0},
+            b,
+            LUATTN_GRID_AXES - Side::first_axis,
+            rows,
+            Side::step(0),
+            Side::extent(p, 0),
+            &static_cast<const LuattnGridParams &>(p).grid,
+            &units};
+  }
   LUATTN_FN const LuattnGridSteps &steps_of(const LuattnParams &p, const LuattnTensor &t) {
     const LuattnGrid &grid = static_cast<const LuattnGridParams &>(p).grid;
     const LuattnTensors &all = p.tensors;

@@ -21,7 +21,7 @@ static fake_map map_of(const LuattnTensorMap *map) {
 static LuattnTensorMaps maps_of(packed_problem *c) {
   luattn_error err;
   const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
-  const LuattnCallParams all = packed_filled(c);
+  LuattnCallParams all = packed_filled(c);
   static descriptor_cache memory;
   memset(&memory, 0, sizeof memory);
   LuattnTensorMaps maps;

@@ -57,7 +57,7 @@ static int is_map_of(const LuattnTensorMap *map, const LuattnTensor *t, int batc
 static int maps_are_right(descriptor_cache *memory, const LuattnParams *p) {
   const args_call c = {.info = &info};
   LuattnTensorMaps maps;
-  const LuattnCallParams all = {.dense = *p};
+  LuattnCallParams all = {.dense = *p};
   return descriptors_fill(driver, memory, &c, &all, NULL, &maps) == LUATTN_OK &&
          is_map_of(&maps.q, &p->tensors.q, p->shape.batch, p->shape.heads, p->shape.q_len, 64) &&
          is_map_of(&maps.k, &p->tensors.k, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, TILE_N) &&

@@ -707,7 +707,7 @@ struct ConsumerSm90 {
     if (elected()) {
       const auto box = site.q_box(p, first_row);
 #pragma unroll
-      for (int i = 0; i < o_boxes; ++i) tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, box, site.h);
+      for (int i = 0; i < o_boxes; ++i) tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, of_o(box), site.h);
       bulk_commit();
     }
   }

@@ -4,6 +4,9 @@
 #include "arch/mma.cuh"
 #include "score/flag_lines.cuh"
 #include "score/fragment.cuh"
+#ifdef LUATTN_FREE_BOXES
+#include "score/kept_keys.cuh"
+#endif
 #include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
 #include "sm90/pipeline.cuh"
