@@ -49,16 +49,21 @@ typedef struct LuattnLinearParams {
 ABI_ASSERT(sizeof(LuattnLinearParams) <= 4096 - sizeof(LuattnTensorMaps),
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
-/* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k (an erasing kernel
- * also of the inverse); two boxes of o for each warpgroup of 64 value channels; numbers of tokens; barriers. Boxes have 64
- * tokens of 64 channels. */
+/* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k, and of the inverse
+ * where an update erases; what the inverse is made of; two boxes of o for each warpgroup of 64 value channels; numbers of
+ * tokens; barriers. Boxes have 64 tokens of 64 channels. */
 typedef struct LinearLayout {
   int qk, v, pairs; /* bytes of a stage */
-  int at_pairs, at_o, at_numbers, at_barriers;
+  int at_pairs, at_inverse, at_o, at_numbers, at_barriers;
   int bytes;
 } LinearLayout;
 
-enum { LINEAR_BOX = LUATTN_CHUNK * 128, LINEAR_PAIR_STAGES = 2, LINEAR_NUMBERS = 1024 };
+enum {
+  LINEAR_BOX = LUATTN_CHUNK * 128,
+  LINEAR_PAIR_STAGES = 2,
+  LINEAR_NUMBERS = 1280,
+  LINEAR_DIAGONAL = 4 * 16 * 16 * 4 /* the diagonal blocks, in float */
+};
 
 ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases) {
   LinearLayout l = {0};
@@ -66,7 +71,8 @@ ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases
   l.v = layout_ceil(v_block, 64) * LINEAR_BOX;
   l.pairs = (erases ? 2 : 1) * LINEAR_BOX;
   l.at_pairs = stages * (2 * l.qk + l.v);
-  l.at_o = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
+  l.at_inverse = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
+  l.at_o = l.at_inverse + (erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
   l.at_numbers = l.at_o + 2 * layout_ceil(v_block, 64) * LINEAR_BOX;
   l.at_barriers = l.at_numbers + LINEAR_PAIR_STAGES * LINEAR_NUMBERS;
   l.bytes = l.at_barriers + 256;

@@ -24,7 +24,6 @@ struct LinearChain {
   int entry, segment, first_value;  // the first of the block's value channels
   int start, tokens;                // the first row of the entry; its tokens
   int begin, end;                   // chunks of the segment
-  int state_row;                    // negative: there is no state
 
   // The block's segment is one of `segments`, which are the call's, or those of a kernel that leaves out the last one.
   __device__ __forceinline__ LinearChain(const LuattnLinearParams &p, int segments) {
@@ -40,12 +39,16 @@ struct LinearChain {
     }
     site = {entry, hv, hv / p.group, start};
     const int chunks = ceil_div(tokens, chunk);
-    begin = int(i64(chunks) * segment / p.segments.count);
-    end = int(i64(chunks) * (segment + 1) / p.segments.count);
-    state_row = p.state_rows == nullptr ? entry : __ldg(p.state_rows + entry);
+    const int each = int(u32(chunks) / u32(p.segments.count)), more = chunks - each * p.segments.count;
+    begin = segment * each + min_of(segment, more);
+    end = begin + each + (segment < more);
   }
   // How many blocks there are, for the host: entries * heads_v * segments * v_blocks.
 
+  // Negative: the entry has no state.
+  __device__ __forceinline__ int state_row(const LuattnLinearParams &p) const {
+    return p.state_rows == nullptr ? entry : __ldg(p.state_rows + entry);
+  }
   __device__ __forceinline__ bool has(int t) const { return t < tokens; }
   // For hooks: a token that exists in place of one that does not.
   __device__ __forceinline__ int clamped(int t) const { return min_of(t, tokens - 1); }

@@ -22,15 +22,15 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   __syncthreads();
   const LinearChain<Config> chain(p, p.segments.count - (OnlyState ? 1 : 0));
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
-  const bool left_alone = chain.state_row < 0;
+  const bool left_alone = chain.state_row(p) < 0;
   if (warp < 4) {
     registers_down<24>();
     if (warp == 0 && !left_alone) LinearProducer<Spec, Config, OnlyState>{p, maps, shared, chain}.run();
   } else if (warp < 8) {
-    registers_down<72>();
+    registers_down<Spec::erases ? 88 : 72>();
     if (!left_alone) LinearScores<Spec, Config, OnlyState>{p, shared, chain, warp % 4, lane}.run();
   } else {
-    registers_up<208>();
+    registers_up<Spec::erases ? 200 : 208>();
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
     if (left_alone) {
       if constexpr (!OnlyState) values.store_nothing();

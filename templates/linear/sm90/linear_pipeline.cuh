@@ -14,10 +14,11 @@
 
 // Numbers of a chunk's tokens, for the states' warpgroups: arrays of LUATTN_CHUNK floats, and e^GC.
 enum {
-  OF_QUERY = 0,   // what a row of q meets the state with: e^G, scale and q's factor
-  OF_KEY = 256,   // what a row of v joins the next state with: w, e^(GC - G) and k's factor
-  OF_READ = 512,  // erasing: what a row of k reads the state with
-  OF_CHUNK = 768
+  OF_QUERY = 0,    // what a row of q meets the state with: e^G, scale and q's factor
+  OF_KEY = 256,    // what a row of U joins the next state with: e^(GC - G) and k's factor, of additive updates also w
+  OF_READ = 512,   // of erasing updates: what a row of k reads the state with
+  OF_WRITE = 768,  // w
+  OF_CHUNK = 1024
 };
 
 LUATTN_FN void store_pair(u32 to, const float (&x)[2]) {
@@ -41,7 +42,7 @@ struct SharedLinear {
   static constexpr int boxes_k = Config::k_dim / 64, groups = Config::v_block / 64;
   static constexpr LinearLayout layout = linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases);
   static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
-  static_assert(LinearSpec<Spec> && !Spec::erases);
+  static_assert(LinearSpec<Spec>);
   static_assert((Config::k_dim == 64 || Config::k_dim == 128) && (Config::v_block == 64 || Config::v_block == 128),
                 "q, k and v of other head dims have no kernel of this family yet");
   static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES && 16 * (stages + pair_stages) <= 256);
@@ -52,6 +53,11 @@ struct SharedLinear {
   __device__ __forceinline__ u32 k(int stage) const { return q(stage) + layout.qk; }
   __device__ __forceinline__ u32 v(int stage) const { return k(stage) + layout.qk; }
   __device__ __forceinline__ u32 pairs(int stage) const { return start + layout.at_pairs + stage * layout.pairs; }
+  // Of erasing updates: the inverse of a stage; what it is made of, the upper and the lower halves of numbers; the
+  // diagonal blocks in float.
+  __device__ __forceinline__ u32 inverse(int stage) const { return pairs(stage) + box; }
+  __device__ __forceinline__ u32 parts(int which) const { return start + layout.at_inverse + which * box; }
+  __device__ __forceinline__ u32 diagonal(int block) const { return parts(2) + block * (16 * 16 * 4); }
   __device__ __forceinline__ u32 o(int group, int which) const {
     return start + layout.at_o + (2 * group + which) * box;
   }

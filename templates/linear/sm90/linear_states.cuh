@@ -24,8 +24,8 @@ struct StateRows {
   const int lane;
 
   template <class Real>
-  __device__ __forceinline__ StatePlace<Real> place(const LuattnStates &s) const {
-    Real *row = static_cast<Real *>(s.data) + chain.state_row * s.row + chain.site.hv * s.head;
+  __device__ __forceinline__ StatePlace<Real> place(const LuattnLinearParams &p, const LuattnStates &s) const {
+    Real *row = static_cast<Real *>(s.data) + chain.state_row(p) * s.row + chain.site.hv * s.head;
     return {row + value * s.value + MmaFragment::column(lane) * s.key, s.value, s.key};
   }
   template <class Real>
@@ -44,26 +44,28 @@ struct StateRows {
   }
 
   // The caller's states, or 0.
-  __device__ __forceinline__ void load_first(float (&x)[Config::k_dim / 2], const LuattnStates &s) const {
+  __device__ __forceinline__ void load_first(float (&x)[Config::k_dim / 2], const LuattnLinearParams &p) const {
+    const LuattnStates &s = p.first;
     if (s.data == nullptr) {
 #pragma unroll
       for (int i = 0; i < Config::k_dim / 2; ++i) x[i] = 0;
     } else if (s.type == LUATTN_STATE_F32) {
-      load(x, place<float>(s));
+      load(x, place<float>(p, s));
     } else if (s.type == LUATTN_STATE_BF16) {
-      load(x, place<bf16_t>(s));
+      load(x, place<bf16_t>(p, s));
     } else {
-      load(x, place<half_t>(s));
+      load(x, place<half_t>(p, s));
     }
   }
-  __device__ __forceinline__ void store_last(const float (&x)[Config::k_dim / 2], const LuattnStates &s) const {
+  __device__ __forceinline__ void store_last(const float (&x)[Config::k_dim / 2], const LuattnLinearParams &p) const {
+    const LuattnStates &s = p.last;
     if (s.data == nullptr) return;
     if (s.type == LUATTN_STATE_F32)
-      store(x, place<float>(s));
+      store(x, place<float>(p, s));
     else if (s.type == LUATTN_STATE_BF16)
-      store(x, place<bf16_t>(s));
+      store(x, place<bf16_t>(p, s));
     else
-      store(x, place<half_t>(s));
+      store(x, place<half_t>(p, s));
   }
 
   // ---- of segments ----

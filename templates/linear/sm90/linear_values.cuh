@@ -5,7 +5,10 @@
 //     S' = a S' + U K A: U, weighed       B: K, transposed
 //     O = e^G O + U P' A: U, from V by ldmatrix   B: P, a row for each query
 //
-// so no warp waits for another inside a chunk but where O goes to memory.
+// so no warp waits for another inside a chunk but where O goes to memory. Where an update erases, U is not V but
+//
+//     Y = S' K'              A: S' rounded          B: K, a row for each token
+//     U = (w V - r Y) T'     A: that, rounded       B: T = (I + A)^-1, a row for each token
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/stmatrix.cuh"
@@ -13,6 +16,7 @@
 #include "arch/wgmma_transposed.cuh"
 #include "linear/sm90/linear_states.cuh"
 #include "ops/math.cuh"
+#include "source/cp_async_tile.cuh"
 
 template <class Spec, class Config, bool OnlyState>
 struct LinearValues {
@@ -21,20 +25,22 @@ struct LinearValues {
   using Fragment = MmaFragment;
   static constexpr int k_dim = Config::k_dim;
   static constexpr bool decays = Spec::decay_of != DECAY_NONE;
-  static constexpr bool by_key = decays || Spec::has_write || Spec::has_key_factor;
+  static constexpr bool by_key = decays || (Spec::has_write && !Spec::erases) || Spec::has_key_factor;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
 
   const LuattnLinearParams &p;
   const LuattnTensorMaps &maps;
   const Shared shared;
   const LinearChain<Config> &chain;
-  const int group, warp, lane;
+  const int group, warp;
+  int lane;
   PipelineState<Config::stages> in{0};
   PipelineState<Shared::pair_stages> pairs{0};
 
   __device__ __forceinline__ int first_value() const { return chain.first_value + group * 64; }
   __device__ __forceinline__ StateRows<Config> rows() const {
-    return {chain, first_value() + 16 * warp + Fragment::row(lane), lane};
+    const int here = lane_anew();
+    return {chain, first_value() + 16 * warp + Fragment::row(here), here};
   }
 
   // ---- load ----
@@ -63,11 +69,11 @@ struct LinearValues {
 
   // ---- products ----
 
-  __device__ __forceinline__ void read_state(float (&o)[32], const u32 (&state)[k_dim / 16][4]) const {
-    const u32 q = shared.q(in.stage);
-    WgmmaKept<Elem>::template dots64<true>(o, state, wgmma_operand(q, 0));
+  // S' times rows of q or of k.
+  __device__ __forceinline__ static void read_state(float (&x)[32], const u32 (&state)[k_dim / 16][4], u32 rows) {
+    WgmmaKept<Elem>::template dots64<true>(x, state, wgmma_operand(rows, 0));
     if constexpr (k_dim == 128)
-      WgmmaKept<Elem>::template dots64<false>(o, state + 4, wgmma_operand(q + Shared::box, 0));
+      WgmmaKept<Elem>::template dots64<false>(x, state + 4, wgmma_operand(rows + Shared::box, 0));
     wgmma_commit();
   }
   __device__ __forceinline__ void write_state(float (&state)[k_dim / 2], u32 (&u)[4][4]) const {
@@ -87,6 +93,34 @@ struct LinearValues {
         } else {
           weighed[s][i] = u[s][i];
         }
+      }
+  }
+  // w V - r Y, as an A operand.
+  __device__ __forceinline__ void subtract(u32 (&left)[4][4], const u32 (&v)[4][4], const float (&y)[32]) const {
+    const u32 from = shared.numbers(pairs.stage) + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = (16 * s + i / 2 * 8) * 4, e = 8 * s + 2 * i;
+        const float2 read = load_pair(from + OF_READ + at);
+        float2 write = {1, 1};
+        if constexpr (Spec::has_write) write = load_pair(from + OF_WRITE + at);
+        left[s][i] = pack<Elem>(write.x * half_of(v[s][i], 0) - read.x * y[e],
+                                write.y * half_of(v[s][i], 1) - read.y * y[e + 1]);
+      }
+  }
+  // U in two roundings: as it meets P, and as it joins the state.
+  __device__ __forceinline__ void round_values(u32 (&u)[4][4], u32 (&weighed)[4][4], const float (&x)[32]) const {
+    const u32 from = shared.numbers(pairs.stage) + OF_KEY + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int e = 8 * s + 2 * i;
+        const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
+        u[s][i] = pack<Elem>(x[e], x[e + 1]);
+        weighed[s][i] = pack<Elem>(x[e] * factor.x, x[e + 1] * factor.y);
       }
   }
   __device__ __forceinline__ void decay_state(float (&state)[k_dim / 2]) const {
@@ -169,14 +203,16 @@ struct LinearValues {
     }
     in.advance(), pairs.advance();
   }
+  // What derives from the thread's number is computed anew in each chunk: the loop has no registers to keep it.
   __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int chunk) {
     float o[32];
     u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4], raw[4][4];
+    lane = lane_anew();
 #pragma unroll
     for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
     barrier_wait(shared.full(in.stage), in.parity);
     wgmma_fence();
-    read_state(o, rounded);
+    read_state(o, rounded, shared.q(in.stage));
     load_values(v);
     if constexpr (Spec::has_skip && Spec::has_value_mod)
 #pragma unroll
@@ -201,6 +237,50 @@ struct LinearValues {
 #pragma unroll
     for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(o[2 * i], o[2 * i + 1]);
   }
+  __device__ __forceinline__ void step_erasing(float (&state)[k_dim / 2], int chunk) {
+    u32 done[16];
+    float o[32], u[32];
+    {
+      u32 rounded[k_dim / 16][4], v[4][4];
+#pragma unroll
+      for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
+      barrier_wait(shared.full(in.stage), in.parity);
+      wgmma_fence();
+      read_state(u, rounded, shared.k(in.stage));
+      read_state(o, rounded, shared.q(in.stage));
+      barrier_wait(shared.told(pairs.stage), pairs.parity);
+      decay_state(state);
+      wgmma_wait<0>();  // for o, too, whose operand would have no registers beside what comes
+      wgmma_arrived(u), wgmma_arrived(o);
+      load_values(v);
+      modify(v, chunk);
+      subtract(v, v, u);
+      wgmma_fence();
+      WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.inverse(pairs.stage), 0));
+      wgmma_commit();
+    }
+    scale_rows(o);
+    wgmma_wait<0>();
+    wgmma_arrived(u);
+    u32 rounded[4][4], weighed[4][4];
+    round_values(rounded, weighed, u);
+    wgmma_fence();
+    write_state(state, weighed);
+    WgmmaKept<Elem>::template dots64<false>(o, rounded, wgmma_operand(shared.pairs(pairs.stage), 0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_arrived(state), wgmma_arrived(o);
+    if constexpr (Spec::has_skip) skip_values(o, chunk);
+    release();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(o[2 * i], o[2 * i + 1]);
+    store_rows(done, chunk);
+  }
+  __device__ __forceinline__ void skip_values(float (&o)[32], int chunk) const {
+    u32 v[4][4];
+    load_values(v);
+    skip(o, v, chunk);
+  }
   // The same without o.
   __device__ __forceinline__ void step_state(float (&state)[k_dim / 2], int chunk) {
     u32 v[4][4], weighed[4][4];
@@ -222,18 +302,23 @@ struct LinearValues {
     if (p.segments.count > 1)
       rows().load_segment(state, p);
     else
-      rows().load_first(state, p.first);
+      rows().load_first(state, p);
 #pragma unroll 1
-    for (int chunk = chain.begin; chunk < chain.end; ++chunk) step(state, done, chunk);
-    if (chain.begin < chain.end) store_rows(done, chain.end - 1);
-    if (chain.segment == p.segments.count - 1) rows().store_last(state, p.last);
+    for (int chunk = chain.begin; chunk < chain.end; ++chunk) {
+      if constexpr (Spec::erases)
+        step_erasing(state, chunk);
+      else
+        step(state, done, chunk);
+    }
+    if (!Spec::erases && chain.begin < chain.end) store_rows(done, chain.end - 1);
+    if (chain.segment == p.segments.count - 1) rows().store_last(state, p);
     await_stores();
   }
   // What the segment adds to 0, and the first one to the first state, which is copied.
   __device__ __forceinline__ void run_state() {
     float state[k_dim / 2];
     if (chain.segment == 0) {
-      rows().load_first(state, p.first);
+      rows().load_first(state, p);
       rows().store(state, rows().slot(p, 0));
     } else {
 #pragma unroll

@@ -26,6 +26,13 @@ struct Writes {
     return number(p.inputs.input[1], s, t, PACKED);
   }
 };
+struct DeltaRule {
+  static constexpr bool has_write = true, erases = true;
+  LUATTN_FN float write(const LuattnLinearParams &p, const LinearSite &s, int t) {
+    return number(p.inputs.input[1], s, t, PACKED);
+  }
+  LUATTN_FN float read(const LuattnLinearParams &p, const LinearSite &s, int t) { return write(p, s, t); }
+};
 struct Factors {
   static constexpr bool has_query_factor = true, has_key_factor = true, has_value_mod = true;
   LUATTN_FN float query_factor(const LuattnLinearParams &p, const LinearSite &s, int t) {

@@ -1,0 +1,152 @@
+// linear/sm90/linear_inverse.cuh: T = (I + A)^-1 of a chunk, A strictly below the diagonal, in blocks of 16 x 16.
+//
+// Blocks on the diagonal by forward substitution in float, a lane for each column. Then a warp makes its 16 rows, from the
+// diagonal leftwards:
+//
+//     T_ij = -(sum over j < k <= i of T_ik A_kj) T_jj
+//
+// by products of numbers in two halves, upper and lower, of which the product of the lower ones is left out: 16 bits, where
+// a Neumann series, or products of rounded numbers, lose all digits if keys are alike. T is rounded once, at the end.
+#pragma once
+#include "arch/mma.cuh"
+#include "arch/stmatrix.cuh"
+#include "linear/sm90/linear_pipeline.cuh"
+#include "score/fragment.cuh"
+
+// 16 x 16 numbers, or so many of an operand, in halves.
+struct Halves {
+  u32 upper[4], lower[4];
+};
+
+template <class Spec, class Config>
+struct ChunkInverse {
+  using Shared = SharedLinear<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Fragment = MmaFragment;
+  static constexpr int rows_barrier = 1 + Shared::groups;  // behind those of o's stores
+
+  const Shared shared;
+  const int warp, lane;
+
+  __device__ __forceinline__ static float upper_of(u32 two, int which) {
+    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
+  }
+  // Accumulators of 16 columns, as an A operand.
+  __device__ __forceinline__ static Halves split(const float *x) {
+    Halves h;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      h.upper[i] = pack<Elem>(x[2 * i], x[2 * i + 1]);
+      h.lower[i] = pack<Elem>(x[2 * i] - upper_of(h.upper[i], 0), x[2 * i + 1] - upper_of(h.upper[i], 1));
+    }
+    return h;
+  }
+  // A lane's place for a matrix of 16 x 16: that of ldmatrix and stmatrix of A operands, and of B operands turned.
+  __device__ __forceinline__ u32 place(int row_block, int column_block) const {
+    return box_place(16 * row_block + lane % 16, 16 * column_block + lane / 16 * 8);
+  }
+  __device__ __forceinline__ void store(u32 to, const u32 (&x)[4]) const { stmatrix_x4(to, x[0], x[1], x[2], x[3]); }
+  __device__ __forceinline__ Halves load_turned(int row_block, int column_block) const {
+    Halves h;
+    const u32 at = place(row_block, column_block);
+    ldmatrix_x4_turned(h.upper, shared.parts(0) + at);
+    ldmatrix_x4_turned(h.lower, shared.parts(1) + at);
+    return h;
+  }
+  __device__ __forceinline__ static void add(float (&x)[8], const u32 (&a)[4], const u32 (&b)[4]) {
+    float(&left)[4] = reinterpret_cast<float(&)[4]>(x[0]), (&right)[4] = reinterpret_cast<float(&)[4]>(x[4]);
+    mma_16x8x16<Elem>(left, a, b[0], b[1]);
+    mma_16x8x16<Elem>(right, a, b[2], b[3]);
+  }
+  __device__ __forceinline__ static void add(float (&x)[8], const Halves &a, const Halves &b) {
+    add(x, a.lower, b.upper);
+    add(x, a.upper, b.lower);
+    add(x, a.upper, b.upper);
+  }
+
+  // ---- the diagonal ----
+
+  __device__ __forceinline__ void store_diagonal(const float *x) const {
+    const u32 at = shared.diagonal(warp);
+#pragma unroll
+    for (int j = 0; j < 4; j += 2)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float two[2] = {x[Fragment::element(r, j)], x[Fragment::element(r, j + 1)]};
+        store_pair(at + Fragment::row(lane, r) * 64 + Fragment::column(lane, j) * 4, two);
+      }
+  }
+  // The inverse of the warp's own block, to shared memory in halves.
+  __device__ __forceinline__ void invert_diagonal() const {
+    const u32 at = shared.diagonal(warp);
+    __syncwarp();
+    const int column = lane % 16;
+    float t[16];
+#pragma unroll
+    for (int row = 0; row < 16; ++row) {
+      t[row] = row == column ? 1.f : 0.f;
+#pragma unroll
+      for (int j = 0; j < row; j += 2) {
+        const float2 a = load_pair(at + row * 64 + j * 4);
+        t[row] -= a.x * t[j];
+        if (j + 1 < row) t[row] -= a.y * t[j + 1];
+      }
+    }
+    // Lanes from 16 on have the same numbers, and store the lower halves.
+    const u32 to = shared.parts(lane / 16) + 2 * (column % 8);
+#pragma unroll
+    for (int row = 0; row < 16; ++row) {
+      const Elem upper = from_real<Elem>(t[row]), lower = from_real<Elem>(t[row] - to_real(upper));
+      const u16 bits = lane < 16 ? upper.bits : lower.bits;
+      const u32 place = box_place(16 * warp + row, 16 * warp + column / 8 * 8);
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + place), "h"(bits) : "memory");
+    }
+    __syncwarp();
+  }
+
+  // ---- rows ----
+
+  // Blocks of the warp's rows of A, in halves.
+  __device__ __forceinline__ void store_rows(const float (&a)[32]) const {
+#pragma unroll
+    for (int j = 0; j < 3; ++j)
+      if (j < warp) {
+        const Halves h = split(a + 8 * j);
+        store(shared.parts(0) + place(warp, j), h.upper);
+        store(shared.parts(1) + place(warp, j), h.lower);
+      }
+  }
+  // T of the warp's rows, `left` blocks to the left of the diagonal.
+  template <int Left>
+  __device__ __forceinline__ void make(Halves (&t)[4]) const {
+    float sum[8] = {}, product[8] = {};
+#pragma unroll
+    for (int k = 0; k < Left; ++k) add(sum, t[k], load_turned(warp - k, warp - Left));
+    add(product, split(sum), load_turned(warp - Left, warp - Left));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) product[i] = -product[i];
+    t[Left] = split(product);
+  }
+  __device__ __forceinline__ void run(const float (&a)[32], u32 to) const {
+    Halves t[4];
+    store_rows(a);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (j == warp) store_diagonal(a + 8 * j);
+    invert_diagonal();
+    named_sync(rows_barrier, 128);
+    ldmatrix_x4(t[0].upper, shared.parts(0) + place(warp, warp));
+    ldmatrix_x4(t[0].lower, shared.parts(1) + place(warp, warp));
+    if (warp >= 1) make<1>(t);
+    if (warp >= 2) make<2>(t);
+    if (warp >= 3) make<3>(t);
+    const u32 none[4] = {};
+#pragma unroll
+    for (int left = 0; left < 4; ++left)
+      if (left <= warp) store(to + place(warp, warp - left), t[left].upper);
+#pragma unroll
+    for (int j = 1; j < 4; ++j)
+      if (j > warp) store(to + place(warp, j), none);
+    named_sync(rows_barrier, 128);  // all have read what the next chunk writes
+  }
+};
