@@ -2,7 +2,7 @@
 //
 // Config: Elem half_t or bf16_t; k_dim and v_block 64 or 128, v_dim a multiple of v_block; stages 2 or more, as many as
 // shared memory has room for; packed. Threads: SharedLinear::threads.
-// Spec: decays of nothing, a head or a token; additive updates.
+// Spec: decays of nothing, a head or a token; updates that add, or erase by the key (the delta rule).
 //
 // A block has a warp that loads, a warpgroup that makes the products of q and k a chunk ahead (LinearScores), and one or two
 // that own 64 value channels each (LinearValues). q, k, v are read once and o is written once; the state stays in registers.
