@@ -64,7 +64,9 @@ static token token_at(const linear_rows *r, int t) {
 }
 
 static double decay_of(const linear_rows *r, const token *x, int channel) {
-  return r->g_width == 0 ? 1 : exp(fmax(x->g[r->g_width == 1 ? 0 : channel], LINEAR_LEAST_LOG));
+  if (r->g_width == 0) return 1;
+  const double g = x->g[r->g_width == 1 ? 0 : channel];
+  return exp(g < LINEAR_LEAST_LOG ? LINEAR_LEAST_LOG : g); /* a NaN stays one */
 }
 
 static void decay(const linear_rows *r, const token *x, double *s) {

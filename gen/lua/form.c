@@ -27,12 +27,11 @@ static const form_axis of_linear[] = {
 };
 
 static const axis_synonym synonyms_of_linear[] = {
-    {"batch", "b"},    {"B", "b"},        {"n", "b"},        {"head", "h"}, {"heads", "h"},   {"H", "h"},
-    {"hkv", "hv"},     {"heads_v", "hv"}, {"v_heads", "hv"}, {"h_v", "hv"}, {"HV", "hv"},     {"Hv", "hv"},
-    {"q", "t"},        {"kv", "t"},       {"T", "t"},        {"pos", "t"},  {"seq_len", "t"}, {"q_idx", "t"},
-    {"kv_idx", "t"},   {"q_len", "t"},    {"kv_len", "t"},   {"k", "d"},    {"K", "d"},       {"D", "d"},
-    {"head_dim", "d"}, {"v", "dv"},       {"V", "dv"},       {"Dv", "dv"},  {"DV", "dv"},     {"head_dim_v", "dv"},
-    {NULL, NULL},
+    {"batch", "b"},    {"B", "b"},        {"head", "h"},    {"heads", "h"},       {"H", "h"},        {"hkv", "hv"},
+    {"heads_v", "hv"}, {"v_heads", "hv"}, {"h_v", "hv"},    {"HV", "hv"},         {"Hv", "hv"},      {"q", "t"},
+    {"kv", "t"},       {"T", "t"},        {"seq_len", "t"}, {"q_idx", "t"},       {"kv_idx", "t"},   {"q_len", "t"},
+    {"kv_len", "t"},   {"k", "d"},        {"K", "d"},       {"D", "d"},           {"head_dim", "d"}, {"v", "dv"},
+    {"V", "dv"},       {"Dv", "dv"},      {"DV", "dv"},     {"head_dim_v", "dv"}, {NULL, NULL},
 };
 
 static const form_row forms[] = {

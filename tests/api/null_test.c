@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "luattn/linear.h"
 #include "luattn/merge.h"
 #include "luattn/pages.h"
 #include "tests/api/setup.h"
@@ -56,6 +57,11 @@ static void cpu(void **state) {
   (void)state;
   unsigned char tile[64];
   int64_t kept;
+  luattn_linear_args linear = {.struct_size = sizeof linear};
+  REFUSES(luattn_cpu_linear_forward, "spec", NULL, &linear, err);
+  REFUSES(luattn_cpu_linear_forward, "args", c.spec, NULL, err);
+  REFUSES(luattn_cpu_linear_backward, "spec", NULL, &linear, err);
+  REFUSES(luattn_cpu_linear_backward, "args", c.spec, NULL, err);
   REFUSES(luattn_cpu_forward, "spec", NULL, &c.args, err);
   REFUSES(luattn_cpu_forward, "args", c.spec, NULL, err);
   REFUSES(luattn_cpu_backward, "spec", NULL, &c.args, err);

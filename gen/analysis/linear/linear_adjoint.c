@@ -29,6 +29,12 @@ luattn_status derive_linear(const traced_spec *t, const derived_linear **out, lu
     TRY(channel_sums_derive(t, linear_hook_rows[i].name, &hook->sums, &hook->grad, err));
   }
   d->class = linear_class_of(t, d);
+  if (d->class.normalizes && d->class.writes_channels)
+    return luattn_fail(
+        err, LUATTN_SPEC,
+        "%s:%d: update.write: differs between channels of v (it depends on d), and normalize divides all of "
+        "them by one sum; take d out of update.write, or normalize out of the spec",
+        t->file, (int)ir_get(t->g, t->linear.write)->line);
   *out = d;
   return LUATTN_OK;
 }

@@ -1,0 +1,76 @@
+/* linear.h: linear attention, whose spec is linear_attention {..}: a state in place of keys and values.
+ *
+ * With heads of q and k, and heads_v of v, o and the state, a multiple of heads, a value head of a batch entry has a state S
+ * [head_dim, head_dim_v]. For each token in turn, in the spec's terms,
+ *
+ *     S <- Diag(exp(decay)) S;   S <- S - erase (read' S)';   S <- S + k (write v)';   o = scale * q' S + skip
+ *
+ * q, k, dq, dk   [batch, tokens, heads, head_dim]
+ * v, o, ..       [batch, tokens, heads_v, head_dim_v]
+ * states         [entries, heads_v, head_dim_v, head_dim], or with the last two the other way round: state_layout
+ *
+ * entries is batch, or with cu_seqlens the number of packed sequences. Of a spec with `normalize` states have one channel
+ * of v more, the last one: the sum that o is divided by. Strides are free but for outputs' elements, which share no memory,
+ * and outputs overlap nothing else. A decay's logarithm below -1000 counts as -1000, whose exponential is 0.
+ */
+#ifndef LUATTN_LINEAR_H
+#define LUATTN_LINEAR_H
+
+#include "luattn/compiler.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 1: the spec is normalised, so that its states have one channel of v more than v has; 0: as many, or spec is NULL. */
+LUATTN_API int luattn_spec_normalizes(const luattn_spec *spec);
+
+/* The order of a state's last two axes. The shapes are the same if head_dim = head_dim_v, so that a call says it. */
+typedef enum luattn_state_layout { LUATTN_STATE_VK = 1, LUATTN_STATE_KV } luattn_state_layout;
+
+/* Arguments of a forward or backward pass. One struct may serve both: a pass ignores members that only the other uses. Set
+ * struct_size = sizeof(luattn_linear_args) and zero the unused members. Outputs that are NULL are not computed. Tensors are
+ * float64, float32, bfloat16 or float16, each of its own type. */
+typedef struct luattn_linear_args {
+  size_t struct_size;
+  const DLTensor *q, *k, *v;
+  const DLTensor *o; /* rows of no packed sequence are not written */
+  /* Backward: the gradient of o; NULL: 0. dq, dk and dv of rows of no packed sequence are 0. */
+  const DLTensor *dout;
+  const DLTensor *dq, *dk, *dv;
+  const luattn_input *inputs; /* as in luattn_args; axes "b" and "hv" of size 1 broadcast. With cu_seqlens an input with
+                               * an axis "t" has an axis "b" of size 1, and any other has one of size entries, or 1 */
+  size_t num_inputs;
+  const luattn_scalar *scalars; /* scalars that are not listed keep the spec's default */
+  size_t num_scalars;
+  const DLTensor *scalar_grads; /* [number of scalars in the spec's order (sorted by name)], or NULL */
+  double scale;                 /* 0: the spec's `scale`, or head_dim^-1/2 if it has none */
+  const DLTensor
+      *cu_seqlens; /* packed sequences, batch being 1: the first row of each and the end of the last, int32 or
+                                 * int64 [entries + 1], which do not fall. NULL: an entry is a batch entry */
+  /* The state before the first token, and behind the last; initial NULL: 0. They may be one tensor, which forward then
+   * updates in place; backward needs the initial state as it was. */
+  const DLTensor *initial_state, *final_state;
+  int state_layout; /* luattn_state_layout, of all states; needed if there are any */
+  const DLTensor
+      *state_indices; /* int32 or int64 [entries]: states are rows of a pool [rows, heads_v, ..], and entry i has
+                                  * that row, which no other has if states are written; -1: none: o of the entry is 0, and so
+                                  * are its gradients. NULL: row i */
+  const DLTensor *dfinal_state; /* backward: the gradient of the final state; NULL: 0 */
+  const DLTensor
+      *dinitial_state; /* backward: that of the initial state, of the same shape; rows of no entry are left alone */
+  int num_threads;     /* as in luattn_args */
+} luattn_linear_args;
+
+/* Run on the CPU, token by token, in double precision; each result is rounded once, to its tensor's type. Any number of
+ * threads gives the same bits. With LUATTN_CHECK=1 in the environment, forward refuses decays above 0 (growth). Errors:
+ * LUATTN_UNSUPPORTED (a spec of attention), LUATTN_INVALID (names the argument, its value and what is expected). */
+LUATTN_API luattn_status luattn_cpu_linear_forward(const luattn_spec *spec, const luattn_linear_args *args,
+                                                   luattn_error *err);
+LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, const luattn_linear_args *args,
+                                                    luattn_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
