@@ -17,6 +17,7 @@ from ._prepare import prepare
 from .attention import Attention, attention
 from .batch import Batch
 from .errors import CompileError, CudaError, Error, FileError, InvalidError, NotTranslatable, OutOfMemory, SpecError, Unsupported
+from .linear import LinearAttention, linear_attention
 from .mask import Mask
 from .merge import merge
 from .pages import page_table
@@ -34,6 +35,7 @@ __all__ = [
     "Explanation",
     "FileError",
     "InvalidError",
+    "LinearAttention",
     "Mask",
     "NotTranslatable",
     "OutOfMemory",
@@ -42,6 +44,7 @@ __all__ = [
     "__version__",
     "attention",
     "examples",
+    "linear_attention",
     "merge",
     "page_table",
     "plot_weights",

@@ -103,6 +103,29 @@ class Tangents(c.Structure):
     ]
 
 
+# The tensors of luattn_linear_args, in its order.
+LINEAR_TENSORS = ("q", "k", "v", "o", "dout", "dq", "dk", "dv")
+FORM_LINEAR = 1  # LUATTN_FORM_LINEAR
+STATE_LAYOUTS = {"vk": 1, "kv": 2}  # luattn_state_layout
+
+
+class LinearArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        *((name, c.c_void_p) for name in LINEAR_TENSORS),
+        ("inputs", c.c_void_p),
+        ("num_inputs", c.c_size_t),
+        ("scalars", c.c_void_p),
+        ("num_scalars", c.c_size_t),
+        ("scalar_grads", c.c_void_p),
+        ("scale", c.c_double),
+        *((name, c.c_void_p) for name in ("cu_seqlens", "initial_state", "final_state")),
+        ("state_layout", c.c_int),
+        *((name, c.c_void_p) for name in ("state_indices", "dfinal_state", "dinitial_state")),
+        ("num_threads", c.c_int),
+    ]
+
+
 class Random(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),

@@ -62,6 +62,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_mask_tiles": [_P, _P, _INT, _INT, _INT, _INT, _P],
     "luattn_mask_survey": [_P, _P, _P, _INT, _INT, _P],
     "luattn_mask_svg": [_P, _P],
+    "luattn_cpu_linear_forward": [_P, _P],
+    "luattn_cpu_linear_backward": [_P, _P],
     "luattn_emit": [_P, _P, ctypes.c_char_p, _P],
 }
 
@@ -99,6 +101,9 @@ def _load() -> ctypes.CDLL:
     if hasattr(lib, "luattn_spec_grid"):
         lib.luattn_spec_grid.argtypes = [_P, ctypes.POINTER(ctypes.POINTER(ctypes.c_char_p))]
         lib.luattn_spec_grid.restype = ctypes.c_int
+    if hasattr(lib, "luattn_spec_form"):
+        for name in ("luattn_spec_form", "luattn_spec_normalizes"):
+            getattr(lib, name).argtypes, getattr(lib, name).restype = [_P], ctypes.c_int
     lib.luattn_spec_wants.argtypes = [_P]
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]

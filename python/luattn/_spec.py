@@ -138,6 +138,8 @@ class Spec:
         self.has_mask = bool(info.has_mask)
         self.has_backward = bool(info.has_backward)
         self.why_no_backward: str = info.why_no_backward.decode() if info.why_no_backward else ""
+        self.is_linear = hasattr(lib, "luattn_spec_form") and lib.luattn_spec_form(self.pointer) == capi.FORM_LINEAR
+        self.normalizes = self.is_linear and bool(lib.luattn_spec_normalizes(self.pointer))  # states have one channel of v more
         self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
         self.wants: int = lib.luattn_spec_wants(self.pointer)
         self.row_passes: int = lib.luattn_spec_row_passes(self.pointer)  # before backward, which then needs all keys of a row in one call

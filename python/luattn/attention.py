@@ -53,7 +53,10 @@ _OF_MASK = Arguments(
 def attention(spec: str | os.PathLike[str]) -> "Attention":
     """Loads a spec: the path of a Lua file, the name of one of examples(), or its text. Errors: SpecError, with the file and the line;
     FileNotFoundError."""
-    return Attention(load(take("attention", "spec", "source", spec)))
+    loaded = load(take("attention", "spec", "source", spec))
+    if loaded.is_linear:
+        raise InvalidError(f"attention: spec: '{loaded.name}' is of linear attention; call luattn.linear_attention")
+    return Attention(loaded)
 
 
 def _again(text: str, place: str) -> "Attention":

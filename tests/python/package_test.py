@@ -33,6 +33,7 @@ STRUCTS = {
     capi.Scalar: "luattn_scalar",
     capi.Args: "luattn_args",
     capi.Tangents: "luattn_tangents",
+    capi.LinearArgs: "luattn_linear_args",
     capi.BatchOptions: "luattn_batch_options",
     capi.EngineOptions: "luattn_engine_options",
     capi.InputInfo: "luattn_input_info",
@@ -82,7 +83,7 @@ class Layout(unittest.TestCase):
         self.assertEqual(structs - set(PARTS), set(STRUCTS))
 
     def test_structs_are_those_of_the_headers(self):
-        lines = ["#include <stddef.h>", "#include <luattn/merge.h>", "#include <luattn/pages.h>"]
+        lines = ["#include <stddef.h>", "#include <luattn/linear.h>", "#include <luattn/merge.h>", "#include <luattn/pages.h>"]
         for struct, name in STRUCTS.items():
             lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
             for field, *_ in struct._fields_:
@@ -99,6 +100,8 @@ class Layout(unittest.TestCase):
                      "DECODE_TILE", "DECODE_MANY"):
             lines.append(f'_Static_assert(LUATTN_{name} == {getattr(capi, name)}, "{name}");')
         lines.append(f'_Static_assert(LUATTN_MERGE_MAX == {capi.MERGE_MAX} && LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
+        for layout, number in capi.STATE_LAYOUTS.items():
+            lines.append(f'_Static_assert(LUATTN_STATE_{layout.upper()} == {number} && LUATTN_FORM_LINEAR == {capi.FORM_LINEAR}, "");')
         with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
             file.write("\n".join(lines) + "\n")
             file.flush()

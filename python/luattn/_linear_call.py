@@ -1,0 +1,49 @@
+"""luattn_linear_args of one call, filled from arrays of any library."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _capi as capi
+from ._call import Fill, Tensors
+from ._library import call
+from ._spec import Spec
+
+
+def run(
+    spec: Spec,
+    backward: bool,
+    fill: Fill,
+    tensors: Mapping[str, Any],
+    inputs: Sequence[Any],
+    scalars: Sequence[float],
+    scale: float,
+    state_layout: str | None,
+    input_grads: Sequence[Any] = (),
+) -> None:
+    """Runs a pass on the CPU. tensors: members of luattn_linear_args by name; None: not given. scale 0: the spec's. input_grads: in the
+    order of inputs; None: not wanted."""
+    given = {name: t for name, t in tensors.items() if t is not None}
+    n = len(inputs)
+    places = Tensors(len(given) + 2 * n)
+    at = iter(places.at)
+    of_inputs, of_scalars = (capi.Input * n)(), (capi.Scalar * len(scalars))()
+    names = [one.name.encode() for one in spec.inputs] + [name.encode() for name in spec.scalars]
+    args = capi.LinearArgs(ctypes.sizeof(capi.LinearArgs), inputs=ctypes.addressof(of_inputs), num_inputs=n, scale=scale)
+    args.scalars, args.num_scalars = ctypes.addressof(of_scalars), len(scalars)
+    args.state_layout = capi.STATE_LAYOUTS[state_layout] if state_layout else 0
+    for name, t in given.items():
+        address = next(at)
+        fill(t, address)
+        setattr(args, name, address)
+    for i, t in enumerate(inputs):
+        grad = input_grads[i] if input_grads else None
+        of_inputs[i].name = names[i]
+        for member, one in (("tensor", t), ("grad", grad)):
+            address = next(at)
+            if one is not None:
+                fill(one, address)
+                setattr(of_inputs[i], member, address)
+    for i, x in enumerate(scalars):
+        of_scalars[i] = capi.Scalar(names[n + i], x)
+    call(f"luattn_cpu_linear_{'backward' if backward else 'forward'}", spec.pointer, ctypes.byref(args))

@@ -1,0 +1,96 @@
+"""Linear attention of torch tensors on the CPU, with autograd."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import _linear_call
+from ._spec import Spec
+from ._tensors import fill
+from .errors import InvalidError
+
+_PLAIN = ("cu_seqlens", "state_indices")
+
+
+def _rows_type(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype is torch.float64 else torch.float32
+
+
+def _number(x: Any) -> float:
+    return float(x.detach()) if isinstance(x, Tensor) else float(x)
+
+
+class _Linear(torch.autograd.Function):
+    """spec, numbers of the call, q, k, v, initial_state, then inputs and scalars."""
+
+    @staticmethod
+    def forward(ctx: Any, spec: Spec, call: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, first: Tensor | None, *others: Any) -> Any:
+        n = len(spec.inputs)
+        inputs, scalars = others[:n], others[n:]
+        o = torch.zeros_like(v, memory_format=torch.contiguous_format)  # rows of no sequence stay 0
+        final = call["final"]
+        if call["shape"] is not None:
+            final = torch.empty(call["shape"], dtype=first.dtype if first is not None else _rows_type(q))
+        tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **call["arrays"]}
+        _linear_call.run(spec, False, fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"])
+        ctx.spec, ctx.call, ctx.has = spec, call, first is not None
+        ctx.numbers = [None if isinstance(x, Tensor) else x for x in scalars]
+        ctx.save_for_backward(q, k, v, *([first] if first is not None else []), *inputs, *(x for x in scalars if isinstance(x, Tensor)))
+        if call["shape"] is None:
+            return o, None
+        return o, final
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor | None, dfinal: Tensor | None) -> Any:
+        spec, call, saved = ctx.spec, ctx.call, list(ctx.saved_tensors)
+        q, k, v = saved[:3]
+        first = saved[3] if ctx.has else None
+        at = 4 if ctx.has else 3
+        n = len(spec.inputs)
+        inputs, tensors_left = saved[at : at + n], iter(saved[at + n :])
+        scalars = [next(tensors_left) if x is None else x for x in ctx.numbers]
+        wanted = ctx.needs_input_grad
+        made = [torch.empty_like(t, memory_format=torch.contiguous_format) if want else None for t, want in zip((q, k, v), wanted[2:5])]
+        dfirst = torch.zeros_like(first) if first is not None and wanted[5] else None
+        grads = [torch.empty(x.shape, dtype=_rows_type(q)) if want and info.grad else None for info, x, want in zip(spec.inputs, inputs, wanted[6:])]
+        dscalars = torch.empty(len(scalars), dtype=_rows_type(q)) if any(wanted[6 + n :]) else None
+        tensors = {"q": q, "k": k, "v": v, "dout": dout, "initial_state": first, "dfinal_state": dfinal, "dinitial_state": dfirst,
+                   "dq": made[0], "dk": made[1], "dv": made[2], "scalar_grads": dscalars, **call["arrays"]}  # fmt: skip
+        _linear_call.run(spec, True, fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads)
+        of_inputs = [None if g is None else g.to(x.dtype) for g, x in zip(grads, inputs)]
+        of_scalars = [
+            dscalars[i].to(x.dtype).reshape(x.shape) if dscalars is not None and isinstance(x, Tensor) and wanted[6 + n + i] else None
+            for i, x in enumerate(scalars)
+        ]
+        return (None, None, *made, dfirst, *of_inputs, *of_scalars)
+
+
+def forward(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[Any],
+    own: Mapping[str, Any],
+    scale: float,
+    layout: str | None,
+    shape: Sequence[int] | None,
+    final: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """o and the final state: a new one of this shape, or `final`, which gets no gradient."""
+    for info, x in zip(spec.inputs, inputs):
+        if x.requires_grad and not info.grad and torch.is_grad_enabled():
+            raise InvalidError(f"{spec.name}: input '{info.name}': requires a gradient, and the spec does not mark it; write grad = true there, or pass {info.name}.detach()")
+    first = own["initial_state"]
+    differs = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (q, k, v, first, *inputs, *scalars))
+    if differs and final is not None:
+        raise InvalidError(f"{spec.name}: final_state: is written in place, and a gradient is wanted; leave it out and take output_final_state=True, or call under torch.no_grad()")
+    arrays = {name: own[name] for name in _PLAIN}
+    call = {"arrays": arrays, "scale": scale, "layout": layout, "shape": shape, "final": final}
+    o, last = _Linear.apply(spec, call, q, k, v, first, *inputs, *scalars)
+    return o, final if final is not None else last

@@ -1,0 +1,187 @@
+"""linear_attention(spec): linear attention from a spec, as a callable."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _linear_call
+from ._arguments import is_dense, is_tensor, take, what
+from ._spec import Spec, load, spec_of
+from .errors import InvalidError, Unsupported
+
+
+def linear_attention(spec: str | os.PathLike[str]) -> "LinearAttention":
+    """Loads a spec of linear attention: the path of a Lua file, the name of one of examples(), or its text. Errors: SpecError, with the
+    file and the line; FileNotFoundError."""
+    loaded = load(take("linear_attention", "spec", "source", spec))
+    if not loaded.is_linear:
+        raise InvalidError(f"linear_attention: spec: '{loaded.name}' is of attention; call luattn.attention")
+    return LinearAttention(loaded)
+
+
+def _again(text: str, place: str) -> "LinearAttention":
+    return LinearAttention(spec_of(text, place))
+
+
+class LinearAttention:
+    """What a spec of linear attention computes: q and k [batch, tokens, heads, head_dim], v and o [batch, tokens, heads_v, head_dim_v]. On
+    the CPU, token by token, in double precision; there are no kernels for a GPU yet."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self.name, self.inputs, self.scalars = spec.name, spec.inputs, dict(spec.scalars)
+
+    def __repr__(self) -> str:
+        inputs = "".join(f", {one.name}[{', '.join(one.axes)}]" for one in self.inputs)
+        scalars = "".join(f", {name}={value:g}" for name, value in self.scalars.items())
+        return f"<luattn.LinearAttention {self.name}(q, k, v{inputs}{scalars})>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self._spec.text, self._spec.place)
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        scale: float | None = None,
+        cu_seqlens: Any = None,
+        initial_state: Any = None,
+        output_final_state: bool = False,
+        final_state: Any = None,
+        state_layout: str | None = None,
+        state_indices: Any = None,
+        **given: Any,
+    ) -> Any:
+        """o, or (o, final state) with output_final_state. given: the spec's inputs and scalars by name.
+
+        cu_seqlens: packed sequences in a batch of 1: the first row of each, and the end. initial_state: the state before the first token,
+        0 if left out. state_layout: "vk" for states [entries, heads_v, head_dim_v, head_dim], "kv" for [.., head_dim, head_dim_v]. A new
+        final state has the type of initial_state, else float32 (float64 with q of float64); final_state: where it goes instead, which may
+        be initial_state itself, then updated in place. state_indices: which row of them is each entry's, -1: none."""
+        call = _Call(self._spec, q, k, v, given)
+        call.check_states(state_layout, state_indices, initial_state, final_state, output_final_state)
+        own = {"cu_seqlens": cu_seqlens, "initial_state": initial_state, "state_indices": state_indices}
+        return call.forward(own, scale, state_layout, output_final_state, final_state)
+
+    def gradients(
+        self,
+        dout: Any,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        scale: float | None = None,
+        cu_seqlens: Any = None,
+        initial_state: Any = None,
+        dfinal_state: Any = None,
+        state_layout: str | None = None,
+        **given: Any,
+    ) -> dict[str, Any]:
+        """Gradients by name of q, k, v, initial_state if it is given, inputs that the spec marks, and scalars. dout, dfinal_state: those of o
+        and the final state; None: 0. For NumPy arrays; torch's autograd does this for tensors."""
+        call = _Call(self._spec, q, k, v, given)
+        call.check_states(state_layout, None, initial_state, dfinal_state, False)
+        own = {"dout": dout, "cu_seqlens": cu_seqlens, "initial_state": initial_state, "dfinal_state": dfinal_state}
+        return call.gradients(own, scale, state_layout)
+
+
+class _Call:
+    """Arguments of a call, checked, in the spec's order."""
+
+    def __init__(self, spec: Spec, q: Any, k: Any, v: Any, given: Mapping[str, Any]) -> None:
+        self.spec, self.qkv = spec, (q, k, v)
+        self.is_torch = is_tensor(q)
+        names = [one.name for one in spec.inputs]
+        for name in given:
+            if name not in names and name not in spec.scalars:
+                takes = ", ".join((*names, *spec.scalars)) or "none"
+                raise InvalidError(f"{spec.name}: {name}: is neither an input nor a scalar of the spec, which has {takes}")
+        for name in names:
+            if name not in given:
+                raise InvalidError(f"{spec.name}: input '{name}': is missing; give {name}=")
+        self.inputs = [self._array(f"input '{name}'", given[name]) for name in names]
+        self.scalars = [given.get(name, default) for name, default in spec.scalars.items()]
+        for name, t in zip("qkv", self.qkv):
+            self._array(name, t)
+            if len(t.shape) != 4:
+                axes = "heads_v and head_dim_v" if name == "v" else "heads and head_dim"
+                raise InvalidError(f"{spec.name}: {name}: has {len(t.shape)} dimensions, expected 4: batch, tokens, {axes}")
+
+    def _array(self, name: str, t: Any) -> Any:
+        if not is_dense(t) or is_tensor(t) != self.is_torch:
+            wanted = "a torch tensor, as q is" if self.is_torch else "a NumPy array or a torch tensor" if name == "q" else "a NumPy array, as q is"
+            raise InvalidError(f"{self.spec.name}: {name}: is {what(t)}; give {wanted}")
+        if self.is_torch and t.device.type != "cpu":
+            raise Unsupported(f"{self.spec.name}: {name}: is on {t.device}, and linear attention has no kernels for a GPU yet; pass {name.split()[0]}.cpu()")
+        return t
+
+    def check_states(self, layout: Any, indices: Any, initial: Any, final: Any, output: bool) -> None:
+        name = self.spec.name
+        if layout is not None and layout not in ("vk", "kv"):
+            raise InvalidError(f"{name}: state_layout: is {what(layout)}; give 'vk' for [.., head_dim_v, head_dim] or 'kv'")
+        if layout is None and (initial is not None or final is not None or output):
+            raise InvalidError(
+                f"{name}: state_layout: is missing, and there is a state; give 'vk' for [entries, heads_v, head_dim_v, head_dim] or 'kv' for [.., head_dim, head_dim_v]"
+            )
+        if indices is not None and initial is None and final is None:
+            raise InvalidError(f"{name}: state_indices: is given, and there is no pool of states; give initial_state or final_state")
+        if indices is not None and output and final is None:
+            raise InvalidError(f"{name}: output_final_state: with state_indices states are rows of a pool; give it as final_state")
+
+    def final_shape(self, own: Mapping[str, Any], layout: str) -> tuple[int, ...]:
+        q, _, v = self.qkv
+        entries = q.shape[0] if own["cu_seqlens"] is None else len(own["cu_seqlens"]) - 1
+        dims = (v.shape[3] + int(self.spec.normalizes), q.shape[3])
+        return (entries, v.shape[2], *(dims if layout == "vk" else dims[::-1]))
+
+    def forward(self, own: dict[str, Any], scale: float | None, layout: str | None, output: bool, final: Any) -> Any:
+        shape = self.final_shape(own, layout) if output and final is None and layout else None
+        if self.is_torch:
+            from . import _torch_linear
+
+            o, last = _torch_linear.forward(self.spec, *self.qkv, self.inputs, self.scalars, own, scale or 0.0, layout, shape, final)
+        else:
+            o, last = _numpy_forward(self, own, scale or 0.0, layout, shape, final)
+        return (o, last) if output else o
+
+    def gradients(self, own: dict[str, Any], scale: float | None, layout: str | None) -> dict[str, Any]:
+        if self.is_torch:
+            raise InvalidError(f"{self.spec.name}: gradients: q is a torch tensor; autograd has them: call backward() on the result")
+        return _numpy_gradients(self, own, scale or 0.0, layout)
+
+
+def _numpy_forward(call: _Call, own: Mapping[str, Any], scale: float, layout: str | None, shape: Sequence[int] | None, final: Any) -> tuple[Any, Any]:
+    import numpy as np
+
+    from ._numpy import fill
+
+    q, k, v = call.qkv
+    o = np.zeros(v.shape, v.dtype)  # rows of no sequence stay 0
+    first = own["initial_state"]
+    if shape is not None:
+        final = np.empty(shape, first.dtype if first is not None else np.float64 if q.dtype == np.float64 else np.float32)
+    tensors = {"q": q, "k": k, "v": v, "o": o, "final_state": final, **own}
+    _linear_call.run(call.spec, False, fill, tensors, call.inputs, [float(x) for x in call.scalars], scale, layout)
+    return o, final
+
+
+def _numpy_gradients(call: _Call, own: Mapping[str, Any], scale: float, layout: str | None) -> dict[str, Any]:
+    import numpy as np
+
+    from ._numpy import fill
+
+    q, k, v = call.qkv
+    first = own["initial_state"]
+    made = {name: np.empty(t.shape, t.dtype) for name, t in zip(("dq", "dk", "dv"), call.qkv)}
+    if first is not None:
+        made["dinitial_state"] = np.zeros(first.shape, first.dtype)
+    row = np.float64 if q.dtype == np.float64 else np.float32
+    grads = [np.empty(x.shape, row) if info.grad else None for info, x in zip(call.spec.inputs, call.inputs)]
+    scalar_grads = np.empty(len(call.scalars), row)
+    tensors = {"q": q, "k": k, "v": v, "scalar_grads": scalar_grads, **own, **made}
+    _linear_call.run(call.spec, True, fill, tensors, call.inputs, [float(x) for x in call.scalars], scale, layout, grads)
+    found = {name.removeprefix("d"): t for name, t in made.items()}
+    found.update({info.name: t for info, t in zip(call.spec.inputs, grads) if t is not None})
+    return {**found, **dict(zip(call.spec.scalars, scalar_grads))}

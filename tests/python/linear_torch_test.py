@@ -1,0 +1,72 @@
+"""linear_torch_test.py: linear attention of torch tensors on the CPU: its gradients by autograd."""
+
+import os
+import pickle
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from with_torch import ROOT, torch  # noqa: E402
+
+import luattn  # noqa: E402
+
+FOLDER = f"{ROOT}/tests/specs/linear"
+
+
+def rand(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+class Autograd(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.op = luattn.linear_attention(f"{FOLDER}/kda.lua")
+        self.qkv = rand(2, 5, 1, 4), rand(2, 5, 1, 4), rand(2, 5, 2, 3)
+        self.given = {"A_log": rand(2), "a": rand(2, 5, 2, 4), "beta": rand(2, 5, 2), "dt_bias": rand(2, 4)}
+
+    def test_gradients(self):
+        state, bound = rand(2, 2, 3, 4), torch.tensor(-5.0, dtype=torch.float64, requires_grad=True)
+
+        def run(q, k, v, state, bound, *inputs):
+            given = dict(zip(self.given, inputs))
+            return self.op(q, k, v, initial_state=state, output_final_state=True, state_layout="vk", bound=bound, **given)
+
+        self.assertTrue(torch.autograd.gradcheck(run, (*self.qkv, state, bound, *self.given.values())))
+
+    def test_packed(self):
+        cu = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
+        rows = rand(1, 8, 1, 4), rand(1, 8, 1, 4), rand(1, 8, 2, 3)
+        given = {**self.given, "a": rand(1, 8, 2, 4), "beta": rand(1, 8, 2)}
+
+        def run(q, k, v, *inputs):
+            return self.op(q, k, v, cu_seqlens=cu, output_final_state=True, state_layout="kv", **dict(zip(given, inputs)))
+
+        self.assertTrue(torch.autograd.gradcheck(run, (*rows, *given.values())))
+
+    def test_half(self):
+        rows = [x.detach().bfloat16().requires_grad_() for x in self.qkv]
+        given = {name: x.detach().float().requires_grad_() for name, x in self.given.items()}
+        o = self.op(*rows, **given)
+        o.float().sum().backward()
+        self.assertIs(o.dtype, torch.bfloat16)
+        self.assertTrue(all(x.grad.dtype is x.dtype and x.grad.isfinite().all() for x in (*rows, *given.values())))
+
+    def test_in_place(self):
+        state = torch.zeros(2, 2, 3, 4)
+        with self.assertRaisesRegex(luattn.InvalidError, "final_state: is written in place, and a gradient is wanted"):
+            self.op(*self.qkv, initial_state=state, final_state=state, state_layout="vk", **self.given)
+        with torch.no_grad():
+            self.op(*self.qkv, initial_state=state, final_state=state, state_layout="vk", **self.given)
+        self.assertTrue(state.any())
+
+    def test_copies(self):
+        again = pickle.loads(pickle.dumps(self.op))
+        self.assertTrue(torch.equal(again(*self.qkv, **self.given), self.op(*self.qkv, **self.given)))
+
+    def test_other_kinds(self):
+        with self.assertRaisesRegex(luattn.InvalidError, "k: is a NumPy array of float64; give a torch tensor, as q is"):
+            self.op(self.qkv[0], self.qkv[1].detach().numpy(), self.qkv[2], **self.given)
+
+
+if __name__ == "__main__":
+    unittest.main()
