@@ -35,12 +35,12 @@ bool choice_has_more_rows(const luattn_args *args, int64_t most);
 void choice_explain(const engine_place *at, luattn_pass pass, const luattn_args *args, bool takes_decode, char *text,
                     size_t size);
 
-/* What merge_parts.c and page_tables.c keep with an engine, behind the lock; `close` frees it with the engine. */
+/* What merge_parts.c, page_tables.c and na_calls.c keep with an engine, behind the lock; `close` frees it with the engine. */
 typedef struct engine_merges {
   struct merge_kernel
       *kernel[2][3][4][4]; /* by pass, merge_call.size, types of parts and of o; NULL: not compiled yet */
-  struct merge_kernel *page_table;
-  struct state_kernel *by_state; /* a list: of specs of parts */
+  struct merge_kernel *page_table, *na_taps[4]; /* by the type of tensors */
+  struct state_kernel *by_state;                /* a list: of specs of parts */
   void (*close)(struct engine_merges *merges);
 } engine_merges;
 engine_merges *engine_lock_merges(luattn_engine *engine);

@@ -12,6 +12,7 @@ set(LUATTN_ABI_HEADERS
   abi/host_device.h
   abi/linear_params.h
   abi/merge_params.h
+  abi/na_params.h
   abi/page_params.h
   abi/params.h
   abi/philox.h

@@ -96,6 +96,13 @@ luattn_status page_table_code(int arch, int driver_version, const char *library,
   return host_run(run, &(code_call){{"luattn_page_table", "entry/page_table.cu", &target}, cubin, size}, err);
 }
 
+luattn_status na_taps_code(luattn_dtype type, int arch, int driver_version, const char *library, void **cubin,
+                           size_t *size, luattn_error *err) {
+  const merge_code_target target = {
+      .part = type, .elem = type, .arch = arch, .driver_version = driver_version, .nvrtc = library};
+  return host_run(run, &(code_call){{"luattn_na_taps", "entry/na_taps.cu", &target}, cubin, size}, err);
+}
+
 luattn_status merge_code_get_rows(const luattn_spec *spec, merge_code_rows *out, luattn_error *err) {
   const part_rule *rule = spec->parts;
   if (rule == NULL)

@@ -1,5 +1,5 @@
 /* merge_code.h: compiles kernels that no image has: merges of finished parts (luattn/merge.h), page tables
- * (luattn/pages.h). */
+ * (luattn/pages.h), neighborhood attention in two steps (luattn/natten.h). */
 #ifndef LUATTN_GEN_MERGE_CODE_H
 #define LUATTN_GEN_MERGE_CODE_H
 
@@ -36,5 +36,8 @@ luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *
 /* The same of luattn_page_table's kernel. */
 luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size,
                               luattn_error *err);
+/* The same of luattn_na_qk and luattn_na_av, for tensors of this type. */
+luattn_status na_taps_code(luattn_dtype type, int arch, int driver_version, const char *library, void **cubin,
+                           size_t *size, luattn_error *err);
 
 #endif

@@ -163,6 +163,26 @@ class MergeArgs(c.Structure):
     ]
 
 
+class NaWindow(c.Structure):
+    _fields_ = [("rank", c.c_int), ("kernel_size", 3 * c.c_int64), ("dilation", 3 * c.c_int64), ("is_causal", 3 * c.c_int)]
+
+
+class NaQkArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("window", NaWindow),
+        *((name, c.c_void_p) for name in ("query", "key", "rel_pos_bias", "attn", "d_attn", "d_query", "d_key", "d_rel_pos_bias")),
+    ]
+
+
+class NaAvArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("window", NaWindow),
+        *((name, c.c_void_p) for name in ("attn", "value", "out", "d_out", "d_attn", "d_value")),
+    ]
+
+
 class PageLists(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),

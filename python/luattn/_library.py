@@ -33,6 +33,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_spec_parts": [_P, _P],
     "luattn_merge": [_P, _P, _P],
     "luattn_merge_backward": [_P, _P, _P],
+    **{f"luattn_na_{name}": [_P, _P, _P] for name in ("qk", "qk_backward", "av", "av_backward")},
     "luattn_page_table": [_P, _P, _P, _P, _P],
     "luattn_prepare": [_P, _P, _SIZE, _INT, _P, _P],
     "luattn_prepare_calls": [_P, _P, _SIZE, _INT, _P, _P],

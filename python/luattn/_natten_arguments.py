@@ -57,7 +57,7 @@ def window_of(place: str, rank: int, kernel_size: Any, stride: Any, dilation: An
     return window
 
 
-def _check_places(place: str, **tensors: Tensor) -> None:
+def check_places(place: str, **tensors: Tensor) -> None:
     """That all are of the first one's type and device."""
     (first_name, first), *rest = tensors.items()
     for name, t in rest:
@@ -69,7 +69,7 @@ def _check_places(place: str, **tensors: Tensor) -> None:
 
 def _check_sizes(place: str, query: Tensor, key: Tensor, value: Tensor, key_name: str = "key", value_name: str = "value") -> None:
     """Batch, heads and head dims."""
-    _check_places(place, query=query, **{key_name: key, value_name: value})
+    check_places(place, query=query, **{key_name: key, value_name: value})
     for name, t in ((key_name, key), (value_name, value)):
         if t.shape[0] != query.shape[0]:
             raise InvalidError(f"{place}: {name}: has a batch of {t.shape[0]}, and query of {query.shape[0]}")
@@ -124,9 +124,9 @@ def check_additional(place: str, query: Tensor, key: Tensor, keys: Any, values: 
     return keys, values
 
 
-def check_rpb(place: str, rpb: Any, query: Tensor, window: Window) -> Tensor:
+def check_rpb(place: str, rpb: Any, heads: int, window: Window) -> Tensor:
     take(place, "rpb", "torch", rpb)
-    expected = (query.shape[-2], *(2 * k - 1 for k in window.kernel_size))
+    expected = (heads, *(2 * k - 1 for k in window.kernel_size))
     if tuple(rpb.shape) != expected:
         raise InvalidError(f"{place}: rpb: is {tuple(rpb.shape)}, expected {expected}: heads, and 2 kernel_size - 1 for each axis")
     return rpb  # type: ignore[no-any-return]

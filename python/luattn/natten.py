@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from . import _natten_taps as taps
 from . import _torch_merge as _torch_merge
 from ._arguments import Arguments, take, what
 from ._attend import attend
@@ -24,11 +25,19 @@ __all__ = [
     "NeighborhoodAttention2D",
     "NeighborhoodAttention3D",
     "attention",
+    "is_fna_enabled",
     "merge_attentions",
     "na1d",
+    "na1d_av",
+    "na1d_qk",
     "na2d",
+    "na2d_av",
+    "na2d_qk",
     "na3d",
+    "na3d_av",
+    "na3d_qk",
     "neighborhood_attention_generic",
+    "use_fused_na",
 ]
 
 _AXES = ("t", "y", "x")
@@ -118,7 +127,7 @@ def _neighborhood(
     window = window_of(place, rank, kernel_size, stride, dilation, is_causal, extents)
     check_kernels(place, rank, of_kernels)
     additional = check_additional(place, query, key, additional_keys, additional_values)
-    inputs = [] if rpb is None else [check_rpb(place, rpb, query, window)]
+    inputs = [] if rpb is None else [check_rpb(place, rpb, query.shape[-2], window)]
     scale = scale_of(place, scale)
     keeps_all = rpb is None and tuple(window.kernel_size) == tuple(extents) and not any(window.is_causal)
     if keeps_all:
@@ -274,6 +283,67 @@ def merge_attentions(outputs: list[Tensor], lse_tensors: list[Tensor], torch_com
         o, lse = merge(outs[:16], lses[:16], layout="bshd")
         outs, lses = [o, *outs[16:]], [lse, *lses[16:]]
     return outs[0], lses[0].transpose(1, 2)
+
+
+# --- of NATTEN up to 0.17 ---
+
+
+def na1d_qk(
+    query: Tensor, key: Tensor, kernel_size: _Sizes, dilation: _Sizes = 1, additional_keys: Tensor | None = None, is_causal: _Causal = False,
+    rpb: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """na2d_qk along a line: query and key [batch, heads, x, head_dim]."""
+    return taps.qk("na1d_qk", 1, query, key, kernel_size, dilation, additional_keys, is_causal, rpb)
+
+
+def na1d_av(
+    attn: Tensor, value: Tensor, kernel_size: _Sizes, dilation: _Sizes = 1, additional_values: Tensor | None = None, is_causal: _Causal = False
+) -> Tensor:
+    """na2d_av along a line."""
+    return taps.av("na1d_av", 1, attn, value, kernel_size, dilation, additional_values, is_causal)
+
+
+def na2d_qk(
+    query: Tensor, key: Tensor, kernel_size: _Sizes, dilation: _Sizes = 1, additional_keys: Tensor | None = None, is_causal: _Causal = False,
+    rpb: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The scores of each query with the keys of its window [batch, heads, y, x, taps], without a scale: query and key are [batch, heads, y, x, head_dim],
+    heads first, and key may have fewer heads. Taps are in row-major order from the window's first key; those that a causal window lacks are -inf. Scores with
+    additional_keys [batch, heads, n, head_dim] follow the taps. rpb: as na2d has it. Gradients have gradients and tangents too."""
+    return taps.qk("na2d_qk", 2, query, key, kernel_size, dilation, additional_keys, is_causal, rpb)
+
+
+def na2d_av(
+    attn: Tensor, value: Tensor, kernel_size: _Sizes, dilation: _Sizes = 1, additional_values: Tensor | None = None, is_causal: _Causal = False
+) -> Tensor:
+    """The sums of the values of each query's window by the weights attn [batch, heads, y, x, taps], as na2d_qk has them."""
+    return taps.av("na2d_av", 2, attn, value, kernel_size, dilation, additional_values, is_causal)
+
+
+def na3d_qk(
+    query: Tensor, key: Tensor, kernel_size: _Sizes, dilation: _Sizes = 1, additional_keys: Tensor | None = None, is_causal: _Causal = False,
+    rpb: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """na2d_qk over time and a plane: query and key [batch, heads, t, y, x, head_dim]."""
+    return taps.qk("na3d_qk", 3, query, key, kernel_size, dilation, additional_keys, is_causal, rpb)
+
+
+def na3d_av(
+    attn: Tensor, value: Tensor, kernel_size: _Sizes, dilation: _Sizes = 1, additional_values: Tensor | None = None, is_causal: _Causal = False
+) -> Tensor:
+    """na2d_av over time and a plane."""
+    return taps.av("na3d_av", 3, attn, value, kernel_size, dilation, additional_values, is_causal)
+
+
+def use_fused_na(mode: bool = True, kv_parallel: bool = True) -> None:
+    """Changes nothing: na1d, na2d and na3d are fused, and na1d_qk and the like are not."""
+    take("use_fused_na", "mode", "flag", mode)
+    take("use_fused_na", "kv_parallel", "flag", kv_parallel)
+
+
+def is_fna_enabled() -> bool:
+    """True: see use_fused_na."""
+    return True
 
 
 # --- modules ---

@@ -61,8 +61,14 @@ luattn_status merge_kernel_enter(const merge_kernel *kernel, luattn_error *err) 
   return driver_push(kernel->driver, kernel->context, err);
 }
 
+void merge_kernel_leave(const merge_kernel *kernel) { driver_pop(kernel->driver); }
+
 int merge_kernel_start(const merge_kernel *kernel, unsigned blocks, unsigned threads, void **params, void *stream) {
   return (int)kernel->driver->launch(kernel->function, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL);
+}
+
+luattn_status merge_kernel_fail(const merge_kernel *kernel, int result, const char *name, int rows, luattn_error *err) {
+  return driver_fail(kernel->driver, err, (cu_result)result, "cuLaunchKernel", "launching %s for %d rows", name, rows);
 }
 
 luattn_status merge_kernel_launch(const merge_kernel *kernel, const merge_call *call, void *stream, luattn_error *err) {
@@ -71,8 +77,6 @@ luattn_status merge_kernel_launch(const merge_kernel *kernel, const merge_call *
   const int each = THREADS / p.lanes;
   TRY(merge_kernel_enter(kernel, err));
   const int result = merge_kernel_start(kernel, (unsigned)((p.rows - 1) / each + 1), THREADS, params, stream);
-  driver_pop(kernel->driver);
-  return result == 0 ? LUATTN_OK
-                     : driver_fail(kernel->driver, err, (cu_result)result, "cuLaunchKernel",
-                                   "launching luattn_merge for %d rows", p.rows);
+  merge_kernel_leave(kernel);
+  return result == 0 ? LUATTN_OK : merge_kernel_fail(kernel, result, "luattn_merge", p.rows, err);
 }

@@ -5,6 +5,7 @@
 
 #include "luattn/linear.h"
 #include "luattn/merge.h"
+#include "luattn/natten.h"
 #include "luattn/pages.h"
 #include "tests/api/setup.h"
 
@@ -260,6 +261,16 @@ static void merges_and_pages(void **state) {
   REFUSES(luattn_merge, "args", engine, NULL, NULL, err);
   REFUSES(luattn_merge_backward, "engine", NULL, &merge, NULL, err);
   REFUSES(luattn_merge_backward, "args", engine, NULL, NULL, err);
+  const luattn_na_qk_args qk = {.struct_size = sizeof qk};
+  const luattn_na_av_args av = {.struct_size = sizeof av};
+  REFUSES(luattn_na_qk, "engine", NULL, &qk, NULL, err);
+  REFUSES(luattn_na_qk, "args", engine, NULL, NULL, err);
+  REFUSES(luattn_na_qk_backward, "engine", NULL, &qk, NULL, err);
+  REFUSES(luattn_na_qk_backward, "args", engine, NULL, NULL, err);
+  REFUSES(luattn_na_av, "engine", NULL, &av, NULL, err);
+  REFUSES(luattn_na_av, "args", engine, NULL, NULL, err);
+  REFUSES(luattn_na_av_backward, "engine", NULL, &av, NULL, err);
+  REFUSES(luattn_na_av_backward, "args", engine, NULL, NULL, err);
   const luattn_page_lists pages = {.struct_size = sizeof pages};
   const DLTensor table = {.data = NULL};
   REFUSES(luattn_page_table, "engine", NULL, &pages, &table, &table, NULL, err);

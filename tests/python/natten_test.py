@@ -53,6 +53,15 @@ def plain(q, k, v, window, scale=None, more=None, rpb=None):
     return o.unflatten(1, extents), s.logsumexp(-1).transpose(1, 2).unflatten(1, extents)
 
 
+def by_taps(q, k, v, window, more=None, rpb=None):
+    """The same in two steps, of heads first, and the weights between them."""
+    rank, options = q.dim() - 3, {"dilation": tuple(window[2]), "is_causal": tuple(window[3])}
+    first = [t.movedim(-2, 1) for t in (q * q.shape[-1] ** -0.5, k, v)]
+    keys, values = (None, None) if more is None else (t.transpose(1, 2) for t in more)
+    attn = getattr(natten, f"na{rank}d_qk")(*first[:2], tuple(window[0]), additional_keys=keys, rpb=rpb, **options).softmax(-1)
+    return getattr(natten, f"na{rank}d_av")(attn, first[2], tuple(window[0]), additional_values=values, **options).movedim(1, -2)
+
+
 def tensors(extents, heads=4, heads_kv=2, d=8, dv=6, dtype=torch.float64):
     return [torch.randn(2, *extents, *shape, dtype=dtype, requires_grad=True) for shape in ((heads, d), (heads_kv, d), (heads_kv, dv))]
 
@@ -170,6 +179,35 @@ class Natten(unittest.TestCase):
         f = torch.compile(lambda *x: natten.na2d(*x[:3], 3, is_causal=(True, False), additional_keys=x[3], additional_values=x[4], return_lse=True), backend="aot_eager", fullgraph=True)
         same(self, f(*given, *more), None, natten.na2d(*given, 3, is_causal=(True, False), additional_keys=more[0], additional_values=more[1], return_lse=True), [*given, *more])
 
+    def test_two_steps(self):
+        for extents, kernel, dilation, causal, extra, biased in (
+            ((9,), (3,), (2,), (False,), 0, True), ((8,), (4,), (1,), (True,), 3, False), ((7, 9), (3, 4), (2, 1), (False, True), 2, True),
+            ((4, 5, 6), (2, 3, 3), (1, 1, 2), (True, False, False), 0, True),
+        ):  # fmt: skip
+            with self.subTest(extents=extents):
+                given, window = tensors(extents), (kernel, [1] * len(kernel), dilation, causal)
+                more = [torch.randn(2, extra, 2, d, dtype=torch.float64, requires_grad=True) for d in (8, 6)] if extra else None
+                rpb = torch.randn(4, *(2 * k - 1 for k in kernel), dtype=torch.float64, requires_grad=True) if biased else None
+                learned = [*given, *(more or []), *([rpb] if biased else [])]
+                same(self, [by_taps(*given, window, more, rpb)], None, [plain(*given, window, more=more, rpb=rpb)[0]], learned)
+
+    def test_two_steps_again(self):
+        """Gradients of gradients and tangents, by differences."""
+        q, k, v = (torch.randn(1, 2, 3, 2, 1, dtype=torch.float64, requires_grad=True) for _ in range(3))
+        rpb = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+        for causal in (False, True):
+
+            def f(q, k, rpb, causal=causal):
+                return torch.where((s := natten.na2d_qk(q, k, (2, 2), is_causal=causal, rpb=rpb)) > -torch.inf, s, 0)
+
+            def g(attn, v, causal=causal):
+                return natten.na2d_av(attn, v, (2, 2), is_causal=causal)
+
+            attn = torch.randn(1, 2, 3, 2, 4, dtype=torch.float64, requires_grad=True)
+            for function, given in ((f, (q, k, rpb)), (g, (attn, v))):
+                self.assertTrue(torch.autograd.gradcheck(function, given, check_forward_ad=True))
+                self.assertTrue(torch.autograd.gradgradcheck(function, given, check_fwd_over_rev=True))
+
     def test_signatures(self):
         """Of NATTEN 0.21, by position and by name."""
         names = (
@@ -207,6 +245,11 @@ class Natten(unittest.TestCase):
             ("na2d: backend: is the string 'fastest', expected one of cutlass-fna, hopper-fna", lambda: natten.na2d(q, k, v, 3, backend="fastest")),
             ("na2d: q_tile_shape: has 1 entries, and the tensors 2 axes", lambda: natten.na2d(q, k, v, 3, q_tile_shape=(64,))),
             ("na2d: kernel_schedule: is the string 'fast', expected one of non, coop, pp or None", lambda: natten.na2d(q, k, v, 3, kernel_schedule="fast")),
+            ("na2d_qk: query: has 4 axes, expected 5: batch, heads, y, x and head_dim", lambda: natten.na2d_qk(q[0], k[0], 3)),
+            ("na1d_qk: key: has 3 heads, which is no divisor of query's 5", lambda: natten.na1d_qk(one, one[:, :3], 2)),
+            ("na1d_av: attn: has 8 taps, expected 2: of kernel_size \\(2,\\)", lambda: natten.na1d_av(one, one, 2)),
+            ("na1d_qk: kernel_size: is 3 along axis 0, and the tensors have 2 places there; give at most 2", lambda: natten.na1d_qk(one, one, 3)),
+            (r"na1d_qk: rpb: is \(5, 4\), expected \(5, 3\)", lambda: natten.na1d_qk(one, one, 2, rpb=one[0, :, 0, :4])),
             ("attention: value: has length 4, and key 5", lambda: natten.attention(one, one, one[:, 1:])),
             ("attention: seqlens_KV: is None, and lengths of one side are given: give both", lambda: natten.attention(one[:1], one[:1], one[:1], seqlens_Q=torch.tensor([5]))),
             ("merge_attentions: outputs: are 1, expected at least 2", lambda: natten.merge_attentions([one], [one[..., 0]])),

@@ -48,6 +48,9 @@ STRUCTS = {
     capi.AppendArgs: "luattn_append_args",
     capi.Part: "luattn_part",
     capi.MergeArgs: "luattn_merge_args",
+    capi.NaWindow: "luattn_na_window",
+    capi.NaQkArgs: "luattn_na_qk_args",
+    capi.NaAvArgs: "luattn_na_av_args",
     capi.PageLists: "luattn_page_lists",
     capi.MaskCounts: "luattn_mask_counts",
     capi.Random: "luattn_random",
@@ -83,7 +86,8 @@ class Layout(unittest.TestCase):
         self.assertEqual(structs - set(PARTS), set(STRUCTS))
 
     def test_structs_are_those_of_the_headers(self):
-        lines = ["#include <stddef.h>", "#include <luattn/linear.h>", "#include <luattn/merge.h>", "#include <luattn/pages.h>"]
+        lines = ["#include <stddef.h>"]
+        lines += [f"#include <luattn/{header}.h>" for header in ("linear", "merge", "natten", "pages")]
         for struct, name in STRUCTS.items():
             lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
             for field, *_ in struct._fields_:
