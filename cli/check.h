@@ -59,6 +59,9 @@ luattn_status check_sequences(const cli_problem *p, check_report *out, luattn_er
 luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, const array *o_noise,
                            cli_result *scratch, check_report *out, luattn_error *err);
 
+/* Whether a hook calls stop_gradient: then derivatives are not those of differences. slopes.c */
+bool spec_stops_gradient(const luattn_spec *spec);
+
 /* Whether the online function's backward is written by hand. */
 bool spec_gives_backward(const luattn_spec *spec);
 

@@ -1,7 +1,7 @@
 /* cmd_check.c: luattn check. */
 #include <string.h>
 
-#include "cli/check.h"
+#include "cli/check_jvp.h"
 
 /* Warns if the mask keeps few scores of random inputs, or none: zeros agree with zeros. */
 static luattn_status print_kept(const cli_problem *p, luattn_error *err) {
@@ -16,21 +16,48 @@ static luattn_status print_kept(const cli_problem *p, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status against_plain_lua(const cli_options *given, const luattn_spec *spec, bool *failed,
-                                       luattn_error *err) {
-  cli_options o = *given;
-  cli_problem p;
-  check_report r;
+/* A problem in float64, small enough for plain Lua unless its size is given. */
+static luattn_status read_plain(const cli_options *given, const luattn_spec *spec, cli_options *o, cli_problem *p,
+                                luattn_error *err) {
   char shape[96];
   int dim[2] = {6, 5};
-  o.dtype = "f64";
+  *o = *given;
+  o->dtype = "f64";
   /* A wrong head dim, or one too many, is reported by problem_read. */
-  if (o.shape == NULL && (o.head_dim == NULL || (o.q == NULL && parse_head_dim(o.head_dim, dim)))) {
-    static const char *const lengths[] = {"19,23", "19,23", "8x9,9x8", "4x5x6,5x6x4", "3x3x3x4,3x4x3x3"};
-    snprintf(shape, sizeof shape, "2,2,1,%s,%d,%d", lengths[luattn_spec_grid(spec, NULL)], dim[0], dim[1]);
-    o.shape = shape, o.head_dim = NULL;
+  const bool is_small = o->shape == NULL && (o->head_dim == NULL || (o->q == NULL && parse_head_dim(o->head_dim, dim)));
+  static const char *const lengths[] = {"19,23", "19,23", "8x9,9x8", "4x5x6,5x6x4", "3x3x3x4,3x4x3x3"};
+  snprintf(shape, sizeof shape, "2,2,1,%s,%d,%d", lengths[luattn_spec_grid(spec, NULL)], dim[0], dim[1]);
+  if (is_small) o->shape = shape, o->head_dim = NULL;
+  const luattn_status status = problem_read(spec, o, true, p, err);
+  if (is_small) o->shape = NULL;
+  return status;
+}
+
+/* --jvp: forward mode, of the CPU path. */
+static luattn_status forward_mode(const cli_options *given, const luattn_spec *spec, bool *failed, luattn_error *err) {
+  cli_options o;
+  cli_problem p;
+  check_report r;
+  TRY(read_plain(given, spec, &o, &p, err));
+  const luattn_status status = check_jvp(&o, &p, &r, err);
+  if (status == LUATTN_OK) {
+    char title[512], text[PROBLEM_TEXT];
+    snprintf(title, sizeof title, "%s: tangents of the CPU path against plain Lua and backward (%s)", p.info.name,
+             problem_text(&p, text));
+    check_print(title, &r);
+    if (r.stops_gradient) printf("  tangents: the spec stops some (stop_gradient), so not compared with differences\n");
+    *failed |= r.failed > 0;
   }
-  TRY(problem_read(spec, &o, true, &p, err));
+  problem_free(&p);
+  return status;
+}
+
+static luattn_status against_plain_lua(const cli_options *given, const luattn_spec *spec, bool *failed,
+                                       luattn_error *err) {
+  cli_options o;
+  cli_problem p;
+  check_report r;
+  TRY(read_plain(given, spec, &o, &p, err));
   luattn_status status = check_plain(&o, &p, &r, err);
   if (status == LUATTN_OK) {
     char title[512], text[PROBLEM_TEXT];
@@ -148,6 +175,8 @@ static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *
            packed ? "the CPU path" : "plain Lua");
   if (packed) status = check_packed(o, spec, gpu, failed, err);
   if (status == LUATTN_OK && plain) status = against_plain_lua(o, spec, failed, err);
+  if (status == LUATTN_OK && o->jvp) status = spec_can_be_reread(o->spec, err);
+  if (status == LUATTN_OK && o->jvp) status = forward_mode(o, spec, failed, err);
   if (status == LUATTN_OK && by_hand) status = given_backward(o, spec, failed, err);
   if (status == LUATTN_OK && gpu != NULL && !packed) status = against_cpu(o, spec, gpu, failed, err);
   gpu_close(gpu);

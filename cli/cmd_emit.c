@@ -101,19 +101,20 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
 }
 
 static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_error *err) {
-  static const char *const stages[] = {"ir", "grad", "merge", "mask", "plan", "spec", "config", "ptx", "cubin"};
+  static const char *const stages[] = {"ir",   "grad", "tangent", "merge", "mask",
+                                       "plan", "spec", "config",  "ptx",   "cubin"};
   luattn_target target;
   luattn_device_info device;
   char *text;
   bool known = false;
   if (o->stage == NULL)
     return luattn_fail(err, LUATTN_INVALID,
-                       "--stage: is missing; name ir, grad, merge, mask, plan, spec, config, ptx or cubin");
+                       "--stage: is missing; name ir, grad, tangent, merge, mask, plan, spec, config, ptx or cubin");
   for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) known |= strcmp(o->stage, stages[i]) == 0;
   if (!known) {
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--stage: '%s' is not a stage; use ir, grad, merge, mask, plan, spec, config, ptx or cubin",
-                       o->stage);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "--stage: '%s' is not a stage; use ir, grad, tangent, merge, mask, plan, spec, config, ptx or cubin", o->stage);
   }
   TRY(read_target(o, &target, &device, err));
   const bool cubin = strcmp(o->stage, "cubin") == 0;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "cli/check_jvp.h"
 #include "cli/packed_cpu.h"
 
 static double now_ms(void) {
@@ -123,11 +124,41 @@ static luattn_status weights_option(const cli_options *o, const cli_problem *p, 
   return LUATTN_OK;
 }
 
+/* --tangents: those of out and lse along random ones. */
+static luattn_status show_tangents(const cli_options *o, const cli_problem *p, const cli_result *r, luattn_error *err) {
+  cli_tangents t;
+  cli_binding bind;
+  if (!o->tangents) return LUATTN_OK;
+  luattn_args args = problem_args(p, r, false, &bind);
+  TRY(tangents_new(p, (uint64_t)o->seed + 1, &t, err));
+  args.tangents = &t.given;
+  luattn_status status = luattn_cpu_forward_jvp(p->spec, &args, err);
+  if (status == LUATTN_OK) status = show_tensor(o, "q_tangent", p, &t.q, err);
+  if (status == LUATTN_OK) status = show_tensor(o, "k_tangent", p, &t.k, err);
+  if (status == LUATTN_OK) status = show_tensor(o, "v_tangent", p, &t.v, err);
+  for (size_t i = 0; i < p->info.num_inputs && status == LUATTN_OK; i++) {
+    char name[80];
+    snprintf(name, sizeof name, "%s_tangent", p->info.inputs[i].name);
+    status = show(o, name, &t.input[i], err);
+  }
+  for (size_t i = 0; i < t.given.num_scalars && status == LUATTN_OK; i++)
+    printf("  %s_tangent %.9g\n", t.scalar[i].name, t.scalar[i].value);
+  if (status == LUATTN_OK) status = show_tensor(o, "out_tangent", p, &t.o, err);
+  if (status == LUATTN_OK) status = show(o, "lse_tangent", &t.lse, err);
+  tangents_free(&t);
+  return status;
+}
+
 static luattn_status run(const cli_options *o, const cli_problem *p, bool backward, luattn_error *err) {
   cli_gpu *gpu;
   cli_result r;
   TRY(make_folder(o, err));
   TRY(gpu_pick(o, &gpu, err));
+  if (gpu != NULL && o->tangents) {
+    gpu_close(gpu);
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "--tangents: no kernel computes tangents on a GPU yet; give --device cpu, too");
+  }
   const luattn_dtype real = gpu == NULL || p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
   /* On the CPU everything is written as float64, without loss. */
   luattn_status status =
@@ -143,6 +174,7 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
              kernel_dtype_name(p->dtype), now_ms() - start);
       if (gpu != NULL) gpu_print_tuning(gpu);
       status = show_all(o, p, &r, err);
+      if (status == LUATTN_OK) status = show_tangents(o, p, &r, err);
     }
     result_free(&r);
   }

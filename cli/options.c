@@ -128,10 +128,14 @@ static const option options[] = {
     {"--weights", SWITCH, AT(weights), CLI_RUN, NULL,
      "also the weights of v, B,H,Sq,Skv, negative where dropout drops them; of --cu-seqlens Sq and Skv are the longest "
      "sequences'"},
+    {"--tangents", SWITCH, AT(tangents), CLI_RUN, NULL,
+     "also tangents of out and lse along random ones of q, k, v, real inputs and scalars (on the CPU)"},
+    {"--jvp", SWITCH, AT(jvp), CLI_CHECK, NULL,
+     "also tangents: the CPU path's against differences of plain Lua, and against backward"},
     {"--out", TEXT, AT(out), CLI_RUN, "DIR",
      "where out.npy, lse.npy, dq.npy, .. go, as --layout orders them (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME",
-     "ir, grad, merge, mask, plan (before compiling), spec, config, ptx or cubin (all kernels in one; "
+     "ir, grad, tangent, merge, mask, plan (before compiling), spec, config, ptx or cubin (all kernels in one; "
      "tells their plan)"},
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
     {"--wants", TEXT, AT(wants), CLI_EMIT, "dq,dk,..",

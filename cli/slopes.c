@@ -337,7 +337,7 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
 /* ---- which of them ---- */
 
 /* With a stop_gradient, the gradient differs from that of the loss on purpose. */
-static bool stops_gradient(const luattn_spec *spec) {
+bool spec_stops_gradient(const luattn_spec *spec) {
   const traced_spec *t = &spec->traced;
   const ir_ref roots[] = {t->score_mod,   t->query_mod,  t->key_mod,        t->value_mod,
                           t->online.prob, t->online.out, t->online.rescale, t->online.forward};
@@ -378,7 +378,7 @@ typedef luattn_status (*differences)(const cli_options *o, cli_problem *p, const
 static luattn_status with_mask(differences check, const cli_options *o, cli_problem *p, const cli_result *got,
                                const array *o_noise, const double *allowed, cli_result *scratch, check_report *out,
                                luattn_error *err) {
-  out->stops_gradient = stops_gradient(p->spec);
+  out->stops_gradient = spec_stops_gradient(p->spec);
   if (out->stops_gradient) return LUATTN_OK;
   out->loss_noise = loss_noise(p, got, o_noise);
   const int failed = out->failed, first = out->count;

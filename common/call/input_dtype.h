@@ -14,4 +14,6 @@ static inline bool input_is_integer(uint32_t dtype) {
   return dtype == LUATTN_INPUT_I32 || (dtype >= LUATTN_INPUT_I64 && dtype <= LUATTN_INPUT_U8);
 }
 
+static inline bool input_is_real(uint32_t dtype) { return !input_is_integer(dtype) && dtype != LUATTN_INPUT_BOOL; }
+
 #endif

@@ -2,9 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/call/input_dtype.h"
 #include "common/host.h"
 #include "gen/analysis/online/describe.h"
 #include "gen/analysis/online/merge.h"
+#include "gen/analysis/specs/spec_tangents.h"
 #include "gen/base/text.h"
 #include "gen/compile/attempt.h"
 #include "gen/compile/emit_linear.h"
@@ -31,8 +33,10 @@ static void add(roots *r, const char *name, ir_ref ref) {
 
 static void print(compilation *c, text *out, const roots *r) {
   const traced_spec *t = &c->spec.traced;
-  const char *inputs[12];
+  const char *inputs[2 * SPEC_INPUT_TANGENT];
   for (int i = 0; i < t->num_inputs; i++) inputs[i] = t->input[i].name;
+  for (int i = 0; i < t->num_inputs; i++)
+    inputs[SPEC_INPUT_TANGENT + i] = arena_printf(c->a, "%s_tangent", t->input[i].name);
   ir_print(t->g, out, r->ref, r->name, r->n, inputs);
 }
 
@@ -127,6 +131,35 @@ static luattn_status stage_grad(compilation *c, text *out, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* Forward mode, where all that may have a tangent has one. */
+static luattn_status stage_tangent(compilation *c, text *out, luattn_error *err) {
+  const traced_spec *s = &c->spec.traced;
+  const traced_online *on = &s->online;
+  tangent_sources of = {true, true, true, 0, 0};
+  spec_tangents t;
+  roots *r = arena_new(c->a, sizeof *r);
+  if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: tangent: out of memory");
+  for (int i = 0; i < s->num_inputs; i++)
+    if (input_is_real(s->input[i].dtype)) of.inputs |= UINT32_C(1) << i;
+  for (int i = 0; i < s->num_scalars; i++) of.scalars |= UINT32_C(1) << i;
+  TRY(spec_tangents_of(c->a, s, &of, &t, err));
+  print_rows(c, out);
+  add(r, "query_mod", t.query_mod);
+  add(r, "key_mod", t.key_mod);
+  add(r, "value_mod", t.value_mod);
+  add(r, "score_mod", t.score_mod);
+  for (int i = 0; i < on->num_state; i++) add(r, arena_printf(c->a, "init.%s", on->state_name[i]), t.init[i]);
+  for (int k = 0; k < t.split.num_red; k++)
+    add(r, arena_printf(c->a, "%s%d", t.split.kind[k] == IR_REDUCE_MAX ? "largest" : "sum", k), t.term[k]);
+  add(r, "prob", t.prob);
+  add(r, "rescale", t.rescale);
+  for (int i = 0; i < on->num_state; i++) add(r, arena_printf(c->a, "next.%s", on->state_name[i]), t.next[i]);
+  add(r, "out", t.out);
+  add(r, "lse", t.lse);
+  print(c, out, r);
+  return LUATTN_OK;
+}
+
 /* A function whose parts cannot be merged has its reason printed. */
 static luattn_status stage_merge(compilation *c, text *out, luattn_error *err) {
   const traced_online *o = &c->spec.traced.online;
@@ -193,6 +226,7 @@ static luattn_status stage_merge_spec(compilation *c, text *out, luattn_error *e
 static luattn_status stage(compilation *c, const char *name, text *out, luattn_error *err) {
   if (strcmp(name, "ir") == 0) return stage_ir(c, out), LUATTN_OK;
   if (strcmp(name, "grad") == 0) return stage_grad(c, out, err);
+  if (strcmp(name, "tangent") == 0) return stage_tangent(c, out, err);
   if (strcmp(name, "merge") == 0) return stage_merge(c, out, err);
   if (strcmp(name, "merge_spec") == 0) return stage_merge_spec(c, out, err);
   if (strcmp(name, "mask") == 0) return stage_mask(c, out), LUATTN_OK;
@@ -200,7 +234,7 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
   const bool is_config = strcmp(name, "config") == 0;
   if (!is_plan && !is_spec && !is_config && strcmp(name, "ptx") != 0)
     return luattn_fail(err, LUATTN_INVALID,
-                       "emit: stage: '%s' is not one of ir, grad, merge, mask, plan, spec, config, ptx", name);
+                       "emit: stage: '%s' is not one of ir, grad, tangent, merge, mask, plan, spec, config, ptx", name);
   TRY(pipeline_tuned_source(c, err));
   if (is_plan)
     stage_plan(c, out);

@@ -17,6 +17,7 @@ from ._prepare import prepare
 from .attention import Attention, attention
 from .batch import Batch
 from .errors import CompileError, CudaError, Error, FileError, InvalidError, NotTranslatable, OutOfMemory, SpecError, Unsupported
+from .jvp import jvp
 from .linear import LinearAttention, linear_attention
 from .mask import Mask
 from .merge import merge
@@ -44,6 +45,7 @@ __all__ = [
     "__version__",
     "attention",
     "examples",
+    "jvp",
     "linear_attention",
     "merge",
     "page_table",

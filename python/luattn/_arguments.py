@@ -108,6 +108,9 @@ def _plain_number(x: Any) -> Any:
     if is_tensor(x):
         if x.dim() or x.is_meta or x.is_nested or x.is_complex():
             return _WRONG
+        from ._tangents import refuse_in
+
+        refuse_in("an argument that is a number", x)
         return x.item()
     if type(x).__name__ in ("MaskedArray", "MaskedConstant", "mvoid"):
         return _WRONG

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _allocate, _fit, _out, _scale, _signature
+from . import _allocate, _fit, _out, _scale, _signature, _tangents
 from . import _tensors as tensors
 from ._arguments import take
 from ._call import numbers_of
@@ -143,6 +143,8 @@ def attend_state(
     given: dict[str, Any],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and state of a spec of parts, without gradients."""
+    every = [x for x in (q, k, v, *inputs, *scalars, scale) if isinstance(x, Tensor)]
+    _tangents.refuse(f"{spec.name}: return_state", every, "a state has no tangent; leave return_state out")
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
     if _fit.needs_padding(spec, q, v):
         wide = _fit.padded(spec, q, k, v)
@@ -240,7 +242,8 @@ def with_scale(
                 'inputs = { temperature = { axes = {"h"}, grad = true } }, and multiply by it in score_mod'
             )
         scale = scale.reshape(()).to(torch.float64 if q.dtype is torch.float64 else torch.float32)
-        if not (is_learned or scale.is_cuda or scale.requires_grad or torch.compiler.is_compiling()):
+        has_derivative = scale.requires_grad or _tangents.tangent_of(scale) is not None or _tangents.is_transformed()
+        if not (is_learned or scale.is_cuda or has_derivative or torch.compiler.is_compiling()):
             return _scale.with_scale(spec, inputs, scalars, float(scale))
         if scale.is_cuda:
             kind = "inputs"

@@ -328,6 +328,26 @@ class Frame:
         fill(weights, to.at[0])
         self.check(lib.luattn_weights(engine, self.spec.pointer, self.args, to.at[0], stream, self._err_at))
 
+    def run_jvp(self, engine: int, fill: Fill, tangents: Sequence[Any], results: Sequence[Any], scalars: Sequence[float], stream: int | None) -> None:
+        """Forward, with tangents of q, k, v and the inputs (None: it has none), and of the scalars, and results for o and lse."""
+        given = [*tangents[:3], *results, *tangents[3:]]
+        places = Tensors(len(given))
+        found: list[int | None] = []
+        for t, at in zip(given, places.at):
+            if t is not None:
+                fill(t, at)
+            found.append(None if t is None else at)
+        pairs = [(info.name.encode(), at) for info, at in zip(self.spec.inputs, found[5:]) if at is not None]
+        inputs = (capi.Input * len(pairs))(*(capi.Input(name, at, None) for name, at in pairs))
+        along = [(name.encode(), x) for name, x in zip(self.spec.scalars, scalars) if x != 0]
+        numbers = (capi.Scalar * len(along))(*(capi.Scalar(name, x) for name, x in along))
+        made = capi.Tangents(ctypes.sizeof(capi.Tangents), *found[:3], ctypes.addressof(inputs), len(pairs), ctypes.addressof(numbers), len(along), *found[3:5])
+        self._args.tangents = ctypes.addressof(made)
+        try:
+            self.check(lib.luattn_forward_jvp(engine, self.spec.pointer, self.args, stream, self._err_at))
+        finally:
+            self._args.tangents = None
+
     def set_workspace(self, address: int, size: int) -> None:
         self._args.workspace, self._args.workspace_size = address, size
 

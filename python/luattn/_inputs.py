@@ -25,11 +25,19 @@ def input_of(name: str, info: InputInfo, x: Any, q: Any) -> Any:
         if q is not None and is_tensor(x) != torch_is_due:
             if len(x.shape) or info.axes:
                 raise InvalidError(mixed(name, f"input '{info.name}'", x, "q", q))
-            x = x.item()  # a number in an array of another library
+            x = _number_of(f"{name}: input '{info.name}'", x)  # in an array of another library
         else:
             ALIKE.add((type(x), type(q)))
             return x
     return _number_as_input(name, info, x, q)
+
+
+def _number_of(said: str, x: Any) -> Any:
+    if is_tensor(x):
+        from ._tangents import refuse_in
+
+        refuse_in(said, x)
+    return x.item()
 
 
 def _number_as_input(name: str, info: InputInfo, number: Any, q: Any) -> Any:
@@ -61,5 +69,5 @@ def scalar_of(place: str, name: str, x: Any, q: Any) -> Any:
     if is_tensor(x) and q is not None and is_numpy(q):
         if x.numel() != 1:
             raise InvalidError(f"{place}: scalar '{name}': has shape {tuple(x.shape)}, expected one element, or a number")
-        return float(x.item())
+        return float(_number_of(f"{place}: scalar '{name}'", x))
     return x

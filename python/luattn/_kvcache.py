@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import _tensors as tensors
-from . import _out, _signature
+from . import _out, _signature, _tangents
 from ._attend import attend
 from ._call import Frame
 from ._scale import check_scale, is_plain
@@ -339,6 +339,7 @@ def run(given: Any, known: KnownCall | None) -> tuple[Tensor, Any]:
     """o and lse, of arguments that are of the right kinds."""
     from .flash_attn import _cap, _window
 
+    _tangents.refuse_in(_NAME, tuple(given))  # new rows are written to caches without them
     if given.page_table is not None and given.block_table is not None:
         raise _fail("page_table: is block_table's other name, and both are given")
     table = given.block_table if given.page_table is None else given.page_table

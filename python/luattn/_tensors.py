@@ -403,6 +403,41 @@ def forward(
     return made
 
 
+def forward_jvp(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    scale: float,
+    tangents: Sequence[Tensor | None],
+    scalar_tangents: Sequence[float],
+    given: Mapping[str, Any],
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:
+    """o, lse and saved, and the tangents of o and lse. tangents: of q, k, v and the inputs; None: it has none."""
+    _check(spec, q, inputs, scalars, given)
+    made = results(spec, q, v, True, None, bool(given and given.get("out_f32")))
+    along = results(spec, q, v, True, None, bool(given and given.get("out_f32")))[:2]
+    if given and given.get("seqused_q") is not None:
+        _clear(made[0], made[2], *along)
+        if made[1] is not None:
+            made[1].fill_(-torch.inf)
+    q, k, v = map(_aligned, (q, k, v))
+    tangents = [*(None if t is None else _aligned(t) for t in tangents[:3]), *tangents[3:]]
+    index, stream = place(q) if q.is_cuda else (capi.CPU, None)
+    frame = take_frame(spec, False)
+    try:
+        fill_forward(frame, (q, k, v), made, inputs, scalars, scale, given)
+        frame.run_jvp(engine_of(capi.CPU) if stream is None else engine_for(index, given), fill, tangents, along, scalar_tangents, stream)
+    except RuntimeError:
+        _check_devices(spec, q, inputs, given, k=k, v=v)
+        raise
+    finally:
+        give_back(frame)
+    return (*made, *along)
+
+
 def fake_weights(q: Tensor, k: Tensor, given: Mapping[str, Any]) -> Tensor:
     """What weights() returns, where q may be fake."""
     return q.new_empty(weights_shape(q, k, given), dtype=rows_type(q))

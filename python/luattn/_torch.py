@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
-from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
-from . import _allocate, _fit, _signature
+from . import _allocate, _fit, _signature, _tangents
 from ._call import ARRAYS, CHOICES, RESULTS, Frame
 from ._import_hook import when_imported
 from ._signature import is_plain as is_plain
@@ -54,7 +53,12 @@ _lib.define(
     "Tensor? block_table=None, Tensor? cu_seqlens_q=None" + "".join(f", bool {name}=False" for name in CHOICES) + ") -> ()"
 )
 _lib.define(f"weights({_SPEC.format('', '', _OF_CHOICES)}) -> Tensor")
+# Forward, and tangents of o and lse along those of q, k, v, learned and the inputs; an empty tensor where there is no lse.
+_lib.define(
+    f"forward_jvp({_SPEC.format('', 'Tensor?[] tangents, ', _OF_FORWARD)}) -> (Tensor o, Tensor lse, Tensor saved, Tensor o_tangent, Tensor lse_tangent)"
+)
 forward_op = torch.ops.luattn.forward.default
+forward_jvp_op = torch.ops.luattn.forward_jvp.default
 backward_op = torch.ops.luattn.backward.default
 weights_op = torch.ops.luattn.weights.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
@@ -81,6 +85,14 @@ def _forward_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  #
     return tuple(filled(q, made))
 
 
+def _forward_jvp_kernel(text, q, k, v, tangents, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+    spec = spec_in_graph(text)
+    *of_rows, of_learned = tangents[:4]
+    along = [0.0] * len(spec.scalars) if of_learned is None else of_learned.tolist()
+    made = tensors.forward_jvp(spec, q, k, v, inputs, values_of(scalars, learned), scale, [*of_rows, *tangents[4:]], along, given)
+    return tuple(filled(q, made))
+
+
 def _backward_kernel(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
     scalars, learned, scale = rest
     want_inputs = want_inputs or [False] * len(inputs)
@@ -104,6 +116,7 @@ def _append_kernel(text, q, k, v, inputs, new_k, new_v, **given):  # type: ignor
 for _device in ("CPU", "CUDA"):
     _lib.impl("append", _append_kernel, _device)
     _lib.impl("forward", _forward_kernel, _device)
+    _lib.impl("forward_jvp", _forward_jvp_kernel, _device)
     _lib.impl("weights", _weights_kernel, _device)
     _lib.impl("backward", _backward_kernel, _device)
 
@@ -125,6 +138,13 @@ def _check_fake(text: str, inputs: Sequence[Tensor], q: Tensor, given: dict[str,
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _check_fake(text, inputs, q, given, k=k, v=v)
     return tuple(filled(q, _allocate.fake_results(spec_in_graph(text), q, v, out_f32=given.get("out_f32", False))))
+
+
+@torch.library.register_fake("luattn::forward_jvp", lib=_lib)
+def _(text, q, k, v, tangents, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+    _check_fake(text, inputs, q, given, k=k, v=v)
+    o, lse, saved = _allocate.fake_results(spec_in_graph(text), q, v, out_f32=given.get("out_f32", False))
+    return tuple(filled(q, (o, lse, saved, torch.empty_like(o), None if lse is None else torch.empty_like(lse))))
 
 
 @torch.library.register_fake("luattn::append", lib=_lib)
@@ -157,7 +177,7 @@ def swap(swapped: bool, *given: Any) -> Sequence[Any]:
     return [t if t is None else t.transpose(1, 2) for t in given] if swapped else given
 
 
-class _Attention(torch.autograd.Function):
+class _Rules:
     """run(..), which computes o, lse and saved, with gradients. count: of these, how many are returned; 3: run is the op. swapped: q, k, v and o
     have lengths before heads. key to known: of _signature.py, with the call's tensors by name.
     One tuple has all that is no tensor: each argument takes its time in both passes."""
@@ -221,6 +241,50 @@ class _Attention(torch.autograd.Function):
         return (*first, *(d.to(t.dtype) if want else None for d, want, t in zip(dinputs, grads, inputs)))
 
 
+class _Attention(_Rules, torch.autograd.Function):
+    pass
+
+
+_AttentionOfLevel = _tangents.of_level(_Rules)
+
+
+class _JvpRules:
+    """Forward and tangents, with gradients of o and lse. After those of _Rules come tangents: of q, k, v, learned and the inputs."""
+
+    @staticmethod
+    def forward(ctx, call, q, k, v, learned, *rest):  # type: ignore[no-untyped-def]
+        spec, scalars, scale, given = call
+        n = len(spec.inputs)
+        inputs, tangents = rest[:n], rest[n:]
+        with _tangents.below():
+            made = forward_jvp_op(spec.line, q, k, v, list(tangents), list(inputs), scalars, learned, scale, **given)
+        o, lse, saved, _, lse_tangent = made
+        names = [name for name in given if name in _SAVED and given[name] is not None]
+        ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED}, names, False
+        ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs, *(given[name] for name in names))
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*([saved] if spec.has_lse else [lse, saved, lse_tangent]))
+        return made
+
+    @staticmethod
+    def backward(ctx, dout, dlse=None, _=None, along_o=None, along_lse=None):  # type: ignore[no-untyped-def]
+        if along_o is not None or along_lse is not None:
+            raise Unsupported(
+                f"{ctx.call[0].said}: there are no gradients through tangents yet: detach the tangent, as MeanFlow's target is"
+            )
+        if _tangents.is_dual_level():
+            raise Unsupported(f"{ctx.call[0].said}: gradients have no tangents yet: call backward outside of the dual level")
+        made = _Rules.backward(ctx, dout, dlse)
+        return (*made, *[None] * (len(ctx.needs_input_grad) - len(made)))
+
+
+class _Jvp(_JvpRules, torch.autograd.Function):
+    pass
+
+
+_JvpOfLevel = _tangents.of_level(_JvpRules)
+
+
 def forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, needs_grad, want_lse=True, out=None):  # type: ignore[no-untyped-def]
     """o, lse and saved of tensors that may be swapped, whose signature is not known. out: memory for o, which is then no result of the signature."""
     views = swap(swapped, q, k, v)
@@ -267,14 +331,14 @@ def _backward_plainly(
 apply_plain = super(torch.autograd.Function, _Attention).apply
 
 
-class _Backward(torch.autograd.Function):
+class _BackwardRules:
     """The backward pass where its own gradient might be asked for."""
 
     @staticmethod
     def forward(ctx, said, given, *args):  # type: ignore[no-untyped-def]
         ctx.said = said
         text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs = args
-        with _below_autograd():
+        with _tangents.below():
             *first, dinputs = backward_op(
                 text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given
             )
@@ -287,33 +351,44 @@ class _Backward(torch.autograd.Function):
         )
 
 
-def _refuse_transforms(text: str, tensors: Sequence[Tensor | None]) -> None:
-    """Forward mode would drop tangents without a word, and torch.func needs rules of its own."""
-    if torch._C._functorch.maybe_current_level() is not None:
-        raise Unsupported(
-            f"{spec_in_graph(text).said}: transforms of torch.func (grad, vjp, ..) do not exist for it yet: use torch.autograd"
-        )
-    if forward_ad._current_level >= 0:
-        for t in tensors:
-            if t is not None and forward_ad.unpack_dual(t).tangent is not None:
-                raise Unsupported(
-                    f"{spec_in_graph(text).said}: forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) do not "
-                    "exist yet: use backward"
-                )
+class _Backward(_BackwardRules, torch.autograd.Function):
+    pass
+
+
+_BackwardOfLevel = _tangents.of_level(_BackwardRules)
 
 
 def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    _refuse_transforms(text, (q, k, v, learned, *inputs))
-    spec = spec_in_graph(text)
-    if any_needs_grad(spec, q, k, v, learned, inputs):
+    spec, differentiable = spec_in_graph(text), (q, k, v, learned, *inputs)
+    if _tangents.have_tangents(differentiable):
+        return _forward_dual(spec, differentiable, scalars, scale, given)
+    if any_needs_grad(spec, q, k, v, learned, inputs) or _tangents.is_transformed():
         run = functools.partial(_forward_below, learned)
-        return _Attention.apply((run, 3, spec, scalars, scale, given, False, None, None, None), q, k, v, learned, *inputs)
+        call = run, 3, spec, scalars, scale, given, False, None, None, None
+        return _tangents.apply(spec.said, _Attention, _AttentionOfLevel, call, q, k, v, learned, *inputs)
     with _below_autograd():
         return forward_op(text, q, k, v, inputs, scalars, learned, scale, **given)
 
 
-def _forward_below(learned, spec, q, k, v, inputs, scalars, scale, given):  # type: ignore[no-untyped-def]
+def _forward_dual(spec: Spec, differentiable: Sequence[Tensor | None], scalars: Sequence[float], scale: float, given: dict[str, Any]) -> Sequence[Tensor]:
+    """o and lse with tangents: one call computes both."""
+    (q, k, v, learned, *inputs), tangents = _tangents.split(differentiable)
+    o, lse, saved, o_tangent, lse_tangent = forward_jvp_op(spec.line, q, k, v, tangents, inputs, scalars, learned, scale, **given)
+    return _tangents.join(o, o_tangent), _tangents.join(lse, lse_tangent) if spec.has_lse else lse, saved
+
+
+def _forward_jvp_autograd(text, q, k, v, tangents, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+    spec = spec_in_graph(text)
+    _tangents.refuse(spec.said, (q, k, v, learned, *inputs, *tangents), "its tangents have none of their own; take one derivative forwards")
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tangents)
+    if any_needs_grad(spec, q, k, v, learned, inputs) or needs_grad or _tangents.is_transformed():
+        return _tangents.apply(spec.said, _Jvp, _JvpOfLevel, (spec, scalars, scale, given), q, k, v, learned, *inputs, *tangents)
     with _below_autograd():
+        return forward_jvp_op(text, q, k, v, tangents, inputs, scalars, learned, scale, **given)
+
+
+def _forward_below(learned, spec, q, k, v, inputs, scalars, scale, given):  # type: ignore[no-untyped-def]
+    with _tangents.below():
         return forward_op(spec.line, q, k, v, list(inputs), scalars, learned, scale, **given)
 
 
@@ -337,21 +412,32 @@ def any_needs_grad(spec: Spec, q: Tensor, k: Tensor, v: Tensor, learned: Tensor 
 
 def _backward_autograd(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     tensors = (dout, dlse, q, k, v, o, lse, saved, learned, *inputs)
-    _refuse_transforms(text, tensors)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+    said = spec_in_graph(text).said
+    _tangents.refuse(said, tensors, "its backward has none yet; call backward outside of the dual level, where q, k and v have no tangents")
+    if _tangents.is_transformed() or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)):
         args = (text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs)
-        *first, dinputs = _split(_Backward.apply(spec_in_graph(text).said, given, *args))
+        *first, dinputs = _split(_tangents.apply(said, _Backward, _BackwardOfLevel, said, given, *args))
         return (*first, dinputs)
     with _below_autograd():
         return backward_op(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given)
+
+
+def _without_tangents(op, text, *args, **given):  # type: ignore[no-untyped-def]
+    """Of ops that have no derivative, which would drop a tangent."""
+    flat = [t for x in (*args, *given.values()) for t in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(t, Tensor)]
+    _tangents.refuse(spec_in_graph(text).said, flat, "detach what has a tangent")
+    with _below_autograd():
+        return op(text, *args, **given)
 
 
 def _split(flat: Sequence[Tensor]) -> tuple[Any, ...]:
     return (*flat[:4], list(flat[4:]))
 
 
-_lib.impl("append", torch.library.fallthrough_kernel, "Autograd")
+_lib.impl("append", functools.partial(_without_tangents, torch.ops.luattn.append.default), "Autograd")
+_lib.impl("weights", functools.partial(_without_tangents, weights_op), "Autograd")
 _lib.impl("forward", _forward_autograd, "Autograd")
+_lib.impl("forward_jvp", _forward_jvp_autograd, "Autograd")
 _lib.impl("backward", _backward_autograd, "Autograd")
 
 
@@ -381,6 +467,7 @@ def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
 
 
 _lib.impl("forward", _refuse_vmap, "FuncTorchBatched")
+_lib.impl("forward_jvp", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("backward", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("weights", _refuse_vmap, "FuncTorchBatched")
 

@@ -1,6 +1,7 @@
 """attention(spec): what a spec computes, as a callable."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -284,6 +285,13 @@ class Attention:
         self._check_axes(**tensors)
         return [t.swapaxes(1, 2) for t in tensors.values()]
 
+    def _without_tangents(self, place: str, *given: Any) -> None:
+        """Refuses tensors with tangents, for what has no derivative."""
+        if "torch" in sys.modules:
+            from ._tangents import refuse_in
+
+            refuse_in(place, given)
+
     def append(
         self,
         k: Any,
@@ -314,6 +322,7 @@ class Attention:
         place = f"{self.name}: append"
         self._needs_line(place)
         self._check_names(place, ("new_k", "new_v"))
+        self._without_tangents(place, k, v, new_k, new_v, given)
         k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified = _OF_APPEND.take(
             place, k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified
         )
@@ -410,6 +419,7 @@ class Attention:
         from ._attend import gradients_of
 
         self._check_names(f"{self.name}: gradients", ("dout", "o", "lse", "saved", "dlse"))
+        self._without_tangents(f"{self.name}: gradients", dout, q, k, v, o, lse, saved, dlse, scale, given)
         if is_numpy(q):
             raise Unsupported(f"{self.name}: gradients: q: NumPy arrays have none; pass tensors of torch")
         if self._spec.row_passes:
@@ -514,6 +524,7 @@ class Attention:
         pages or in a cache)."""
         place = f"{self.name}: weights"
         q, k, v, layout = _OF_WEIGHTS.take(place, q, k, v, layout)
+        self._without_tangents(place, q, k, v, given)
         self._number_of(given.pop("decode", "auto"))
         made = self._given(place, (), q, k, v, layout, given, some=False)
         for name in RESULTS:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _kvcache
+from . import _kvcache, _tangents
 from ._arguments import Arguments, take
 from ._attend import attend, seed_of, weights, with_scale
 from ._scale import check_scale
@@ -144,6 +144,7 @@ def _cap(name: str, softcap: Any) -> float:
     """A cap as text has it; 0: none."""
     if isinstance(softcap, Tensor) and softcap.requires_grad:
         raise InvalidError(f"{name}: softcap: requires a gradient, and a cap is a constant here: write a spec with a scalar, or pass float(softcap)")
+    _tangents.refuse_in(f"{name}: softcap", softcap)
     cap = float(softcap)
     if not (cap <= 0 or 2**-126 <= cap < 2**127):
         raise InvalidError(f"{name}: softcap: is {cap:g}, expected 1.17549e-38 to 1.70141e+38, or 0 for no cap")

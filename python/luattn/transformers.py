@@ -28,6 +28,7 @@ from transformers.masking_utils import (
     prepare_padding_mask,
 )
 
+from . import _tangents
 from .errors import InvalidError, Unsupported
 from .flex._attention import attend
 from .flex._translate import Extras
@@ -100,6 +101,7 @@ def attention(
     q_offset: Any = 0
     kv_offset = 0
     if softcap is not None:
+        _tangents.refuse_in("luattn: softcap", softcap)
         score_mods.append(_capped(float(softcap)))
     if position_bias is not None:
         score_mods.append(_added(position_bias))

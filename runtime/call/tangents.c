@@ -5,13 +5,9 @@
 #include <string.h>
 
 #include "common/call/choices.h"
+#include "common/call/input_dtype.h"
 #include "common/call/overlap.h"
 #include "runtime/call/args.h"
-
-static bool is_real(uint32_t input_dtype) {
-  return input_dtype != LUATTN_INPUT_I32 && input_dtype != LUATTN_INPUT_BOOL && input_dtype != LUATTN_INPUT_I64 &&
-         input_dtype != LUATTN_INPUT_I16 && input_dtype != LUATTN_INPUT_U8;
-}
 
 /* Puts the tangents of inputs in the places of inputs. */
 static luattn_status take_inputs(const args_call *c, const luattn_tangents *t, luattn_input *inputs) {
@@ -28,7 +24,7 @@ static luattn_status take_inputs(const args_call *c, const luattn_tangents *t, l
     while (at < c->args->num_inputs && strcmp(name, c->args->inputs[at].name) != 0) ++at;
     if (found == m->num_inputs || at == c->args->num_inputs)
       return args_fail(c, "tangent of input '%s': the spec has no such input; take it out", fail_name(name, shown));
-    if (!is_real(m->input[found].dtype))
+    if (!input_is_real(m->input[found].dtype))
       return args_fail(
           c, "tangent of input '%s': the input holds no real numbers, which alone have tangents; take it out", name);
     if (t->inputs[i].grad != NULL)

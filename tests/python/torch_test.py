@@ -113,7 +113,6 @@ class Gradients(unittest.TestCase):
     def test_refusals(self):
         gemma2 = example("gemma2")
         (q, k, v), _ = problem(gemma2, hkv=2)
-        plain = [t.detach() for t in (q, k, v)]
 
         def twice():
             g = torch.autograd.grad(gemma2(q, k, v).sum(), q, create_graph=True)[0]
@@ -124,11 +123,6 @@ class Gradients(unittest.TestCase):
             (
                 lambda: torch.vmap(lambda q: gemma2(q, k, v))(torch.stack([q, q])),
                 "gemma2: torch.vmap does not exist",
-            ),
-            (lambda: torch.func.grad(lambda q: gemma2(q, k, v).sum())(q), "gemma2: transforms of torch.func"),
-            (
-                lambda: torch.func.jvp(lambda q: gemma2(q, *plain[1:]), (plain[0],), (plain[0],)),
-                "gemma2: .*torch.func",
             ),
             (lambda: gemma2(q[0], k, v), "gemma2: q: has 3 dimensions, expected 4"),
             (lambda: gemma2(q.float(), k, v), "k: has dtype float64, expected float32"),
@@ -141,10 +135,6 @@ class Gradients(unittest.TestCase):
         ):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
                 call()
-        with torch.autograd.forward_ad.dual_level():
-            dual = torch.autograd.forward_ad.make_dual(plain[0], plain[0])
-            with self.assertRaisesRegex(luattn.Unsupported, "gemma2: forward-mode derivatives"):
-                gemma2(dual, *plain[1:])
 
     def test_arguments_to_come(self):
         gemma2 = example("gemma2")

@@ -1,0 +1,113 @@
+"""Forward mode in torch: which tensors have tangents here, and functions of one level of torch.func."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .errors import Unsupported
+
+_transform = torch._C._functorch.maybe_current_level
+
+
+def is_dual_level() -> bool:
+    return forward_ad._current_level >= 0
+
+
+def tangent_of(t: Tensor | None) -> Tensor | None:
+    """That of the innermost level of forward mode."""
+    return None if t is None or not is_dual_level() else forward_ad.unpack_dual(t).tangent
+
+
+def have_tangents(tensors: Sequence[Tensor | None]) -> bool:
+    return is_dual_level() and any(tangent_of(t) is not None for t in tensors)
+
+
+def split(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Primals, and tangents."""
+    pairs = [(None, None) if t is None else forward_ad.unpack_dual(t) for t in tensors]
+    return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
+
+
+def join(primal: Tensor, tangent: Tensor) -> Tensor:
+    made: Tensor = forward_ad.make_dual(primal, tangent)
+    return made
+
+
+def refuse(said: str, tensors: Sequence[Tensor | None], instead: str) -> None:
+    """Where a tangent would be dropped without a word."""
+    if have_tangents(tensors):
+        raise Unsupported(f"{said}: has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad): {instead}")
+
+
+def refuse_in(said: str, given: Any) -> None:
+    """The same of all that is in tuples, lists and dicts."""
+    if not is_dual_level():
+        return
+    if isinstance(given, dict):
+        given = tuple(given.values())
+    for x in given if isinstance(given, (tuple, list)) else (given,):
+        if isinstance(x, (dict, tuple, list)):
+            refuse_in(said, x)
+        elif isinstance(x, Tensor):
+            refuse(said, (x,), "detach what has a tangent")
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func is running: its levels have autograd of their own."""
+    return _transform() is not None
+
+
+def _find_level() -> tuple[Any, Callable[[], Any]] | None:
+    """What makes a function of one level of torch.func, which torch keeps to itself; None: this version has it not."""
+    try:
+        from torch._functorch.autograd_function import enable_single_level_autograd_function
+        from torch.autograd.function import _SingleLevelFunction
+    except ImportError:
+        return None
+    return _SingleLevelFunction, enable_single_level_autograd_function
+
+
+_LEVEL = _find_level()
+
+
+def of_level(rules: type) -> Any:
+    """The torch.autograd.Function of these rules, for a kernel that torch.func calls once for each of its levels."""
+    return None if _LEVEL is None else type(f"{rules.__name__}OfLevel", (rules, _LEVEL[0]), {})
+
+
+def apply(said: str, function: Any, level: Any, *args: Any) -> Any:
+    """function.apply, or, within torch.func, level.apply."""
+    if not is_transformed():
+        return function.apply(*args)
+    if _LEVEL is None:
+        raise Unsupported(
+            f"{said}: torch {torch.__version__} has no torch.autograd.function._SingleLevelFunction, without which transforms of torch.func "
+            "(grad, vjp, jvp) cannot call it: use torch.autograd and torch.autograd.forward_ad, or luattn.jvp"
+        )
+    modes = getattr(_modes, "kept", None)
+    _modes.kept = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    try:
+        with _LEVEL[1]():
+            return level.apply(*args)
+    finally:
+        _modes.kept = modes
+
+
+_modes = threading.local()  # of the caller of the innermost apply: a function's forward has none of either mode
+
+
+@contextlib.contextmanager
+def below() -> Iterator[None]:
+    """Below autograd: within torch.func the next level, with the modes that this one was called in."""
+    with torch._C._AutoDispatchBelowAutograd():
+        if not is_transformed():
+            yield
+            return
+        backward, forward = _modes.kept
+        with torch.set_grad_enabled(backward), forward_ad._set_fwd_grad_enabled(forward):
+            yield

@@ -1,0 +1,75 @@
+"""jvp: an attention and its tangents, for code that carries tangents by hand."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._arguments import is_tensor, what
+from .attention import Attention
+from .errors import InvalidError, Unsupported
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | Mapping[str, Any], **given: Any) -> tuple[Any, Any]:
+    """(o, its tangent) of attention(q, k, v, **given), by one fused pass; with return_lse=True ((o, lse), their tangents).
+
+    primals: (q, k, v), tensors of torch. tangents: theirs, in this order, None where there is none; or by name, then also of inputs and scalars, which
+    are keyword arguments, and of "scale". A tangent has the shape, type and device of what it belongs to; that of a scalar is a number or a tensor.
+    o and lse have gradients, as those of a call. Tangents have none: detach what is computed from them, or work under torch.no_grad(). The same as
+    torch.autograd.forward_ad or torch.func.jvp around the call, within which it must not be called. CPU tensors."""
+    place = f"{getattr(attention, 'name', 'attention')}: jvp"
+    if not isinstance(attention, Attention):
+        raise InvalidError(f"jvp: attention: is {what(attention)}, expected what luattn.attention returns; torch.func.jvp takes any function")
+    along = _named(place, primals, tangents)
+    q = primals[0]
+    if not is_tensor(q):
+        raise Unsupported(f"{place}: q: is {what(q)}: tangents are of tensors of torch")
+    import torch
+    from torch.autograd import forward_ad
+
+    from . import _tangents
+
+    if _tangents.is_dual_level() or _tangents.is_transformed():
+        raise Unsupported(f"{place}: is called within forward mode or a transform of torch.func: call the attention itself there")
+    named = {**dict(zip("qkv", primals)), **given}
+    for name in along:
+        if name not in named and name in attention.scalars:
+            named[name] = attention.scalars[name]
+    with forward_ad.dual_level():
+        for name, tangent in along.items():
+            if tangent is not None:
+                named[name] = forward_ad.make_dual(*_pair(place, name, named.get(name), tangent, torch))
+        q, k, v = (named.pop(name) for name in "qkv")
+        made = attention(q, k, v, **named)
+        results = made if isinstance(made, tuple) else (made,)
+        pairs = [forward_ad.unpack_dual(t) for t in results]
+        first = tuple(primal for primal, _ in pairs)
+        second = tuple(torch.zeros_like(primal) if tangent is None else tangent for primal, tangent in pairs)
+    return (first, second) if isinstance(made, tuple) else (first[0], second[0])
+
+
+def _named(place: str, primals: Sequence[Any], tangents: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(primals, (tuple, list)) or len(primals) != 3:
+        raise InvalidError(f"{place}: primals: is {what(primals)}, expected (q, k, v)")
+    if isinstance(tangents, Mapping):
+        return dict(tangents)
+    if not isinstance(tangents, (tuple, list)) or len(tangents) != 3:
+        raise InvalidError(f"{place}: tangents: is {what(tangents)}, expected those of (q, k, v), or a dict by name")
+    return dict(zip("qkv", tangents))
+
+
+def _pair(place: str, name: str, primal: Any, tangent: Any, torch: Any) -> tuple["Tensor", "Tensor"]:
+    """What torch makes a dual number of. A scalar, or the scale, becomes a tensor."""
+    if primal is None:
+        raise InvalidError(f"{place}: tangents: '{name}': the call has no such argument; give it, or leave the tangent out")
+    if not is_tensor(primal):
+        primal = torch.tensor(float(primal), dtype=torch.float64, device="cpu")
+    if not is_tensor(tangent):
+        tangent = torch.full_like(primal, float(tangent))
+    if not primal.is_floating_point():
+        raise InvalidError(f"{place}: tangents: '{name}': is of {primal.dtype}, and tangents are of real numbers; leave it out")
+    for thing, a, b in (("shape", tuple(primal.shape), tuple(tangent.shape)), ("type", primal.dtype, tangent.dtype), ("device", primal.device, tangent.device)):
+        if a != b:
+            raise InvalidError(f"{place}: tangents: '{name}': has {thing} {b}, expected {a}, that of what it belongs to")
+    return primal, tangent

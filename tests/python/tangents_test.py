@@ -1,0 +1,310 @@
+"""Forward mode in torch: tangents beside the math in torch's ops, transforms of torch.func, luattn.jvp, and that no function of the package drops a
+tangent without a word."""
+
+import unittest
+
+from problems import inputs_of, example, torch  # exits without torch, so first
+
+import luattn
+from luattn import flash_attn, flex
+from torch.autograd import forward_ad
+
+VARIANT = luattn.attention(
+    "return attention { name = 'variant', scalars = { cap = 2.0 }, inputs = { bias = { axes = {'h', 'kv'}, dtype = 'f64', grad = true }, shift = "
+    "{ axes = {'q'}, dtype = 'f64' } }, score_mod = function(s, b, h, q, kv) return cap * tanh(s / cap) + bias[{h, kv}] * shift[q] end, "
+    "block_mask = function(b, h, q, kv) return kv <= q + 2 end }"
+)
+NAMES = "q", "k", "v", "bias", "shift", "cap"
+
+
+def rand(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def arguments():
+    torch.manual_seed(0)
+    return rand(1, 4, 7, 8), rand(1, 2, 9, 8), rand(1, 2, 9, 6), rand(4, 9), rand(7), torch.tensor(2.0, dtype=torch.float64)
+
+
+def ours(q, k, v, bias, shift, cap):
+    return VARIANT(q, k, v, bias=bias, shift=shift, cap=cap, return_lse=True)
+
+
+def math(q, k, v, bias, shift, cap):
+    k, v = (t.repeat_interleave(2, 1) for t in (k, v))
+    s = cap * torch.tanh(q @ k.mT * 8**-0.5 / cap) + bias[:, None] * shift[:, None]
+    keep = torch.arange(9) <= torch.arange(7)[:, None] + 2
+    s = torch.where(keep, s, -torch.inf)
+    return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
+
+
+class Case(unittest.TestCase):
+    def close(self, got, want):
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+class Values(Case):
+    def test_forward_ad(self):
+        primals = arguments()
+        along = [torch.randn_like(x) for x in primals]
+        for which in (range(6), *([i] for i in range(6))):
+            with self.subTest(which=which):
+                _, want = torch.func.jvp(lambda *some: math(*(some[which.index(i)] if i in which else x for i, x in enumerate(primals))), *(tuple(t[i] for i in which) for t in (primals, along)))
+                with forward_ad.dual_level():
+                    made = ours(*(forward_ad.make_dual(x, along[i]) if i in which else x for i, x in enumerate(primals)))
+                    got = [forward_ad.unpack_dual(t).tangent for t in made]
+                self.close((torch.zeros_like(w) if t is None else t for t, w in zip(got, want)), want)
+
+    def test_transforms(self):
+        primals, every = arguments(), tuple(range(6))
+        along = tuple(torch.randn_like(x) for x in primals)
+        graded = (0, 1, 2, 3, 5)  # shift has none
+        for (got, got_t), (want, want_t) in ((torch.func.jvp(ours, primals, along), torch.func.jvp(math, primals, along)),):
+            self.close(got, want), self.close(got_t, want_t)
+        of = [torch.func.grad(lambda *some: f(*some[:4], primals[4], some[4])[0].square().sum(), argnums=every[:5]) for f in (ours, math)]
+        self.close(*(f(*(primals[i] for i in graded)) for f in of))
+        pulled = [torch.func.vjp(lambda q, k: f(q, k, *primals[2:]), *primals[:2]) for f in (ours, math)]
+        self.close(*(f[1](pulled[1][0]) for f in pulled))
+        inner = [torch.func.grad(lambda q: torch.func.jvp(lambda q: f(q, *primals[1:])[0], (q,), along[:1])[0].sum()) for f in (ours, math)]
+        self.close(*([f(primals[0])] for f in inner))
+
+    def test_mean_flow(self):
+        """The gradient of the primal, whose tangent is a target without one."""
+        q, *rest = arguments()
+        along = torch.randn_like(q)
+
+        def through_func(f, q):
+            return torch.func.jvp(lambda q: f(q, *rest)[0], (q,), (along,))
+
+        def through_level(f, q):
+            with forward_ad.dual_level():
+                return forward_ad.unpack_dual(f(forward_ad.make_dual(q, along), *rest)[0])
+
+        def by_hand(f, q):
+            if f is math:
+                return through_func(f, q)
+            k, v, bias, shift, cap = rest
+            return luattn.jvp(VARIANT, (q, k, v), (along, None, None), bias=bias, shift=shift, cap=cap)
+
+        for of in (through_func, through_level, by_hand):
+            found = []
+            for f in (ours, math):
+                leaf = q.clone().requires_grad_()
+                u, du = of(f, leaf)
+                found.append(torch.autograd.grad((u - du.detach()).square().sum(), leaf))
+            self.close(*found)
+
+    def test_jvp_of_examples(self):
+        """By name, of float32 and half types, beside forward_ad, in each layout."""
+        for name in ("gemma2", "alibi", "sigmoid", "attention_sink", "retention", "t5_relative_bias"):
+            attention = example(name)
+            q, k, v = rand(2, 4, 6, 16), rand(2, 2, 6, 16), rand(2, 2, 6, 16)
+            inputs = {key: x.detach() for key, x in inputs_of(attention, {"b": 2, "h": 4, "hkv": 2, "q": 6, "kv": 6}).items()}
+            along = {key: torch.randn_like(x) for key, x in {"q": q, "k": k, "v": v, **inputs}.items() if x.is_floating_point()}
+            along |= {key: 0.3 for key in attention.scalars}
+            want, want_t = luattn.jvp(attention, (q, k, v), along, **inputs)
+            step = 1e-6
+            ends = []
+            for sign in (1, -1):
+                moved = {key: x + sign * step * along[key] if key in along else x for key, x in {"q": q, "k": k, "v": v, **inputs}.items()}
+                ends.append(attention(moved.pop("q"), moved.pop("k"), moved.pop("v"), **moved, **{key: x + sign * step * 0.3 for key, x in attention.scalars.items()}))
+            # Inputs of float32 round the step.
+            torch.testing.assert_close(want_t, (ends[0] - ends[1]) / (2 * step), rtol=1e-6 if all(x.dtype == torch.float64 for x in inputs.values()) else 0.2, atol=1e-7 if not inputs else 0.1)
+            swapped = {key: t.swapaxes(1, 2) if key in "qkv" else t for key, t in along.items()}
+            got, got_t = luattn.jvp(attention, [t.swapaxes(1, 2) for t in (q, k, v)], swapped, layout="bshd", **inputs)
+            self.close((got.swapaxes(1, 2), got_t.swapaxes(1, 2)), (want, want_t))
+            for dtype in (torch.float32, torch.bfloat16) if name != "retention" else ():  # whose rows' kinks rounding moves
+                half = {key: t.to(dtype) if key in "qkv" else t for key, t in along.items() if isinstance(t, torch.Tensor)}
+                _, got_t = luattn.jvp(attention, [t.to(dtype) for t in (q, k, v)], {**along, **half}, **inputs)
+                self.assertEqual(got_t.dtype, dtype)
+                torch.testing.assert_close(got_t.double(), want_t, rtol=0.05, atol=0.05 * float(want_t.abs().max()))
+
+    def test_padding_and_scale(self):
+        """Head dims that are padded, and a scale that has a tangent."""
+        attention = luattn.attention("return attention { }")
+        q, k, v = (torch.randn(1, 2, 5, 12).bfloat16() for _ in range(3))
+        _, got = luattn.jvp(attention, (q, k, v), (q, k, v))
+        wide = [t.double() for t in (q, k, v)]
+        _, want = luattn.jvp(attention, wide, wide)
+        torch.testing.assert_close(got.double(), want, rtol=0.02, atol=0.02)
+        _, got = luattn.jvp(attention, wide, {"scale": 0.5}, scale=torch.tensor(0.7))
+        _, want = torch.func.jvp(lambda s: torch.softmax(s * wide[0] @ wide[1].mT, -1) @ wide[2], (torch.tensor(0.7, dtype=torch.float64),), (torch.tensor(0.5, dtype=torch.float64),))
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+
+    def test_dropout_and_packed(self):
+        """The same weights are dropped; a sequence has the tangents that it has alone."""
+        drops = luattn.attention("return attention { online_func = dropout(0.25) }")
+        q, k, v = (rand(1, 2, 9, 8) for _ in range(3))
+        w = drops.weights(q, k, v, seed=7)
+        kept = (w > 0).double() / 0.75
+        want = torch.func.jvp(lambda q: (torch.softmax(q @ k.mT * 8**-0.5, -1) * kept) @ v, (q,), (k,))
+        self.close(luattn.jvp(drops, (q, k, v), (k, None, None), seed=7), want)
+        rows = [t[0].transpose(0, 1).contiguous() for t in (q, k, v)]
+        ends = torch.tensor([0, 4, 9], dtype=torch.int32)
+        full = luattn.attention("return attention { }")
+        _, got = luattn.jvp(full, rows, rows[::-1], cu_seqlens_q=ends, cu_seqlens_k=ends)
+        for a, b in ((0, 4), (4, 9)):
+            one = [t[None, a:b].transpose(1, 2) for t in rows]
+            self.close([got[a:b].transpose(0, 1)], [luattn.jvp(full, one, one[::-1])[1][0]])
+
+
+class Refusals(Case):
+    def test_words(self):
+        q, k, v, bias, shift, cap = arguments()
+        given = {"bias": bias, "shift": shift}
+        ids = luattn.attention("return attention { inputs = { ids = { axes = {'kv'}, dtype = 'i32' } }, block_mask = function(b, h, q, kv) return ids[kv] > 0 end }")
+        jvp = torch.func.jvp
+        f = lambda q: ours(q, k, v, bias, shift, cap)[0]  # noqa: E731
+
+        def through():
+            leaf = q.clone().requires_grad_()
+            u, du = jvp(f, (leaf,), (q,))
+            torch.autograd.grad((u - du).sum(), leaf)
+
+        def inside():
+            leaf = q.clone().requires_grad_()
+            with forward_ad.dual_level():
+                o = f(forward_ad.make_dual(leaf, q))
+                torch.autograd.grad(forward_ad.unpack_dual(o).primal.sum(), leaf)
+
+        for call, words in (
+            (through, "no gradients through tangents yet"),
+            (inside, "call backward outside of the dual level"),
+            (lambda: jvp(torch.func.grad(lambda q: f(q).sum()), (q,), (q,)), "has no forward-mode derivative"),
+            (lambda: jvp(lambda q: jvp(f, (q,), (q,))[1], (q,), (q,)), "take one derivative forwards"),
+            (lambda: torch.func.grad(lambda q: jvp(f, (q,), (q,))[1].sum())(q), "no gradients through tangents yet"),
+            (lambda: torch.func.grad(lambda q: torch.func.grad(lambda q: f(q).sum())(q).sum())(q), "no second derivatives yet"),
+            (lambda: torch.func.jacfwd(f)(q), "torch.vmap does not exist"),
+            (lambda: luattn.jvp(VARIANT, (q, k), (q, k, v), **given), r"primals: .*expected \(q, k, v\)"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (q, k), **given), "tangents: .*or a dict by name"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (k, None, None), **given), r"'q': has shape \(1, 2, 9, 8\), expected \(1, 4, 7, 8\)"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (q.float(), None, None), **given), "'q': has type torch.float32, expected torch.float64"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), {"bios": q}, **given), "'bios': the call has no such argument"),
+            (lambda: luattn.jvp(ids, (q, k, v), {"ids": torch.ones(9)}, ids=torch.ones(9, dtype=torch.int32)), "'ids': is of torch.int32"),
+            (lambda: luattn.jvp(VARIANT, [t.numpy() for t in (q, k, v)], (None,) * 3, **given), "tangents are of tensors of torch"),
+            (lambda: luattn.jvp(f, (q, k, v), (q, k, v)), "expected what luattn.attention returns"),
+            (lambda: jvp(lambda q: luattn.jvp(VARIANT, (q, k, v), (q, None, None), **given)[0], (q,), (q,)), "call the attention itself there"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(luattn.Error, words):
+                call()
+
+
+def flat(x):
+    return [t for y in x for t in flat(y)] if isinstance(x, (tuple, list)) else flat(list(x.values())) if isinstance(x, dict) else [x]
+
+
+class NoneIsDropped(Case):
+    """Each function of the package with a tangent on each argument: a result has a tangent, or it raises."""
+
+    def check(self, name, call, given):
+        raised, carried = [], []
+        for which, x in given.items():
+            if not (isinstance(x, torch.Tensor) and x.is_floating_point()):
+                continue
+            with self.subTest(f"{name}, {which}"), forward_ad.dual_level():
+                moved = {key: t.clone() if isinstance(t, torch.Tensor) else t for key, t in given.items()}
+                moved[which] = forward_ad.make_dual(moved[which], torch.randn_like(x))
+                try:
+                    made = call(**moved)
+                except (luattn.Error, RuntimeError, TypeError) as e:
+                    raised.append((which, str(e)[:80]))
+                    continue
+                found = [t for t in flat(made) if isinstance(t, torch.Tensor)]
+                self.assertTrue(any(forward_ad.unpack_dual(t).tangent is not None for t in found), "dropped without a word")
+                carried.append(which)
+        return raised, carried
+
+    def test_attention(self):
+        q, k, v, bias, shift, cap = arguments()
+        given = {"q": q, "k": k, "v": v, "bias": bias, "shift": shift, "cap": cap, "scale": torch.tensor(0.5)}
+        raised, carried = self.check("call", lambda **x: VARIANT(**x), given)
+        self.assertEqual((raised, carried), ([], [*given]))
+        self.check("return_lse", lambda **x: VARIANT(**x, return_lse=True), given)
+        self.check("out", lambda **x: VARIANT(**x, out=torch.empty(1, 4, 7, 6, dtype=torch.float64)), given)
+        raised, carried = self.check("return_state", lambda **x: VARIANT(**x, return_state=True), given)
+        self.assertEqual(len(carried), 0)
+        self.check("weights", VARIANT.weights, {**given, "scale": 0.5, "cap": cap})
+        self.check("kwargs", lambda **x: VARIANT(**x, q_offset=3), given)
+        with torch.no_grad():
+            self.check("no_grad", lambda **x: VARIANT(**x), given)
+
+    def test_methods(self):
+        q, k, v, bias, shift, cap = arguments()
+        o, lse = ours(q, k, v, bias, shift, cap)
+        given = {"dout": o, "q": q, "k": k, "v": v, "o": o, "lse": lse, "dlse": lse, "bias": bias, "shift": shift, "cap": cap}
+        self.check("gradients", lambda **x: VARIANT.gradients(**x), given)
+        full = luattn.attention("return attention { }")
+        _, _, state = full(q, k, v, return_state=True)
+        outs = {"a": o, "b": o, "x": lse, "y": lse}
+        for name, merge in (("merge", luattn.merge), ("Attention.merge", full.merge)):
+            self.check(name, lambda a, b, x, y, merge=merge: merge([a, b], [x, y]), outs)
+        self.check("merge of states", lambda a, b, x, y, s: full.merge([a, b], [x, y], [s, s]), {**outs, "s": state})
+        cache = {"k": rand(1, 2, 20, 8), "v": rand(1, 2, 20, 8), "new_k": rand(1, 2, 3, 8), "new_v": rand(1, 2, 3, 8)}
+        used = torch.tensor([4], dtype=torch.int32)
+        raised, carried = self.check("append", lambda **x: full.append(**x, seqused_k=used), cache)
+        self.assertEqual(len(carried), 0)
+        self.check("cache", lambda **x: full(**x, seqused_k=used), {"q": rand(1, 2, 3, 8), "k": cache["k"], "v": cache["v"]})
+
+    def test_flash_attn(self):
+        q, k, v = rand(2, 6, 4, 8), rand(2, 9, 2, 8), rand(2, 9, 2, 8)
+        rows, keys = rand(12, 4, 8), rand(12, 2, 8)
+        ends = torch.tensor([0, 5, 12], dtype=torch.int32)
+        both = {"alibi_slopes": torch.rand(4), "s_aux": torch.randn(4)}
+        packed = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 7, "max_seqlen_k": 7}
+        used = torch.tensor([3, 5], dtype=torch.int32)
+        cache = {"q": rand(2, 1, 4, 8), "k_cache": rand(2, 16, 2, 8), "v_cache": rand(2, 16, 2, 8), "k": rand(2, 1, 2, 8), "v": rand(2, 1, 2, 8), "cache_seqlens": used}
+        rotary = {"rotary_cos": torch.rand(16, 4, dtype=torch.float64), "rotary_sin": torch.rand(16, 4, dtype=torch.float64)}
+        varlen = {"query": rows, "key": keys, "value": keys, "cu_seq_q": ends, "cu_seq_k": ends, "max_q": 7, "max_k": 7, "enable_gqa": True}
+        calls = {
+            "flash_attn_func": {"q": q, "k": k, "v": v, **both, "softcap": 3.0},
+            "flash_attn_kvpacked_func": {"q": q, "kv": rand(2, 9, 2, 2, 8), **both},
+            "flash_attn_qkvpacked_func": {"qkv": rand(2, 9, 3, 4, 8), **both},
+            "flash_attn_varlen_func": {"q": rows, "k": keys, "v": keys, **packed, **both},
+            "flash_attn_varlen_kvpacked_func": {"q": rows, "kv": rand(12, 2, 2, 8), **packed, **both},
+            "flash_attn_varlen_qkvpacked_func": {"qkv": rand(12, 3, 4, 8), "cu_seqlens": ends, "max_seqlen": 7, **both},
+            "flash_attn_with_kvcache": {**cache, **rotary, **both, "causal": True},
+            "varlen_attn": varlen,
+            "varlen_attn_out": {"out": torch.empty_like(rows), **varlen},
+        }
+        self.assertEqual(sorted(calls), sorted(flash_attn.__all__))
+        for name, given in calls.items():
+            raised, carried = self.check(name, getattr(flash_attn, name), given)
+            if "cache" not in name:
+                self.assertTrue(carried, raised)
+        self.check("softcap", lambda q, k, v, softcap: flash_attn.flash_attn_func(q, k, v, softcap=softcap), {"q": q, "k": k, "v": v, "softcap": torch.tensor(3.0)})
+        self.check("S_dmask", lambda q, k, v: flash_attn.flash_attn_func(q, k, v, dropout_p=0.25, return_attn_probs=True), {"q": q, "k": k, "v": v})
+
+    def test_flex(self):
+        q, k, v = rand(1, 2, 6, 8), rand(1, 2, 6, 8), rand(1, 2, 6, 8)
+        mask = flex.create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 6, 6, device="cpu")
+
+        def call(q, k, v, table, slope):
+            return flex.flex_attention(q, k, v, lambda s, b, h, i, j: s * slope + table[h, i - j + 5], block_mask=mask)
+
+        given = {"q": q, "k": k, "v": v, "table": rand(2, 11), "slope": torch.tensor(0.5, dtype=torch.float64)}
+        raised, carried = self.check("flex_attention", call, given)
+        self.assertEqual((raised, carried), ([], [*given]))
+
+    def test_transformers(self):
+        try:
+            from luattn import transformers
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        module = torch.nn.Module()
+        module.is_causal = True
+        given = {"query": rand(1, 4, 6, 8), "key": rand(1, 2, 6, 8), "value": rand(1, 2, 6, 8), "s_aux": rand(4), "position_bias": rand(1, 4, 6, 6)}
+        for names in (("query", "key", "value", "s_aux"), ("query", "key", "value", "position_bias")):
+            raised, carried = self.check("transformers", lambda **x: transformers.attention(module, attention_mask=None, **x), {n: given[n] for n in names})
+            self.assertIn("query", carried, raised)
+
+    def test_numpy_beside_torch(self):
+        """A number of torch beside arrays of NumPy."""
+        q, k, v, bias, shift, cap = arguments()
+        arrays = {name: t.numpy() for name, t in {"q": q, "k": k, "v": v, "bias": bias, "shift": shift}.items()}
+        raised, _ = self.check("numpy", lambda cap: VARIANT(**arrays, cap=cap), {"cap": cap})
+        self.assertEqual(len(raised), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
