@@ -3,7 +3,7 @@ tangent without a word."""
 
 import unittest
 
-from problems import inputs_of, example, torch  # exits without torch, so first
+from problems import ROOT, example, inputs_of, torch  # exits without torch, so first
 
 import luattn
 from luattn import flash_attn, flex
@@ -297,6 +297,13 @@ class NoneIsDropped(Case):
         for names in (("query", "key", "value", "s_aux"), ("query", "key", "value", "position_bias")):
             raised, carried = self.check("transformers", lambda **x: transformers.attention(module, attention_mask=None, **x), {n: given[n] for n in names})
             self.assertIn("query", carried, raised)
+
+    def test_linear_attention(self):
+        linear = luattn.linear_attention(f"{ROOT}/tests/specs/linear/kda.lua")
+        given = {"q": rand(2, 5, 1, 4), "k": rand(2, 5, 1, 4), "v": rand(2, 5, 2, 3), "A_log": rand(2), "a": rand(2, 5, 2, 4), "beta": rand(2, 5, 2), "dt_bias": rand(2, 4)}
+        given |= {"bound": torch.tensor(-5.0, dtype=torch.float64), "initial_state": rand(2, 2, 3, 4)}
+        raised, carried = self.check("linear_attention", lambda **x: linear(**x, output_final_state=True, state_layout="vk"), given)
+        self.assertEqual((len(raised), carried), (len(given), []))
 
     def test_numpy_beside_torch(self):
         """A number of torch beside arrays of NumPy."""
