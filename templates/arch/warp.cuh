@@ -5,3 +5,11 @@
 // Broadcasts lane 0's value, so that ptxas knows it to be the same in the whole warp. ptxas serialises wgmmas
 // after a branch that might diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// Lane `from`'s value, of one word.
+template <class T>
+LUATTN_FN T of_lane(const T &x, int from) {
+  static_assert(sizeof(T) == sizeof(u32));
+  const u32 word = __shfl_sync(0xffffffffu, *reinterpret_cast<const u32 *>(&x), from);
+  return *reinterpret_cast<const T *>(&word);
+}

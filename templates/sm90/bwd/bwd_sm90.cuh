@@ -306,15 +306,29 @@ struct ConsumerBwdSm90 {
         dp[e] = stays ? dp[e] : 0.f;
       }
   }
+  // Whether bits of the elements are set first: where intervals decide, and where the mask is long. If it is cheap, and
+  // needs data too, intervals decide in tiles by_range alone, and elsewhere it is asked for each element at once.
+  static constexpr bool asks_data_at_once = Spec::keep_is_cheap && Spec::columns_need_full_data && on_line;
+  static constexpr bool drops_by_bits = Spec::has_mask && ((Spec::column_intervals > 0 && !asks_data_at_once) ||
+                                                           !Spec::keep_is_cheap || Spec::keep_by_row);
+  LUATTN_FN void drop_by_bits(float (&s)[tile_m / 2], float (&dp)[tile_m / 2], const KeepBits<cols> (&keep)[2]) {
+    select(s, dp, [&](int j, int half) { return keep[half].get(j); });
+  }
   // Applies the mask and, in tiles at the ends, the bounds of the lengths. The two are separate because most
   // masked tiles are not at an end.
   __device__ __forceinline__ void drop(TileMessage tile, int q0, float (&s)[tile_m / 2],
                                        float (&dp)[tile_m / 2]) const {
-    if constexpr (Spec::has_mask && (Spec::column_intervals > 0 || !Spec::keep_is_cheap || Spec::keep_by_row)) {
-      KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    if constexpr (drops_by_bits) {
       find_kept(tile, q0, keep);
-      select(s, dp, [&](int j, int half) { return keep[half].get(j); });
+      drop_by_bits(s, dp, keep);
     } else {
+      if constexpr (Spec::column_intervals > 0) {
+        if (tile.by_range()) {
+          find_kept_queries<Spec, Fragment, tile_m>(p, site, int(kv_of(0)), q0, keep);
+          return drop_by_bits(s, dp, keep);
+        }
+      }
       if constexpr (Spec::has_mask)
         select(s, dp, [&](int j, int half) {
           return Spec::keep(p, site, head, row_at(Fragment::column(lane, j)), col[half], q0 + Fragment::column(lane, j),

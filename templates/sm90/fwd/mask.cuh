@@ -2,6 +2,7 @@
 // has two rows of the tile, and two of every eight columns.
 #pragma once
 #include "arch/mma.cuh"
+#include "arch/warp.cuh"
 #include "score/flag_lines.cuh"
 #include "score/fragment.cuh"
 #ifdef LUATTN_FREE_BOXES
@@ -75,10 +76,43 @@ struct MaskSm90 {
         bits_of_predicate<false>(kv0, keep);
     } else if constexpr (Spec::keep_by_column && Sequence::is_line) {
       if (!bits_of_runs(kv0, keep)) bits_of_predicate<false>(kv0, keep);
+    } else if constexpr (lanes_read_keys && Sequence::is_line) {
+      bits_of_lanes(kv0, keep);
     } else {
       bits_of_predicate<false>(kv0, keep);
     }
     note(keep, online);
+  }
+  // Whether a key has one number for the mask, an integer whose minima are known: each lane then reads those of every
+  // 32nd key, once in a tile, and hands them on. Else each thread would read its own keys' numbers, a few at a time,
+  // from the L2 cache, beside whose latency a tile's products are short.
+  static constexpr bool lanes_read_keys = Spec::num_block_bounds > 0 &&
+                                          sizeof(typename Spec::Col) == sizeof(u32) && tile_n % 32 == 0 && words == 1;
+  __device__ __forceinline__ void bits_of_lanes(const Key &kv0, Keep (&keep)[rows]) const {
+    constexpr int of_lanes = tile_n / 32, each = Fragment::columns(32);
+    const int tile0 = kv0 - Fragment::column(lane);
+    typename Spec::Col col[of_lanes];
+#pragma unroll
+    for (int w = 0; w < of_lanes; ++w) col[w] = Spec::col(p, site, head, site.clamped_key(p, tile0 + 32 * w + lane));
+#pragma unroll 1
+    for (int w = 0; w < of_lanes; ++w) {
+      u32 bits[rows] = {};
+#pragma unroll
+      for (int j = 0; j < each; ++j) {
+        const int column = Fragment::column_of(j), kv = kv0 + 32 * w + column;
+        const typename Spec::Col of_key = of_lane(col[0], Fragment::column(lane) + column);
+#pragma unroll
+        for (int r = 0; r < rows; ++r) bits[r] |= Spec::keep(p, site, head, row[r], of_key, query(r), kv) ? 1u << j : 0;
+      }
+#pragma unroll
+      for (int r = 0; r < rows; ++r) keep[r].word[0] = keep[r].word[0] >> each | bits[r] << (32 - each);
+#pragma unroll
+      for (int i = 0; i + 1 < of_lanes; ++i) col[i] = col[i + 1];
+    }
+    Keep inside = Keep::none();
+    add(inside, tile0 - kv0, site.keys(p) - kv0);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) keep[r].word[0] = keep[r].word[0] >> (32 - cols) & inside.word[0];
   }
   // False: there are too many.
   __device__ __forceinline__ bool bits_of_runs(const Key &kv0, Keep (&keep)[rows]) const {
