@@ -33,10 +33,12 @@ typedef enum luattn_role {
                            * orders of a batch: (sets of bits, LUATTN_ORDERS, 1) */
   LUATTN_ROLE_BLOCK_TABLE, /* LuattnBlockTable; grid (block rows, heads, batch). A launch leaves it out */
   LUATTN_ROLE_TILE_TABLE,  /* LuattnTileTable; grid (sequences + 1, 1, 1) */
-  LUATTN_ROLE_MERGE,       /* decode: what the blocks of a row leave becomes O; grid (q_len, heads, batch) */
+  LUATTN_ROLE_MERGE,       /* decode: what the blocks of a row leave becomes O; grid (q_len, heads, batch). tile_n above
+                            * 1: it waits for FORWARD itself, so that it may be launched while that runs */
   LUATTN_ROLE_APPEND,      /* LuattnAppend; a thread has a vector of 16 bytes, or an element, of k or v for tile_n heads
                             * (tile_m: for one); grid (threads / tile_m, 2, 1). A launch leaves it out */
-  LUATTN_ROLE_SPLIT_LIST,  /* LuattnSplitList; grid (1, 1, 1) */
+  LUATTN_ROLE_SPLIT_LIST, /* LuattnSplitList; grid (1, 1, 1). tile_m above 1: blocks of FORWARD take items until none is
+                            * left; tile_n: from the lengths of how many entries they find items without a list */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

@@ -74,12 +74,13 @@ ABI_FN int decode_row_groups(int tile_m) { return tile_m > 32 ? 2 : 1; }
 
 /* Decode: Q; for each such warp or two a ring of stages, each a tile of K and one of V. After the loop the rings'
  * memory has the warps' sums, rows of f32 padded by 32 bytes to avoid bank conflicts, and their states: up to 8 numbers
- * and whether a score was kept. */
+ * and whether a score was kept. Behind all, what the block computes, of a list. */
 #define LUATTN_DECODE_STATES 9
+#define LUATTN_DECODE_BLOCK 32
 typedef struct DecodeLayout {
   int k, v;                   /* bytes of a warp's tile */
   int out_pitch, state_pitch; /* floats of a row */
-  int at_ring, at_out, at_state;
+  int at_ring, at_out, at_state, at_block;
   int bytes;
 } DecodeLayout;
 
@@ -94,7 +95,9 @@ ABI_FN DecodeLayout decode_layout(LayoutSizes s) {
   l.at_ring = 2 * s.tile_m * dim;
   l.at_out = l.at_ring;
   l.at_state = l.at_out + 4 * warps * s.tile_m * l.out_pitch;
-  l.bytes = layout_max(l.at_ring + s.stages * warps * (l.k + l.v), l.at_state + 4 * warps * s.tile_m * l.state_pitch);
+  l.at_block = layout_round(
+      layout_max(l.at_ring + s.stages * warps * (l.k + l.v), l.at_state + 4 * warps * s.tile_m * l.state_pitch), 16);
+  l.bytes = l.at_block + LUATTN_DECODE_BLOCK;
   return l;
 }
 

@@ -319,10 +319,18 @@ static void add_entry(plan *p, const char *name, luattn_role role, int threads, 
       (plan_entry){name, role, threads, shared, tile > 0 ? tile : p->tile_m, tile > 0 ? tile : p->tile_n};
 }
 
-/* tile_n: from the lengths of how many entries blocks find their places without a list; 1, of earlier images: of none. */
+/* tile_m: blocks take items until none is left; tile_n: from the lengths of how many entries they find them without a
+ * list. 1, of earlier images: they do not, of none. */
 static void add_split_list(plan *p) {
   add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
+  p->entry[p->num_entries - 1].tile_m = 2;
   p->entry[p->num_entries - 1].tile_n = LUATTN_SPLIT_PLACES;
+}
+
+/* Threads: merge_threads of around/after/merge.cuh. tile_n: it waits for forward itself (arch/early_launch.cuh). */
+static void add_merge(plan *p) {
+  add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
+  p->entry[p->num_entries - 1].tile_n = p->arch >= 90 ? 2 : 1;
 }
 
 static void add_main(plan *p, const char *name, luattn_role role, const plan_rows *rows) {
@@ -432,8 +440,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
               0);
   }
   if (p->pass == LUATTN_FORWARD) add_main(p, plan_kernel(p)->entry, LUATTN_ROLE_FORWARD, rows);
-  if (p->family->merges) /* threads: merge_threads of around/after/merge.cuh */
-    add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
+  if (p->family->merges) add_merge(p);
   if (p->pass == LUATTN_BACKWARD) add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;

@@ -18,11 +18,16 @@ typedef struct cu_function_object *cu_function;
 typedef struct cu_stream_object *cu_stream;
 typedef struct cu_event_object *cu_event;
 
+/* CUlaunchAttribute. */
+typedef struct cu_attribute {
+  unsigned id, unused, value[16];
+} cu_attribute;
+
 /* CUlaunchConfig. */
 typedef struct cu_launch {
   unsigned grid[3], block[3], shared_bytes;
   cu_stream stream;
-  void *attributes;
+  const cu_attribute *attributes;
   unsigned num_attributes;
 } cu_launch;
 
@@ -30,6 +35,7 @@ typedef struct cu_launch {
 enum {
   CU_INVALID_VALUE = 1,
   CU_OUT_OF_MEMORY = 2,
+  CU_LAUNCH_EARLY = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; its value is 1 */
   CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
   CU_DEVICE_MULTIPROCESSORS = 16,
   CU_DEVICE_MAJOR = 75,

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "runtime/call/sizes.h"
+#include "runtime/parts/split_list.h"
 #include "runtime/parts/tile_table.h"
 
 /* Kernels number their tiles with an int. */
@@ -28,10 +29,10 @@ static luattn_status make_resident(const args_call *c, const manifest_entry *ent
 }
 
 /* The splits of a tile lie side by side, or kv heads of the items of a list (templates/work/decode_work.cuh). */
-static void decode_tiles(const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+static void decode_tiles(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
   const LuattnShape *s = &p->all.dense.shape;
   if (p->has_list) {
-    size[0] = (int64_t)p->all.list.most_items * s->heads_kv;
+    size[0] = split_list_items(c, p) * s->heads_kv;
     size[1] = size[2] = 1;
     return;
   }
@@ -41,7 +42,7 @@ static void decode_tiles(const manifest_entry *entry, const prepared *p, int64_t
 
 luattn_status forward_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
   if (c->info->decode)
-    decode_tiles(entry, p, size);
+    decode_tiles(c, entry, p, size);
   else
     tile_table_q_tiles(c, p, entry->tile_m, size);
   sizes_add_padding(c, &p->all, size);

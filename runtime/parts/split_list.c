@@ -185,7 +185,20 @@ static luattn_status take_from_batch(const args_call *c, const LuattnParams *p, 
   return LUATTN_OK;
 }
 
-/* No list, but memory for what the first block of each tile finds. */
+/* The items that blocks begin with: those that run at once, or of a list in memory a few rounds of them, as the GPU hands
+ * out blocks to whichever place is free; each takes further ones if there are more. At least one of each tile. Of images
+ * of before, blocks take one item each. */
+int64_t split_list_items(const args_call *c, const prepared *p) {
+  enum { LIST_ROUNDS = 4 };
+  const LuattnSplitList *list = &p->all.list;
+  const manifest_entry *main = sizes_entry(c->info, LUATTN_ROLE_FORWARD);
+  if (sizes_entry(c->info, LUATTN_ROLE_SPLIT_LIST)->tile_m <= 1) return list->most_items;
+  const int64_t all = all_tiles(c, &p->all.dense, main->tile_m, list->tiles),
+                rounds = list->in_place > 0 ? 1 : LIST_ROUNDS;
+  return least_of(list->most_items, max_of(all, (int64_t)((double)rounds * blocks_resident(c, main)) / list->heads_kv));
+}
+
+/* No list, but memory for what the first block of each tile finds, in images of before. */
 static luattn_status take_places(const args_call *c, int rounds, prepared *to) {
   const LuattnParams *p = &to->all.dense;
   LuattnSplitList *const list = &to->all.list;

@@ -20,6 +20,9 @@ part_check split_list_check;
 part_grid split_list_grid;
 part_grid split_merge_grid;
 
+/* The items of each kv head that forward's blocks begin with, of a launch with a list or in place. */
+int64_t split_list_items(const args_call *c, const prepared *p);
+
 /* Whether the kernel can take a list; luattn_batch_tiles_size and luattn_batch_prepare_tiles for such a kernel. */
 bool split_list_of(const image_manifest *m);
 luattn_status split_list_batch_size(const luattn_kernel *kernel, const luattn_args *used, size_t *size,

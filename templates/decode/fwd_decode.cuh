@@ -5,7 +5,8 @@
 // (q tiles * num_splits, heads_kv, batch). The blocks of a tile share its keys, a part each, and so do the warps of a
 // block: a warp takes every warps-th tile of `keys` keys, all rows of them, and has a ring of stages in shared memory
 // to which it alone copies. Entries that differ in length may have a list instead, by which longer ones have more
-// blocks (work/split_list.cuh): the grid is then (its items * heads_kv). So nothing in the loop waits for another warp:
+// blocks (work/split_list.cuh): the grid is then of one axis, and a block takes items of the list, one for each kv head,
+// until none is left. So nothing in the loop waits for another warp:
 //   load     K and V of a tile, stages - 1 tiles ahead, by cp.async with an address for each row
 //   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
 //   finish   the warps' sums and states are merged in shared memory, in order; then O is stored, or with several
@@ -19,6 +20,7 @@
 // Config: head dims are multiples of 8, as in sm80/fwd_sm80.cuh. tile_m is 16, 32 or 64 rows; tile_n = rings * keys,
 // keys a multiple of 16; stages from 2 on. Dynamic shared memory: DecodeLayout of abi/shared_memory.h.
 #pragma once
+#include "arch/early_launch.cuh"
 #include "score/dropout.cuh"
 #include "score/fragment.cuh"
 #include "score/merge_rows.cuh"
@@ -86,9 +88,9 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   u32 q_frag[q_steps][m_tiles][4];
   float o[m_tiles][v_tiles][4];
 
-  __device__ __forceinline__ ForwardDecode(const LuattnSplitsParams &params, unsigned char *memory)
+  __device__ __forceinline__ ForwardDecode(const LuattnSplitsParams &params, unsigned char *memory, const Block &block)
       : p(params),
-        block(params),
+        block(block),
         site(params, block.b, block.h_kv * Sequence::group(params)),
         lane(int(threadIdx.x) % 32),
         warp(row_groups == 1 ? int(threadIdx.x) / 32 : int(threadIdx.x) / 32 % warps),
@@ -457,12 +459,14 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   }
 
   // Merges the warps' parts of a row, in order: threads / tile_m threads a row, four channels of each at a time.
-  // `block`: this block's. What it has from a list is read again, and takes no registers in the loop.
-  __device__ __forceinline__ void finish(const Block &block) {
+  // `saved`: this block, or what it has of a list, which lies in shared memory and takes no registers in the loop.
+  template <class Saved>
+  __device__ __forceinline__ void finish(const Saved &saved) {
     constexpr int per_row = threads / tile_m;
     __syncthreads();  // no warp reads its ring any more
     share();
     __syncthreads();
+    const Block block(saved);
     const int r = int(threadIdx.x) / per_row, mine = int(threadIdx.x) % per_row;
     const RowPlace place = block.place(p, site, r);
     if (!place.exists) return;
@@ -530,13 +534,46 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   }
 };
 
+// What a block has of a list, in shared memory while it computes.
+struct ListedBlock {
+  SplitList::Block block;
+  u32 number;
+};
+static_assert(sizeof(ListedBlock) <= LUATTN_DECODE_BLOCK);
+
+template <class Kernel>
+LUATTN_FN void take_listed(const LuattnSplitsParams &p, unsigned char *shared) {
+  using Block = typename Kernel::Block;
+  ListedBlock &mine = *reinterpret_cast<ListedBlock *>(shared + Kernel::layout.at_block);
+  u32 number = blockIdx.x;
+#pragma unroll 1
+  while (true) {
+    const SplitList::Block found = Block::find(p, number);
+    if (threadIdx.x == 0) mine = {found, number};
+    {
+      Kernel kernel(p, shared, Block(found));
+      if (kernel.has_rows()) {  // for all threads of the block
+        kernel.run();
+        kernel.finish(mine.block);
+      }
+    }
+    __syncthreads();  // all have read the sums, or see what thread 0 has written
+    number = SplitList::after(mine.number);
+    if (number >= mine.block.all) return;
+    __syncthreads();
+  }
+}
+
 template <class Spec, class Config>
 LUATTN_FN void fwd_decode(const LuattnSplitsParams &p, unsigned char *shared) {
-  ForwardDecode<Spec, Config> kernel(p, shared);
-  if (!kernel.has_rows()) return;  // all threads of the block
-  kernel.run();
-  if constexpr (ForwardDecode<Spec, Config>::Block::may_be_listed)
-    kernel.finish(typename ForwardDecode<Spec, Config>::Block(p));
-  else
+  using Kernel = ForwardDecode<Spec, Config>;
+  let_next_start();  // luattn_merge, which waits for the end of this kernel
+  if constexpr (Kernel::Block::may_be_listed) {
+    take_listed<Kernel>(p, shared);
+  } else {
+    Kernel kernel(p, shared, typename Kernel::Block(p));
+    if (!kernel.has_rows()) return;  // all threads of the block
+    kernel.run();
     kernel.finish(kernel.block);
+  }
 }

@@ -32,12 +32,12 @@ struct PartialRows {
 };
 
 // Stores what a block of split `split` has of a row, except for its O. Called by one thread per
-// row, for every row of the split, also where it has no keys. Part: RowPart of score/merge_rows.cuh.
+// row, for every row of the split, also where it has no keys: luattn_merge reads all numbers of a state at once. Part:
+// RowPart of score/merge_rows.cuh.
 template <class Spec, class Part>
 LUATTN_FN void store_part(const PartialRows<Spec> &to, int split, const Part &part) {
   using Real = typename Spec::Real;
   *to.number(Spec::num_state, split) = Real(part.kept);
-  if (!part.kept) return;
 #pragma unroll
   for (int i = 0; i < Spec::num_state; ++i) *to.number(i, split) = part.state.x[i];
 }

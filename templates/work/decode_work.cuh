@@ -21,20 +21,26 @@ struct DecodeBlock {
   int first_row, split, splits, h_kv, b;
   u32 first_part;  // listed: the place of the tile's first split
 
+  // Of the grid.
   __device__ __forceinline__ explicit DecodeBlock(const LuattnSplitsParams &p)
-      : splits(p.splits.count), h_kv(int(blockIdx.y)), b(int(blockIdx.z)) {
-    if constexpr (may_be_listed) {
-      const SplitList list(p);
-      if (list.known()) {
-        const SplitList::Block mine = list.in_place() ? find_split_place<Sequence, TileM>(p) : list.block();
-        first_row = int(mine.item.tile) * TileM, split = mine.split(), splits = mine.splits();
-        h_kv = mine.h_kv, b = int(mine.item.entry), first_part = mine.item.first;
-        return;
-      }
-    }
+      : splits(p.splits.count), h_kv(int(blockIdx.y)), b(int(blockIdx.z)), first_part(0) {
     const int tile = int(blockIdx.x) / splits;
     split = int(blockIdx.x) - tile * splits;
     first_row = tile * TileM;
+  }
+  __device__ __forceinline__ explicit DecodeBlock(const SplitList::Block &mine)
+      : first_row(int(mine.item.tile) * TileM),
+        split(mine.split()),
+        splits(mine.splits()),
+        h_kv(mine.h_kv),
+        b(int(mine.item.entry)),
+        first_part(mine.item.first) {}
+  // Block `number` of a list, or of the grid, where there is none and no other block follows.
+  __device__ __forceinline__ static SplitList::Block find(const LuattnSplitsParams &p, u32 number) {
+    const SplitList list(p);
+    if (list.known()) return list.in_place() ? find_split_place<Sequence, TileM>(p, number) : list.block(number);
+    const DecodeBlock mine(p);
+    return {{u32(mine.b), u32(mine.first_row / TileM), u32(mine.split) | u32(mine.splits) << 16, 0}, mine.h_kv, 0};
   }
   __device__ __forceinline__ bool has_rows(const LuattnParams &p, const Sequence &site) const {
     return first_row < site.q_len * Sequence::group(p) && (!may_be_listed || splits > 0);

@@ -1,6 +1,8 @@
-// work/split_list.cuh: the blocks of a decode kernel whose entries differ in length (LuattnSplitList). A block knows from
-// one read of the list that luattn_split_list wrote which rows and which part of their keys it has, and that there is
-// none for a number past the last one; without a list it finds that in the lengths (work/split_places.cuh).
+// work/split_list.cuh: what the blocks of a decode kernel compute whose entries differ in length (LuattnSplitList). A
+// block knows from one read of the list that luattn_split_list wrote which rows and which part of their keys it has, and
+// that there is none for a number past the last one; without a list it finds that in the lengths
+// (work/split_places.cuh). A grid has about as many blocks as run at once, each of which takes items until none is left:
+// blocks that begin for nothing would take a microsecond each round.
 #pragma once
 #include "abi/workspace.h"
 #include "ops/hook_types.cuh"
@@ -18,19 +20,27 @@ struct SplitList {
   __device__ __forceinline__ bool known() const { return list.items != nullptr || list.in_place > 0; }
   __device__ __forceinline__ bool in_place() const { return list.items == nullptr; }  // if it is known
 
-  // The item of a block, and its kv head. Kv heads of an item lie side by side. No splits: the block has nothing to do.
+  // An item and one of its kv heads, which lie side by side, as block `number` of `all` takes it. No splits: it has
+  // nothing to do.
   struct Block {
     LuattnSplitItem item;
     int h_kv;
+    u32 all;
     __device__ __forceinline__ int splits() const { return int(item.split >> 16); }
     __device__ __forceinline__ int split() const { return int(item.split & 0xffff); }
   };
-  __device__ __forceinline__ Block block() const {
-    const u32 number = blockIdx.x / u32(list.heads_kv), count = list.items->entry;
-    const uint4 x = reinterpret_cast<const uint4 *>(list.items)[1 + number];  // on its way together with their number
-    const bool any = number < count;
+  __device__ __forceinline__ Block block(u32 number) const {
+    const u32 heads = u32(list.heads_kv), at = number / heads, count = list.items->entry;
+    const uint4 x = reinterpret_cast<const uint4 *>(list.items)[1 + at];  // on its way together with their number
+    const bool any = at < count;
     return {{any ? x.x : 0, any ? x.y : 0, any ? x.z : 0, any ? x.w : 0},
-            any ? int(blockIdx.x - number * u32(list.heads_kv)) : 0};
+            any ? int(number - at * heads) : 0,
+            count * heads};
+  }
+  // The block's next number: blocks that came first in a round come last in the next, as long items come first.
+  __device__ __forceinline__ static u32 after(u32 number) {
+    const u32 round = number / gridDim.x;
+    return (2 * round + 2) * gridDim.x - 1 - number;
   }
 
   // The splits of the tile that has a row of an entry.

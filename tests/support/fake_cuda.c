@@ -277,11 +277,18 @@ FAKE(cuFuncSetAttribute)(cu_function f, int attribute, int value) {
   return 0;
 }
 
+/* Whether a launch is early; false if it asks for something else. */
+static bool read_attributes(const cu_launch *how, bool *early) {
+  *early = how->num_attributes == 1 && how->attributes[0].id == CU_LAUNCH_EARLY && how->attributes[0].value[0] == 1;
+  return how->num_attributes == 0 || *early;
+}
+
 static cu_result launch(const cu_launch *how, cu_function f, void **params, void **extra) {
   const unsigned *grid = how->grid, *block = how->block;
+  bool early;
   if (fake_current_context() != f->module->context) return INVALID_CONTEXT;
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 || block[0] == 0 ||
-      block[0] > 1024 || how->shared_bytes > (unsigned)f->max_shared || extra != NULL || how->num_attributes != 0)
+      block[0] > 1024 || how->shared_bytes > (unsigned)f->max_shared || extra != NULL || !read_attributes(how, &early))
     return INVALID_VALUE;
   if (atomic_load(&cost_of_shared)) atomic_fetch_add(&ticks, (int)(how->shared_bytes / 1024));
   if (atomic_load(&wrong_at) == (int)how->shared_bytes)
@@ -292,6 +299,7 @@ static cu_result launch(const cu_launch *how, cu_function f, void **params, void
   memcpy(e->grid, grid, sizeof e->grid);
   memcpy(e->block, block, sizeof e->block);
   e->shared_bytes = how->shared_bytes;
+  e->early = early;
   memcpy(&e->params, params[0], sizeof e->params);
   if (atomic_load(&has_maps) && params[1] != NULL) memcpy(&e->maps, params[1], sizeof e->maps);
   return 0;

@@ -10,6 +10,7 @@
 #ifndef LUATTN_TESTS_FAKE_CUDA_H
 #define LUATTN_TESTS_FAKE_CUDA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "abi/params.h"
@@ -32,6 +33,7 @@ typedef struct fake_event {
   fake_kind kind;
   char name[64]; /* the launched function */
   unsigned grid[3], block[3], shared_bytes;
+  bool early; /* while the kernel before it runs */
   LuattnParams params;
   LuattnTensorMaps maps; /* the second parameter, once a descriptor was encoded in this process */
   void *ptr;             /* address of a fill */

@@ -141,9 +141,9 @@ luattn_image *problem_image(const problem *p) {
   char code[512] = {0};
   const size_t second = p->info.second_code;
   if (second == 0)
-    snprintf(code, sizeof code, "FAKE luattn_fwd luattn_dkdv %s", others);
+    snprintf(code, sizeof code, "FAKE luattn_fwd luattn_split_list luattn_dkdv %s", others);
   else
-    snprintf(code, second, "FAKE luattn_fwd luattn_dkdv"),
+    snprintf(code, second, "FAKE luattn_fwd luattn_split_list luattn_dkdv"),
         snprintf(code + second, sizeof code - second, "FAKE %s", others);
   luattn_image *image = NULL;
   if (image_create(&p->info, p->plan, code, sizeof code, &image, NULL) != LUATTN_OK) abort();

@@ -1,16 +1,18 @@
 // around/after/merge.cuh: luattn_merge: reduces the partial results of blocks that have shared a row's keys
-// (LuattnSplits) to o, lse and saved.
+// (LuattnSplits) to o, lse and saved. From sm_90 on it is launched while these run (arch/early_launch.cuh).
 //
 // Grid (q_len, heads, batch); merge_threads<Config> threads. With a list of splits (work/split_list.cuh), a row that
 // one block has is finished. A block takes a row, each thread a few of its channels. Splits are merged in their order,
 // so that no bit depends on which block was done first. Lane i of a warp loads the state of split i of 32, and all
 // lanes merge all of them: the loads of O wait for nothing but the flags that say which splits count.
 #pragma once
+#include "arch/early_launch.cuh"
 #include "arch/tensor.cuh"
 #include "score/dropout.cuh"
 #include "score/merge_rows.cuh"
 #include "sink/partial_rows.cuh"
 #include "sink/row_numbers.cuh"
+#include "work/split_places.cuh"
 
 template <class Config>
 inline constexpr int merge_width = Config::head_dim_v % 4 == 0 ? 4 : 1;  // channels of a thread
@@ -53,8 +55,9 @@ struct MergeSplits {
   // The state of this lane's split, `count` from `first` on.
   __device__ __forceinline__ Part load_state(int first, int count) const {
     const int split = first + lane;
-    Part theirs = {part.state, lane < count && *from.number(Spec::num_state, split) != Real(0)};
-    if (theirs.kept) {
+    Part theirs = {part.state, false};
+    if (lane < count) {
+      theirs.kept = *from.number(Spec::num_state, split) != Real(0);
 #pragma unroll
       for (int i = 0; i < Spec::num_state; ++i) theirs.state.x[i] = *from.number(i, split);
     }
@@ -106,16 +109,25 @@ struct MergeSplits {
   }
 };
 
+// The splits of the tile that has row `row` of a kv head.
+template <class Config>
+LUATTN_FN LuattnTileSplits listed_splits(const LuattnParams &p, const SplitList &list, int entry, int row) {
+  if (list.in_place()) return find_tile_splits<SequenceOf<Config>, Config::tile_m>(p, entry, row / Config::tile_m);
+  return list.tile_of_row(entry, row);
+}
+
+// What forward does not write is read before its end is waited for. All blocks wait, so that this kernel ends last.
 template <class Spec, class Config>
 LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int at = int(blockIdx.x);
-  if (!site.reread().has_query(p, at)) return;  // of a packed sequence that is shorter than the longest one
+  const bool exists = site.reread().has_query(p, at);  // not of a packed sequence that is shorter than the longest one
   if constexpr (Config::packed || Config::paged) {
     const SplitList list(p);
     if (list.known()) {
       const int group = site.group(p), h_kv = site.kv_head(p), row = at * group + site.h - h_kv * group;
-      const LuattnTileSplits tile = list.tile_of_row(site.b, row);
+      const LuattnTileSplits tile = exists ? listed_splits<Config>(p, list, site.b, row) : LuattnTileSplits{0, 0};
+      wait_for_previous();
       // Where entries share rows, which cu_seqlens must not say, a tile may have no block that writes its count.
       if (tile.count < 2 || tile.count > LUATTN_MAX_SPLITS || tile.first + tile.count > list.list.most_parts) return;
       MergeSplits<Spec, Config> merge(p, site, at, splits, list.part_row(tile.first, h_kv, row));
@@ -126,6 +138,8 @@ LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
       return;
     }
   }
+  wait_for_previous();
+  if (!exists) return;
   MergeSplits<Spec, Config> merge(p, site, at, p, site, splits, at);
 #pragma unroll 1
   for (int first = 0; first < splits.count; first += 32) merge.add_splits(first, min_of(32, splits.count - first));
