@@ -311,7 +311,7 @@ typedef struct LuattnTileSplits {
 typedef struct LuattnSplitList {
   LuattnSplitItem *items; /* [1 + most_items]; the first one's `entry` is the number of those behind it. null: there is
                            * no list, and each tile has LuattnSplits.count blocks unless in_place */
-  LuattnTileSplits *of_tile; /* [batch][tiles]; in place, kernels of before write and read it */
+  LuattnTileSplits *of_tile; /* [batch][tiles] */
   unsigned most_items,
       most_parts; /* most_parts: blocks of a head that share tiles with others; with a list, LuattnSplits.count */
   int tile_m, tiles, rows; /* rows of a tile; tiles of an entry; rows of a tile in partial results, at most tile_m */
@@ -321,7 +321,7 @@ typedef struct LuattnSplitList {
    * on so many multiprocessors, a round of them has to start and end, and a part has to be written and read. */
   float resident, multiprocessors, start, part;
   int in_place; /* with items null: blocks find their items from the lengths of so many entries
-                 * (work/split_places.cuh); 0: they do not */
+                 * (work/split_places.cuh), and the first of a tile writes of_tile; 0: they do not */
 } LuattnSplitList;
 
 /* New rows of a cache's keys (0) and values (1), for luattn_append: row i of entry b becomes its position seqused_k[b]

@@ -198,7 +198,7 @@ int64_t split_list_items(const args_call *c, const prepared *p) {
   return least_of(list->most_items, max_of(all, (int64_t)((double)rounds * blocks_resident(c, main)) / list->heads_kv));
 }
 
-/* No list, but memory for what the first block of each tile finds, in images of before. */
+/* No list, but memory for what the first block of each tile finds. */
 static luattn_status take_places(const args_call *c, int rounds, prepared *to) {
   const LuattnParams *p = &to->all.dense;
   LuattnSplitList *const list = &to->all.list;

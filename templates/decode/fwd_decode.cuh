@@ -429,6 +429,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
       slot = slot + 1 == stages ? 0 : slot + 1;
     }
     cp_async_wait<0>();
+    let_next_start();
   }
 
   // ---- finish ----
@@ -567,7 +568,6 @@ LUATTN_FN void take_listed(const LuattnSplitsParams &p, unsigned char *shared) {
 template <class Spec, class Config>
 LUATTN_FN void fwd_decode(const LuattnSplitsParams &p, unsigned char *shared) {
   using Kernel = ForwardDecode<Spec, Config>;
-  let_next_start();  // luattn_merge, which waits for the end of this kernel
   if constexpr (Kernel::Block::may_be_listed) {
     take_listed<Kernel>(p, shared);
   } else {

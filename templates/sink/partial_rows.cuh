@@ -20,6 +20,8 @@ struct PartialRows {
   __device__ __forceinline__ PartialRows(const LuattnSplits &splits, const PartRow &at)
       : splits(splits), rows(at.rows), row(at.row) {}
 
+  __device__ __forceinline__ void move(const PartRow &to) { rows = to.rows, row = to.row; }
+
   // The row of O of a split, of Width numbers; number i of its state, of which the one after the last is 1 if the
   // split keeps a score of the row, and 0 otherwise.
   template <int Width>

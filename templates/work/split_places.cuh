@@ -6,8 +6,8 @@
 //
 // Entries about as long as one another have as many blocks each, by a model of the time. Of others the keys of a block
 // are as few as there is room for (LuattnSplitList.most_items), so that blocks run in few rounds of about as many keys.
-// Blocks that share a tile with others come first. luattn_merge finds the splits of its tile in the same way, while
-// those run.
+// Blocks that share a tile with others come first. The first block of a tile writes its number of splits for
+// luattn_merge.
 #pragma once
 #include "work/sequence.cuh"
 #include "work/split_list.cuh"
@@ -98,22 +98,18 @@ struct SplitPlaces {
     return work * 8.f >= all_tiles * float(longest) * 7.f ? even_splits() : uneven_splits();
   }
 
-  // A sum of the lanes up to this one.
-  __device__ __forceinline__ u32 sum_through(u32 mine) const {
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const u32 before = __shfl_up_sync(all_lanes, mine, u32(d));
-      mine += lane >= d ? before : 0;
-    }
-    return mine;
-  }
-
   // Item `number` of each head: a sum over all entries before it.
   __device__ __forceinline__ LuattnSplitItem item(int splits, u32 number) const {
     u32 at = number;
 #pragma unroll 1
     for (int alone = 0; alone < 2; ++alone) {
-      const u32 mine = (splits == 1) == (alone == 1) ? u32(tiles) * u32(splits) : 0, through = sum_through(mine);
+      const u32 mine = (splits == 1) == (alone == 1) ? u32(tiles) * u32(splits) : 0;
+      u32 through = mine;
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const u32 before = __shfl_up_sync(all_lanes, through, u32(d));
+        through += lane >= d ? before : 0;
+      }
       const u32 all = __shfl_sync(all_lanes, through, 31);
       if (at < all) {
         const int from = __ffs(int(__ballot_sync(all_lanes, through > at))) - 1;
@@ -126,16 +122,9 @@ struct SplitPlaces {
     }
     return {0, 0, 0, 0};
   }
-  // The splits of a tile, as its items say them.
-  __device__ __forceinline__ LuattnTileSplits of_tile(int splits, int entry, int tile) const {
-    const u32 mine = splits > 1 ? u32(tiles) * u32(splits) : 0, before = sum_through(mine) - mine;
-    const u32 count = u32(__shfl_sync(all_lanes, splits, entry));
-    return {__shfl_sync(all_lanes, before, entry) + u32(tile) * count, count};
-  }
 };
 
-// As SplitList::block, and the splits of a tile. Called, so that their code does not lie in the way of blocks that have
-// no use for it.
+// As SplitList::block. Called, so that its code does not lie in the way of blocks that have no use for it.
 template <class Sequence, int TileM>
 LUATTN_OUTLINED SplitList::Block find_split_place(const LuattnParams &p, u32 number) {
   const LuattnSplitList &list = SplitList(p).list;
@@ -143,10 +132,8 @@ LUATTN_OUTLINED SplitList::Block find_split_place(const LuattnParams &p, u32 num
   const int splits = places.splits();
   const u32 heads = u32(list.heads_kv), at = number / heads,
             all = __reduce_add_sync(places.all_lanes, u32(places.tiles) * u32(splits));
-  return {places.item(splits, at), int(number - at * heads), all * heads};
-}
-template <class Sequence, int TileM>
-LUATTN_OUTLINED LuattnTileSplits find_tile_splits(const LuattnParams &p, int entry, int tile) {
-  const SplitPlaces<Sequence, TileM> places(p, SplitList(p).list);
-  return places.of_tile(places.splits(), entry, tile);
+  const SplitList::Block mine{places.item(splits, at), int(number - at * heads), all * heads};
+  if (mine.h_kv == 0 && mine.split() == 0 && mine.splits() > 0 && threadIdx.x == 0)
+    list.of_tile[i64(mine.item.entry) * list.tiles + mine.item.tile] = {mine.item.first, u32(mine.splits())};
+  return mine;
 }

@@ -12,7 +12,6 @@
 #include "score/merge_rows.cuh"
 #include "sink/partial_rows.cuh"
 #include "sink/row_numbers.cuh"
-#include "work/split_places.cuh"
 
 template <class Config>
 inline constexpr int merge_width = Config::head_dim_v % 4 == 0 ? 4 : 1;  // channels of a thread
@@ -36,13 +35,11 @@ struct MergeSplits {
   Part part;
   Values o;
 
-  // `parts`: what PartialRows is made of.
-  template <class... Parts>
   __device__ __forceinline__ MergeSplits(const LuattnParams &p, const SequenceOf<Config> &site, int at,
-                                         const Parts &...parts)
+                                         const PartialRows<Spec> &from)
       : p(p),
         site(site),
-        from(parts...),
+        from(from),
         head(Spec::head(p, site)),
         row(Spec::row(p, site, head, at)),
         channel(int(threadIdx.x) * width),
@@ -109,39 +106,29 @@ struct MergeSplits {
   }
 };
 
-// The splits of the tile that has row `row` of a kv head.
-template <class Config>
-LUATTN_FN LuattnTileSplits listed_splits(const LuattnParams &p, const SplitList &list, int entry, int row) {
-  if (list.in_place()) return find_tile_splits<SequenceOf<Config>, Config::tile_m>(p, entry, row / Config::tile_m);
-  return list.tile_of_row(entry, row);
-}
-
-// What forward does not write is read before its end is waited for. All blocks wait, so that this kernel ends last.
+// All blocks wait first, so that this kernel ends last. What they could do before would come at the time when forward's
+// blocks wait for their code, and code of this kernel would lie in its way.
 template <class Spec, class Config>
 LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
+  wait_for_previous();
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int at = int(blockIdx.x);
-  const bool exists = site.reread().has_query(p, at);  // not of a packed sequence that is shorter than the longest one
+  if (!site.reread().has_query(p, at)) return;  // of a packed sequence that is shorter than the longest one
+  PartialRows<Spec> from(p, site, splits, at);
+  int count = splits.count;
   if constexpr (Config::packed || Config::paged) {
     const SplitList list(p);
     if (list.known()) {
       const int group = site.group(p), h_kv = site.kv_head(p), row = at * group + site.h - h_kv * group;
-      const LuattnTileSplits tile = exists ? listed_splits<Config>(p, list, site.b, row) : LuattnTileSplits{0, 0};
-      wait_for_previous();
+      const LuattnTileSplits tile = list.tile_of_row(site.b, row);
       // Where entries share rows, which cu_seqlens must not say, a tile may have no block that writes its count.
       if (tile.count < 2 || tile.count > LUATTN_MAX_SPLITS || tile.first + tile.count > list.list.most_parts) return;
-      MergeSplits<Spec, Config> merge(p, site, at, splits, list.part_row(tile.first, h_kv, row));
-#pragma unroll 1
-      for (int first = 0; first < int(tile.count); first += 32)
-        merge.add_splits(first, min_of(32, int(tile.count) - first));
-      merge.store(at);
-      return;
+      from.move(list.part_row(tile.first, h_kv, row));
+      count = int(tile.count);
     }
   }
-  wait_for_previous();
-  if (!exists) return;
-  MergeSplits<Spec, Config> merge(p, site, at, p, site, splits, at);
+  MergeSplits<Spec, Config> merge(p, site, at, from);
 #pragma unroll 1
-  for (int first = 0; first < splits.count; first += 32) merge.add_splits(first, min_of(32, splits.count - first));
+  for (int first = 0; first < count; first += 32) merge.add_splits(first, min_of(32, count - first));
   merge.store(at);
 }
