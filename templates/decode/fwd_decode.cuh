@@ -546,7 +546,7 @@ template <class Kernel>
 LUATTN_FN void take_listed(const LuattnSplitsParams &p, unsigned char *shared) {
   using Block = typename Kernel::Block;
   ListedBlock &mine = *reinterpret_cast<ListedBlock *>(shared + Kernel::layout.at_block);
-  u32 number = blockIdx.x;
+  u32 number = SplitList::first();
 #pragma unroll 1
   while (true) {
     const SplitList::Block found = Block::find(p, number);
