@@ -355,6 +355,18 @@ static void extend(const sample_sum *s, double count, double all, double *total,
   *variance += all * all * (spread > 0 ? spread : 0) / count * (1 - count / all);
 }
 
+/* Of a chunk's tiles that a sample left out, what one counts where the one that was evaluated keeps nothing: next to
+ * nothing, but more than 0, which says that keys are not needed. */
+static const double unseen = 1e-3;
+
+/* Enters `count` open tiles from the given one on, of which tile `at` was evaluated, as if they were all like it. */
+static void enter_sampled(const survey *s, size_t at, size_t first, size_t count, int class) {
+  for (size_t i = first; i < first + count; i++) {
+    const tiles t = tiles_at(s, s->open[i].row, s->open[i].column, 1);
+    if (class != EMPTY || i != at) enter_chunks(s, &t, class != EMPTY ? s->of_set : unseen * s->of_set);
+  }
+}
+
 /* One of each `step` open tiles, drawn anew in each. */
 static void evaluate_open(survey *s, double work) {
   const double all = (double)s->num_open, each = (double)s->given->tile_m * s->given->tile_n * s->keep.count;
@@ -373,8 +385,7 @@ static void evaluate_open(survey *s, double work) {
     if (counts || !by_cells) x = evaluate(s, counts, t.q0, t.q1, t.kv0, t.kv1);
     if (s->evaluates) class = by_cells ? class_by_cells(s, t.q0, t.q1, t.kv0, t.kv1) : class_of_scores(x);
     add(&kept, (double)x.kept), add(&needed, x.some), add(&full, class == FULL), add(&partial, class == PARTIAL);
-    if (s->given->chunks != NULL && class != EMPTY)
-      enter_chunks(s, &t, s->of_set * (double)(left < step ? left : step));
+    if (s->given->chunks != NULL) enter_sampled(s, at, i, left < step ? left : step, class);
     if (s->given->classes != NULL) s->given->classes[t.r0 * s->columns + t.c0] = (unsigned char)class;
     count++;
   }
@@ -430,7 +441,9 @@ static luattn_status survey_all(survey *s, luattn_mask_counts *out, luattn_error
   int64_t sets = (int64_t)(by_batch ? s->p.batch : 1) * heads, of_sets = sets;
   sample_sum taken[4] = {{0}};
   if (s->p.batch == 0 || s->p.heads == 0 || sets == 0) return LUATTN_OK;
-  if (tiles_of_set > 0 && (double)sets > most_tiles / tiles_of_set) of_sets = (int64_t)(most_tiles / tiles_of_set);
+  /* Counts by chunk say which keys are needed: of each entry and head. */
+  if (s->given->chunks == NULL && tiles_of_set > 0 && (double)sets > most_tiles / tiles_of_set)
+    of_sets = (int64_t)(most_tiles / tiles_of_set);
   if (of_sets < sets && of_sets < fewest_sets) of_sets = fewest_sets < sets ? fewest_sets : sets;
   for (int64_t i = 0; i < of_sets; i++) {
     const int64_t set = i * sets / of_sets + (of_sets < sets ? sets / of_sets / 2 : 0);

@@ -78,6 +78,19 @@ typedef enum luattn_wants {
 /* Returns all gradients that the spec has; 0 if it has no backward or is NULL. */
 LUATTN_API unsigned luattn_spec_wants(const luattn_spec *spec);
 
+/* What an input or a scalar does in a spec, where a call has a part of the keys (luattn/merge.h). */
+typedef enum luattn_parameter {
+  LUATTN_PARAMETER_MASKS = 1,     /* block_mask reads it */
+  LUATTN_PARAMETER_OF_SCORES = 2, /* its gradient is a sum over scores: add up those of all parts */
+  LUATTN_PARAMETER_OF_ROWS = 4    /* a sum over rows, as a sink's is: it is whole in each part */
+} luattn_parameter;
+/* For parameter i: of luattn_spec_info.inputs, then of its scalars. 0 if there is none, or spec is NULL. */
+LUATTN_API unsigned luattn_spec_parameter(const luattn_spec *spec, size_t i);
+
+typedef enum luattn_mask_differs { LUATTN_MASK_BY_BATCH = 1, LUATTN_MASK_BY_HEAD = 2 } luattn_mask_differs;
+/* Whether the mask may differ between batch entries, and between heads; 0 if it does not, or spec is NULL. */
+LUATTN_API unsigned luattn_spec_mask_differs(const luattn_spec *spec);
+
 /* The class of lengths for which an image's tiles are chosen; the image runs at every length. The length that counts is
  * the one that the grid tiles: q_len in forward, kv_len in backward. */
 typedef enum luattn_lengths { LUATTN_LONG, LUATTN_SHORT } luattn_lengths;
@@ -292,7 +305,8 @@ LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luatt
 /* Counts the tiles of 128 x 128 scores that kernels compute for each chunk of chunk_rows queries and each of as many keys
  * (the last may be shorter), the mean over batch entries and heads: out[ceil(q_len / chunk_rows)][ceil(kv_len /
  * chunk_rows)]. A mask from data is evaluated, of very long sequences in a sample of tiles; args and args->skip as for
- * luattn_mask_tiles. For luattn/parallel.h. Errors: LUATTN_INVALID (chunk_rows no multiple of 128). */
+ * luattn_mask_tiles. 0 says that no call needs those keys for those queries: a sample leaves more than 0 wherever it did
+ * not look. For luattn/parallel.h. Errors: LUATTN_INVALID (chunk_rows no multiple of 128). */
 LUATTN_API luattn_status luattn_mask_chunks(const luattn_spec *spec, const luattn_args *args, int chunk_rows,
                                             float *out, luattn_error *err);
 

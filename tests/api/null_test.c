@@ -292,6 +292,8 @@ static void without_status(void **state) {
   assert_int_equal(info.num_inputs, 0);
   luattn_spec_get_info(c.spec, NULL);
   assert_int_equal(luattn_spec_wants(NULL), 0);
+  assert_int_equal(luattn_spec_parameter(NULL, 0), 0);
+  assert_int_equal(luattn_spec_mask_differs(NULL), 0);
   luattn_pack_get_info(NULL, &of_pack);
   assert_int_equal(of_pack.num_entries, 0);
   luattn_pack_get_info(pack, NULL);

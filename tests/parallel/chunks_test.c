@@ -1,7 +1,9 @@
 /* chunks_test.c: counts by chunk beside the classes of all tiles, for masks of positions and from data, by head and batch
  * entry. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -78,7 +80,59 @@ static void test_data(void **state) {
       &input);
 }
 
+/* A mask that only an evaluation decides, of more tiles than are evaluated: chunks that need each other have a count
+ * wherever the sample looked. */
+static void test_sample(void **state) {
+  (void)state;
+  enum { LEN = 8192, CHUNKS = LEN / TILE, MODULUS = 1 << 18 };
+  int32_t *ids = malloc(LEN * sizeof *ids);
+  float *got = malloc(CHUNKS * CHUNKS * sizeof *got);
+  bool *needed = calloc(CHUNKS * CHUNKS, sizeof *needed);
+  for (int i = 0; i < LEN; i++) ids[i] = (int32_t)((uint32_t)i * 2654435761u >> 14);
+  for (int i = 0; i < LEN; i++)
+    for (int j = 0; j < LEN; j++)
+      if ((ids[i] + ids[j]) % MODULUS == 5) needed[i / TILE * CHUNKS + j / TILE] = true;
+  int64_t shape[] = {LEN}, sizes[] = {1, 1, LEN, 64};
+  DLTensor input = {.data = ids, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = shape};
+  DLTensor q = {.device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 32, 1}, .shape = sizes};
+  const luattn_input named = {.name = "ids", .tensor = &input};
+  luattn_args args = {.struct_size = sizeof args, .q = &q, .k = &q, .inputs = &named, .num_inputs = 1};
+  luattn_spec *spec = load(
+      "return attention { inputs = { ids = { axes = {\"n\"}, dtype = \"i32\" } }, "
+      "block_mask = function(b, h, q, kv) return eq((ids[q] + ids[kv]) % 262144, 5) end }");
+  luattn_error err;
+  double sum = 0;
+  int pairs = 0, none = 0;
+  if (luattn_mask_chunks(spec, &args, TILE, got, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  for (int i = 0; i < CHUNKS * CHUNKS; i++) {
+    if (needed[i] && got[i] <= 0) fail_msg("chunks %d and %d have no tile", i / CHUNKS, i % CHUNKS);
+    pairs += needed[i], none += got[i] == 0, sum += (double)got[i];
+  }
+  if (none == 0 || none == CHUNKS * CHUNKS - pairs || fabs(sum - pairs) > 0.1 * pairs)
+    fail_msg("%d pairs, %d without tiles, %g tiles", pairs, none, sum);
+  luattn_spec_free(spec);
+  free(needed);
+  free(got);
+  free(ids);
+}
+
+static void test_parameters(void **state) {
+  (void)state;
+  luattn_spec *spec = load(
+      "return attention { inputs = { ids = { axes = {'n'}, dtype = 'i32' }, slope = { axes = {'h'}, "
+      "dtype = 'f32', grad = true } }, scalars = { width = 3, bound = 0 }, score_mod = function(s, b, h, q, kv) "
+      "return s * slope[h] + width end, online_func = attention_sink(\"bound\"), "
+      "block_mask = function(b, h, q, kv) return eq(ids[q], ids[kv]) and q - kv < 100 * h end }");
+  const unsigned want[] = {LUATTN_PARAMETER_MASKS, LUATTN_PARAMETER_OF_SCORES, LUATTN_PARAMETER_OF_ROWS,
+                           LUATTN_PARAMETER_OF_SCORES};
+  for (size_t i = 0; i < 4; i++) assert_int_equal(luattn_spec_parameter(spec, i), want[i]);
+  assert_int_equal(luattn_spec_parameter(spec, 4), 0);
+  assert_int_equal(luattn_spec_mask_differs(spec), LUATTN_MASK_BY_HEAD);
+  luattn_spec_free(spec);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_positions), cmocka_unit_test(test_data)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_positions), cmocka_unit_test(test_data),
+                                     cmocka_unit_test(test_sample), cmocka_unit_test(test_parameters)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
