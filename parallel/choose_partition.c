@@ -21,6 +21,7 @@ typedef struct chooser {
   luattn_parallel_candidate candidate[LUATTN_PARALLEL_MAX_CANDIDATES];
   int num_candidates, chosen;
   int *rank_of, *best; /* [chunks]; best: of the fastest so far */
+  int gathered[LUATTN_PARALLEL_MAX_LAYERS], best_gathered[LUATTN_PARALLEL_MAX_LAYERS];
   luattn_error *err;
 } chooser;
 
@@ -80,12 +81,13 @@ static luattn_status check(const luattn_parallel_problem *p, luattn_error *err) 
   TRY(check_size("ranks", p->ranks, 1, LUATTN_PARALLEL_MAX_RANKS, err));
   TRY(check_size("chunks", p->chunks, 1, LUATTN_PARALLEL_MAX_CHUNKS, err));
   TRY(check_size("chunk_rows", p->chunk_rows, LUATTN_PARALLEL_TILE, INT_MAX / p->chunks, err));
-  TRY(check_size("num_layers", p->num_layers, 1, 64, err));
+  TRY(check_size("num_layers", p->num_layers, 1, LUATTN_PARALLEL_MAX_LAYERS, err));
   TRY(check_size("heads", p->heads, 1, 1 << 20, err));
   TRY(check_size("heads_kv", p->heads_kv, 1, p->heads, err));
   TRY(check_size("head_dim", p->head_dim, 1, 1024, err));
   TRY(check_size("head_dim_v", p->head_dim_v, 1, 1024, err));
   TRY(check_size("elem_bytes", p->elem_bytes, 1, 8, err));
+  TRY(check_size("schedule", p->schedule, LUATTN_SCHEDULE_AUTO, LUATTN_SCHEDULE_GATHERED, err));
   if (p->chunk_rows % LUATTN_PARALLEL_TILE != 0)
     return luattn_fail(err, LUATTN_INVALID, "parallel plan: chunk_rows: is %d, expected a multiple of %d",
                        p->chunk_rows, LUATTN_PARALLEL_TILE);
@@ -124,10 +126,11 @@ static void close_scale(scale *s) {
 
 /* ---- candidates ---- */
 
-/* Bytes of q, k, v, o and lse of a rank. */
-static double own_bytes(const luattn_parallel_problem *p) {
+/* Bytes of q, k, v, o and lse of a rank, of k and v as they travel, and by stages of two parts of o. */
+static double own_bytes(const luattn_parallel_problem *p, bool gathered) {
   const double rows = (double)p->chunks * p->chunk_rows / p->ranks, dims = p->head_dim + p->head_dim_v;
-  return rows * ((p->heads + p->heads_kv) * dims * p->elem_bytes + 4.0 * p->heads);
+  const double parts = gathered ? 0 : 2 * stage_part_bytes(p) * p->heads * p->head_dim_v;
+  return rows * ((p->heads + 2 * p->heads_kv) * dims * p->elem_bytes + 4.0 * p->heads + parts);
 }
 
 static double most_over_mean(const scale *s, const int *rank_of, int ranks) {
@@ -138,7 +141,7 @@ static double most_over_mean(const scale *s, const int *rank_of, int ranks) {
   return total > 0 ? most * ranks / total : 1;
 }
 
-static bool judge(const chooser *x, const scale *s, const int *rank_of, luattn_parallel_candidate *out) {
+static bool judge(chooser *x, const scale *s, const int *rank_of, luattn_parallel_candidate *out) {
   const luattn_parallel_problem *p = x->problem;
   double seconds[2] = {0}, alone[2] = {0};
   out->imbalance = most_over_mean(s, rank_of, p->ranks);
@@ -151,7 +154,8 @@ static bool judge(const chooser *x, const scale *s, const int *rank_of, luattn_p
       alone[pass] += p->layers[l].weight * one.alone[pass];
     }
     out->received = fmax(out->received, one.received);
-    out->memory = fmax(out->memory, own_bytes(p) + one.in_flight);
+    out->memory = fmax(out->memory, own_bytes(p, one.gathered) + one.in_flight);
+    x->gathered[l] = one.gathered;
   }
   out->forward = alone[0] / p->ranks / seconds[0], out->backward = alone[1] / p->ranks / seconds[1];
   out->seconds = seconds[0] + seconds[1];
@@ -166,6 +170,7 @@ static bool try_partition(chooser *x, const scale *s, luattn_partition partition
   if (!partition_fill(partition, &counts, x->problem->ranks, x->rank_of) || !judge(x, s, x->rank_of, &c)) return false;
   if (x->num_candidates == 0 || c.seconds < x->candidate[x->chosen].seconds) {
     x->chosen = x->num_candidates;
+    memcpy(x->best_gathered, x->gathered, sizeof x->gathered);
     memcpy(x->best, x->rank_of, (size_t)s->chunks * sizeof *x->best);
   }
   x->candidate[x->num_candidates++] = c;
@@ -195,6 +200,7 @@ static luattn_status try_all(chooser *x) {
 typedef struct whole_plan {
   luattn_parallel_plan plan;
   luattn_parallel_candidate candidate[LUATTN_PARALLEL_MAX_CANDIDATES];
+  int gathered[LUATTN_PARALLEL_MAX_LAYERS];
   int rank_of[];
 } whole_plan;
 
@@ -204,6 +210,7 @@ static luattn_status give(const chooser *x, luattn_parallel_plan **out) {
   whole_plan *w = malloc(sizeof *w + (size_t)chunks * sizeof *w->rank_of);
   if (w == NULL) return no_memory(x->err);
   memcpy(w->candidate, x->candidate, sizeof w->candidate);
+  memcpy(w->gathered, x->best_gathered, sizeof w->gathered);
   memcpy(w->rank_of, x->best, (size_t)chunks * sizeof *w->rank_of);
   w->plan = (luattn_parallel_plan){.ranks = x->problem->ranks,
                                    .chunks = chunks,
@@ -211,7 +218,8 @@ static luattn_status give(const chooser *x, luattn_parallel_plan **out) {
                                    .rank_of = w->rank_of,
                                    .num_candidates = x->num_candidates,
                                    .chosen = x->chosen,
-                                   .candidates = w->candidate};
+                                   .candidates = w->candidate,
+                                   .gathered = w->gathered};
   *out = &w->plan;
   return LUATTN_OK;
 }

@@ -12,7 +12,20 @@ typedef struct exchange {
   int *pieces;                       /* chunks of keys that the rank needs */
   int *node_pieces;                  /* [nodes][ranks]: that some rank of the node needs */
   int *order;                        /* [ranks] */
+  int *stage_of;         /* [ranks]: of the rank at work, in which stage it takes the keys of each; own: 0 */
+  unsigned char *needed; /* [chunks]: keys that a run of queries needs */
+  const chunk_counts *counts;
+  const int *rank_of;
 } exchange;
+
+enum { MOST_STAGES = 16 }; /* of 1024 ranks: 11 */
+
+/* What a rank launches. A run is a longest row of its chunks of queries that lie after each other. */
+typedef struct rank_calls {
+  int calls[MOST_STAGES];   /* of a stage: one for each run and each range of keys that it needs */
+  double rows[MOST_STAGES]; /* of queries of these, chunks */
+  int runs, hull;           /* runs that need keys; chunks of keys from the first that is needed to the last */
+} rank_calls;
 
 static int node_of(const exchange *x, int rank) { return rank / x->rates->node; }
 
@@ -22,7 +35,10 @@ static bool open_exchange(exchange *x) {
   x->pieces = calloc(n * n, sizeof *x->pieces);
   x->node_pieces = calloc((size_t)x->nodes * n, sizeof *x->node_pieces);
   x->order = calloc(n, sizeof *x->order);
-  return x->work != NULL && x->pieces != NULL && x->node_pieces != NULL && x->order != NULL;
+  x->stage_of = calloc(n, sizeof *x->stage_of);
+  x->needed = calloc((size_t)x->counts->chunks, sizeof *x->needed);
+  return x->work != NULL && x->pieces != NULL && x->node_pieces != NULL && x->order != NULL && x->stage_of != NULL &&
+         x->needed != NULL;
 }
 
 static void close_exchange(exchange *x) {
@@ -30,10 +46,14 @@ static void close_exchange(exchange *x) {
   free(x->pieces);
   free(x->node_pieces);
   free(x->order);
+  free(x->stage_of);
+  free(x->needed);
 }
 
 /* needs [ranks + nodes]: whether chunk j of keys is needed there, filled anew for each j. */
-static void sum_chunks(exchange *x, const chunk_counts *counts, const int *rank_of, unsigned char *needs) {
+static void sum_chunks(exchange *x, unsigned char *needs) {
+  const chunk_counts *counts = x->counts;
+  const int *rank_of = x->rank_of;
   const size_t n = (size_t)counts->chunks, ranks = (size_t)x->ranks;
   for (size_t j = 0; j < n; ++j) {
     const size_t owner = (size_t)rank_of[j];
@@ -83,61 +103,126 @@ static double gradients_seconds(const exchange *x, int rank, int source, double 
   return own + x->node_pieces[node * x->ranks + source] * bytes / x->rates->network / x->rates->node;
 }
 
+/* Fills stage_of: own keys, then those of 1, 1, 2, 4, .. ranks. Returns the number of stages after the first. */
+static int set_stages(exchange *x, int rank, int sources) {
+  int stages = 0;
+  x->stage_of[rank] = 0;
+  for (int at = 0, size = 1; at < sources; at += size, size *= stages > 1 ? 2 : 1) {
+    ++stages;
+    for (int i = at; i < sources && i < at + size; ++i) x->stage_of[x->order[i]] = stages;
+  }
+  return stages;
+}
+
+static void find_needed(exchange *x, int first, int end) {
+  const size_t n = (size_t)x->counts->chunks;
+  memset(x->needed, 0, n);
+  for (size_t i = (size_t)first; i < (size_t)end; ++i)
+    for (size_t j = 0; j < n; ++j) x->needed[j] |= x->counts->tiles[i * n + j] > 0;
+}
+
+static rank_calls count_calls(exchange *x, int rank) {
+  const int n = x->counts->chunks;
+  rank_calls out = {.runs = 0};
+  int lowest = n, highest = -1;
+  for (int i = 0, end; i < n; i = end) {
+    int last[MOST_STAGES], first_key = n, last_key = -1;
+    for (end = i + 1; end < n && x->rank_of[end] == x->rank_of[i];) ++end;
+    if (x->rank_of[i] != rank) continue;
+    for (int s = 0; s < MOST_STAGES; ++s) last[s] = -2;
+    find_needed(x, i, end);
+    for (int j = 0; j < n; ++j) {
+      if (!x->needed[j]) continue;
+      const int s = x->stage_of[x->rank_of[j]];
+      if (last[s] != j - 1) ++out.calls[s], out.rows[s] += end - i;
+      last[s] = last_key = j;
+      if (first_key > j) first_key = j;
+    }
+    if (last_key < 0) continue;
+    ++out.runs;
+    if (lowest > first_key) lowest = first_key;
+    if (highest < last_key) highest = last_key;
+  }
+  out.hull = highest >= lowest ? highest - lowest + 1 : 0;
+  return out;
+}
+
 typedef struct pass_costs {
-  double tile, keys, gradients, merge; /* seconds of a tile; bytes of a chunk; seconds of a merge */
+  double tile, keys, gradients, merge; /* seconds of a tile; bytes of a chunk; seconds to read or write o of a chunk */
 } pass_costs;
 
 static pass_costs costs_of(const exchange *x, bool backward) {
   const luattn_parallel_problem *p = x->problem;
   const double dims = p->head_dim + p->head_dim_v, square = LUATTN_PARALLEL_TILE * LUATTN_PARALLEL_TILE;
-  const double rows = x->chunk_rows;
+  const double rows = x->chunk_rows, part_bytes = stage_part_bytes(p);
   /* Products: of forward S and O; of backward S, dP, dV, dQ and dK. */
   const double flop = backward ? 6.0 * p->head_dim + 4.0 * p->head_dim_v : 2 * dims;
-  return (pass_costs){
-      .tile = flop * square * p->heads / (backward ? x->rates->backward : x->rates->forward),
-      .keys = rows * p->heads_kv * dims * p->elem_bytes,
-      .gradients = backward ? rows * p->heads_kv * dims * 4 : 0,
-      .merge = backward ? 0 : 3 * x->own * rows * p->heads * p->head_dim_v * p->elem_bytes / x->rates->memory};
+  return (pass_costs){.tile = flop * square * p->heads / (backward ? x->rates->backward : x->rates->forward),
+                      .keys = rows * p->heads_kv * dims * p->elem_bytes,
+                      .gradients = backward ? rows * p->heads_kv * dims * part_bytes : 0,
+                      .merge = backward ? 0 : rows * p->heads * p->head_dim_v * part_bytes / x->rates->memory};
 }
 
-/* The time of one rank. received, in_flight: bytes of keys, in all and of the two largest successive stages. */
-static double rank_seconds(const exchange *x, int rank, const pass_costs *c, double *received, double *in_flight) {
-  const int sources = order_sources(x, rank);
-  double arrived = 0, returned = 0, t = x->rates->stage + x->work[rank * x->ranks + rank] * c->tile, before = 0;
-  *received = *in_flight = 0;
-  for (int at = 0, size = 1, stage = 0; at < sources; at += size, size *= stage++ > 0 ? 2 : 1) {
+double stage_part_bytes(const luattn_parallel_problem *problem) { return problem->elem_bytes > 4 ? 8 : 4; }
+
+/* The time of one rank in one pass, by both schedules; received: bytes of keys; in_flight: likewise, that are there at
+ * once. */
+typedef struct rank_time {
+  double staged, gathered, received, in_flight[2];
+} rank_time;
+
+static rank_time time_of_rank(exchange *x, int rank, const pass_costs *c) {
+  const int sources = order_sources(x, rank), stages = set_stages(x, rank, sources);
+  const rank_calls calls = count_calls(x, rank);
+  const double start = x->rates->stage, own = x->work[rank * x->ranks + rank] * c->tile;
+  double arrived = 0, returned = 0, all = own, before = 0, t = start * calls.calls[0] + own;
+  rank_time out = {.in_flight = {0, calls.hull * c->keys}};
+  if (calls.rows[0] > x->own) t += (calls.rows[0] + x->own) * c->merge;
+  for (int stage = 1, at = 0; stage <= stages; ++stage) {
     double work = 0, bytes = 0;
-    for (int i = at; i < sources && i < at + size; ++i) {
-      const int source = x->order[i];
+    for (; at < sources && x->stage_of[x->order[at]] == stage; ++at) {
+      const int source = x->order[at];
       arrived += keys_seconds(x, rank, source, c->keys);
       returned += gradients_seconds(x, rank, source, c->gradients);
       work += x->work[rank * x->ranks + source] * c->tile;
       bytes += x->pieces[rank * x->ranks + source] * c->keys;
     }
-    t = (t > arrived ? t : arrived) + x->rates->stage + work + c->merge;
-    *received += bytes;
-    if (bytes + before > *in_flight) *in_flight = bytes + before;
+    all += work;
+    t = (t > arrived ? t : arrived) + start * calls.calls[stage] + work + 3 * calls.rows[stage] * c->merge;
+    out.received += bytes;
+    if (bytes + before > out.in_flight[0]) out.in_flight[0] = bytes + before;
     before = bytes;
   }
-  return t > arrived + returned ? t : arrived + returned;
+  out.staged = t > arrived + returned ? t : arrived + returned;
+  out.gathered = arrived + start * calls.runs + all + returned;
+  return out;
 }
 
-static void predict(const exchange *x, stage_prediction *out) {
+static double greater_of(double a, double b) { return a > b ? a : b; }
+
+static void predict(exchange *x, stage_prediction *out) {
+  double seconds[2][2] = {{0}}, in_flight[2] = {0}; /* by stages, gathered; forward, backward */
   for (int backward = 0; backward < 2; ++backward) {
     const pass_costs c = costs_of(x, backward != 0);
     double total = 0;
     for (int r = 0; r < x->ranks; ++r) {
-      double received, in_flight, tiles = 0;
-      const double seconds = rank_seconds(x, r, &c, &received, &in_flight);
+      const rank_time one = time_of_rank(x, r, &c);
+      double tiles = 0;
       for (int j = 0; j < x->ranks; ++j) tiles += x->work[r * x->ranks + j];
       total += tiles;
-      if (tiles > out->most_tiles) out->most_tiles = tiles;
-      if (seconds > out->seconds[backward]) out->seconds[backward] = seconds;
-      if (received > out->received) out->received = received;
-      if (in_flight > out->in_flight) out->in_flight = in_flight;
+      out->most_tiles = greater_of(out->most_tiles, tiles);
+      out->received = greater_of(out->received, one.received);
+      seconds[0][backward] = greater_of(seconds[0][backward], one.staged);
+      seconds[1][backward] = greater_of(seconds[1][backward], one.gathered);
+      for (int g = 0; g < 2; ++g) in_flight[g] = greater_of(in_flight[g], one.in_flight[g]);
     }
     out->alone[backward] = total * c.tile + x->rates->stage;
   }
+  out->gathered =
+      x->problem->schedule == LUATTN_SCHEDULE_GATHERED ||
+      (x->problem->schedule == LUATTN_SCHEDULE_AUTO && seconds[1][0] + seconds[1][1] < seconds[0][0] + seconds[0][1]);
+  out->in_flight = in_flight[out->gathered];
+  for (int pass = 0; pass < 2; ++pass) out->seconds[pass] = seconds[out->gathered][pass];
 }
 
 bool stage_predict(const luattn_parallel_problem *problem, const luattn_parallel_rates *rates,
@@ -147,12 +232,14 @@ bool stage_predict(const luattn_parallel_problem *problem, const luattn_parallel
                 .ranks = problem->ranks,
                 .nodes = (problem->ranks + rates->node - 1) / rates->node,
                 .chunk_rows = chunk_rows,
-                .own = counts->chunks / problem->ranks};
+                .own = counts->chunks / problem->ranks,
+                .counts = counts,
+                .rank_of = rank_of};
   unsigned char *needs = malloc((size_t)x.ranks + (size_t)x.nodes);
   const bool ready = open_exchange(&x) && needs != NULL;
   *out = (stage_prediction){0};
   if (ready) {
-    sum_chunks(&x, counts, rank_of, needs);
+    sum_chunks(&x, needs);
     predict(&x, out);
   }
   free(needs);

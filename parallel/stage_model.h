@@ -1,11 +1,15 @@
 /* stage_model.h: predicts the time of attention over several GPUs.
  *
- * A rank computes scores with its own keys first. Meanwhile the chunks of keys that it needs of other ranks travel, those of
- * its node first, in stages of 1, 1, 2, 4, .. ranks' chunks: a stage starts when its keys are there and the one before it
- * is done. A stage of forward ends with a merge of o. Backward brings the keys again, and sends their gradients back in
- * float32. A chunk that several ranks of a node need crosses the network once. */
+ * By stages, a rank computes scores with its own keys first. Meanwhile the chunks of keys that it needs of other ranks
+ * travel, those of its node first, in stages of 1, 1, 2, 4, .. ranks' chunks: a stage starts when its keys are there and
+ * the one before it is done. A stage of forward ends with a merge of o. Backward brings the keys again, and sends their
+ * gradients back in float32. Gathered, all keys come first, and then each run of queries has all of them in one call:
+ * nothing merges, and no copy is hidden. A launch has the chunks of queries that lie after each other, and a range of
+ * keys; each takes luattn_parallel_rates.stage. A chunk that several ranks of a node need crosses the network once. */
 #ifndef LUATTN_STAGE_MODEL_H
 #define LUATTN_STAGE_MODEL_H
+
+#include <stdbool.h>
 
 #include "parallel/partition.h"
 
@@ -14,8 +18,13 @@ typedef struct stage_prediction {
   double alone[2];   /* of one GPU that has everything */
   double most_tiles; /* of a rank */
   double received;   /* bytes of keys and values in forward, the most of a rank */
-  double in_flight;  /* those of the two largest successive stages, likewise */
+  double in_flight;  /* those that are there at once, likewise: of the two largest successive stages, or of all keys
+                      * from the first that is needed to the last */
+  bool gathered;     /* the schedule that these are of */
 } stage_prediction;
+
+/* Bytes of a number of o and of gradients where they are parts of a sum. */
+double stage_part_bytes(const luattn_parallel_problem *problem);
 
 /* For one layer, whose counts those are. Members of `rates` are filled in. false: out of memory. */
 bool stage_predict(const luattn_parallel_problem *problem, const luattn_parallel_rates *rates,

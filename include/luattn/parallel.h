@@ -22,6 +22,7 @@ extern "C" {
 #define LUATTN_PARALLEL_MAX_RANKS 1024
 #define LUATTN_PARALLEL_MAX_CHUNKS 2048 /* of a problem's counts */
 #define LUATTN_PARALLEL_MAX_CANDIDATES 32
+#define LUATTN_PARALLEL_MAX_LAYERS 64 /* that differ in their masks */
 
 /* What a machine does. A member of 0 is that of one H200 in nodes of 8 with NVLink. */
 typedef struct luattn_parallel_rates {
@@ -29,7 +30,7 @@ typedef struct luattn_parallel_rates {
   double peer;              /* bytes a second that a GPU receives from others of its node: 380e9 */
   double network; /* the same from another node, where a node fetches what several of its GPUs need once: 45e9 */
   double memory;  /* bytes a second of its own memory: 3.6e12 */
-  double stage;   /* seconds to start a stage and to end its last tiles: 12e-6 */
+  double stage;   /* seconds to start a launch and to end its last tiles: 12e-6 */
   int node;       /* ranks of a node: 8 */
 } luattn_parallel_rates;
 
@@ -39,6 +40,13 @@ typedef struct luattn_parallel_layers {
   double weight;      /* how many layers; above 0 */
 } luattn_parallel_layers;
 
+/* In which order a rank has its keys. */
+typedef enum luattn_schedule {
+  LUATTN_SCHEDULE_AUTO,    /* the faster one, of each layer */
+  LUATTN_SCHEDULE_STAGES,  /* its own first, then those of other ranks as they arrive; parts of rows merge */
+  LUATTN_SCHEDULE_GATHERED /* all in one call, once they are there: for functions whose parts do not merge, too */
+} luattn_schedule;
+
 typedef struct luattn_parallel_problem {
   size_t struct_size;
   int ranks;              /* 1 .. LUATTN_PARALLEL_MAX_RANKS */
@@ -47,6 +55,7 @@ typedef struct luattn_parallel_problem {
   const luattn_parallel_layers *layers; /* all layers of the model have one partition */
   int heads, heads_kv, head_dim, head_dim_v, elem_bytes;
   luattn_parallel_rates rates;
+  int schedule; /* luattn_schedule */
 } luattn_parallel_problem;
 
 typedef enum luattn_partition {
@@ -62,8 +71,9 @@ typedef struct luattn_parallel_candidate {
   double imbalance;         /* the most tiles of a rank over the mean, by the layers' weights */
   double seconds;           /* predicted, of forward and backward of all layers */
   double received;          /* bytes of keys and values that a rank receives in a forward of one layer, the most */
-  double memory; /* bytes of a rank in forward of one layer, the most: its q, k, v, o and lse, and the keys and
-                             * values of the two largest successive stages */
+  double memory; /* bytes of a rank in forward of one layer, the most: its q, k, v, o and lse, and k and v once more, as
+                  * they travel; by stages two parts of o, and the keys and values of the two largest successive
+                  * stages; gathered, all keys and values from the first that it needs to the last */
 } luattn_parallel_candidate;
 
 typedef struct luattn_parallel_plan {
@@ -71,6 +81,7 @@ typedef struct luattn_parallel_plan {
   const int *rank_of; /* [chunks] */
   int num_candidates, chosen;
   const luattn_parallel_candidate *candidates; /* [num_candidates]; the plan is number `chosen` */
+  const int *gathered; /* [num_layers]: 1: LUATTN_SCHEDULE_GATHERED is the schedule of the layer, 0: by stages */
 } luattn_parallel_plan;
 
 /* Makes a plan, which the caller frees. Takes milliseconds, up to a second for 64 ranks and 2048 chunks. Errors:

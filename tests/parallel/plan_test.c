@@ -172,12 +172,13 @@ static void test_stages(void **unused) {
   const double tiles[9] = {4, 2, 1, 0, 4, 3, 5, 0, 4};
   const int rank_of[3] = {0, 1, 2}, rows = 1024;
   luattn_parallel_problem p = problem_of(NULL, 3, 3, rows);
-  p.heads = 4, p.heads_kv = 2, p.head_dim = 64, p.head_dim_v = 32;
+  p.heads = 4, p.heads_kv = 2, p.head_dim = 64, p.head_dim_v = 32, p.schedule = LUATTN_SCHEDULE_STAGES;
   stage_prediction got;
   assert_true(stage_predict(&p, &rates, &(chunk_counts){3, tiles}, rows, rank_of, &got));
   const double square = 128.0 * 128.0, tile = 2 * 96 * square * 4 / 1e15,
                tile_b = (6 * 64 + 4 * 32) * square * 4 / 5e14;
-  const double keys = rows * 2 * 96.0 * 2, gradients = rows * 2 * 96.0 * 4, merge = 3 * rows * 4 * 32.0 * 2 / 1e12;
+  const double keys = rows * 2 * 96.0 * 2, gradients = rows * 2 * 96.0 * 4,
+               merge = 3 * rows * 4 * 32.0 * 4 / 1e12; /* o in float32 */
   const double peer = keys / 1e11, across = fmax(peer, keys / 1e10 / 2);
   double t = 1e-5 + 4 * tile; /* rank 0: of rank 1 in its node, then of rank 2 */
   t = fmax(t, peer) + 1e-5 + 2 * tile + merge;
@@ -194,7 +195,28 @@ static void test_stages(void **unused) {
   back_third = fmax(back_third, across + gradients / 1e11 + gradients / 1e10 / 2);
   assert_true(fabs(got.seconds[1] - fmax(back, back_third)) <= 1e-12);
   assert_true(got.most_tiles == 9 && got.received == 2 * keys && got.in_flight == 2 * keys);
-  assert_true(fabs(got.alone[0] - (23 * tile + 1e-5)) <= 1e-12);
+  assert_true(fabs(got.alone[0] - (23 * tile + 1e-5)) <= 1e-12 && !got.gathered);
+  p.schedule = LUATTN_SCHEDULE_GATHERED; /* rank 2 is the slowest: its hull has the chunk between, too */
+  assert_true(stage_predict(&p, &rates, &(chunk_counts){3, tiles}, rows, rank_of, &got));
+  assert_true(fabs(got.seconds[0] - fmax(peer + across + 7 * tile, across + 9 * tile) - 1e-5) <= 1e-12);
+  assert_true(got.gathered && got.in_flight == 3 * keys);
+}
+
+/* Ranks whose queries lie in two runs, and keys in ranges: each pair of them is a launch. */
+static void test_launches(void **unused) {
+  (void)unused;
+  const double tiles[16] = {1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1};
+  const int zigzag[4] = {0, 1, 1, 0}, rows = 1024;
+  luattn_parallel_problem p = problem_of(NULL, 2, 4, rows);
+  p.schedule = LUATTN_SCHEDULE_STAGES;
+  luattn_parallel_rates free_of_charge = {
+      .forward = 1e30, .backward = 1e30, .peer = 1e30, .network = 1e30, .memory = 1e30, .stage = 1, .node = 8};
+  stage_prediction got;
+  assert_true(stage_predict(&p, &free_of_charge, &(chunk_counts){4, tiles}, rows, zigzag, &got));
+  assert_true(fabs(got.seconds[0] - 4) < 1e-6); /* rank 0: 0 by 0; 3 by 0, by 3, and by 1 to 2 */
+  p.schedule = LUATTN_SCHEDULE_AUTO;
+  assert_true(stage_predict(&p, &free_of_charge, &(chunk_counts){4, tiles}, rows, zigzag, &got));
+  assert_true(fabs(got.seconds[0] - 2) < 1e-6 && got.gathered);
 }
 
 /* ---- what is refused ---- */
@@ -225,6 +247,7 @@ static void test_refusals(void **unused) {
   x.layers = &negative, refuse(x, "layers[0].tiles: is -2 for chunks 0 and 1"), x = p;
   x.rates.peer = -1, refuse(x, "rates.peer: is -1"), x = p;
   x.rates.node = -1, refuse(x, "rates.node: is -1"), x = p;
+  x.schedule = 3, refuse(x, "schedule: is 3, expected 0 to 2"), x = p;
   x.struct_size = 8, refuse(x, "struct_size");
   assert_string_equal(luattn_partition_name(LUATTN_PARTITION_BY_COUNTS), "by counts");
   assert_string_equal(luattn_partition_name((luattn_partition)7), "?");
@@ -236,6 +259,7 @@ int main(void) {
                                      cmocka_unit_test(test_layers),
                                      cmocka_unit_test(test_one_rank),
                                      cmocka_unit_test(test_stages),
+                                     cmocka_unit_test(test_launches),
                                      cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
