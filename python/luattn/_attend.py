@@ -264,6 +264,14 @@ def seed_of(seed: Any, q: Tensor) -> Tensor:
     return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers_of(seed)], dtype=torch.int64, device="cpu")
 
 
+def values_stacked(spec: Spec, scalars: Sequence[float | Tensor]) -> Sequence[float]:
+    """Scalars as numbers; refuses tensors for which a call would wait."""
+    if not any(isinstance(x, Tensor) for x in scalars):
+        return [float(x) for x in scalars]
+    with torch.no_grad():
+        return values_of([], _stack(spec, scalars))
+
+
 def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:
     numbers = []
     for name, x in zip(spec.scalars, scalars):

@@ -365,3 +365,49 @@ class Request(c.Structure):
         ("head_dim_v", c.c_int),
         ("wants", c.c_uint),
     ]
+
+
+# luattn/parallel.h
+TILE, MAX_RANKS, MAX_CHUNKS = 128, 1024, 2048
+PARTITIONS = ("contiguous", "zigzag", "by counts")  # luattn_partition
+SCHEDULES = ("auto", "stages", "gathered")  # luattn_schedule
+PARAMETER_MASKS, PARAMETER_OF_SCORES, PARAMETER_OF_ROWS = 1, 2, 4  # luattn_parameter
+MASK_BY_BATCH, MASK_BY_HEAD = 1, 2  # luattn_mask_differs
+
+
+class ParallelRates(c.Structure):
+    _fields_ = [*((name, c.c_double) for name in ("forward", "backward", "peer", "network", "memory", "stage")), ("node", c.c_int)]
+
+
+class ParallelLayers(c.Structure):
+    _fields_ = [("tiles", c.c_void_p), ("weight", c.c_double)]
+
+
+class ParallelProblem(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        *((name, c.c_int) for name in ("ranks", "chunks", "chunk_rows", "num_layers")),
+        ("layers", c.c_void_p),
+        *((name, c.c_int) for name in ("heads", "heads_kv", "head_dim", "head_dim_v", "elem_bytes")),
+        ("rates", ParallelRates),
+        ("schedule", c.c_int),
+    ]
+
+
+class ParallelCandidate(c.Structure):
+    _fields_ = [
+        ("partition", c.c_int),
+        ("chunk_rows", c.c_int),
+        *((name, c.c_double) for name in ("forward", "backward", "imbalance", "seconds", "received", "memory")),
+    ]
+
+
+class ParallelPlan(c.Structure):
+    _fields_ = [
+        *((name, c.c_int) for name in ("ranks", "chunks", "chunk_rows")),
+        ("rank_of", c.POINTER(c.c_int)),
+        ("num_candidates", c.c_int),
+        ("chosen", c.c_int),
+        ("candidates", c.POINTER(ParallelCandidate)),
+        ("gathered", c.POINTER(c.c_int)),
+    ]

@@ -66,6 +66,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_mask_svg": [_P, _P],
     "luattn_cpu_linear_forward": [_P, _P],
     "luattn_cpu_linear_backward": [_P, _P],
+    "luattn_mask_chunks": [_P, _P, _INT, _P],
+    "luattn_parallel_plan_new": [_P, _P],
     "luattn_emit": [_P, _P, ctypes.c_char_p, _P],
 }
 
@@ -106,6 +108,10 @@ def _load() -> ctypes.CDLL:
     if hasattr(lib, "luattn_spec_form"):
         for name in ("luattn_spec_form", "luattn_spec_normalizes"):
             getattr(lib, name).argtypes, getattr(lib, name).restype = [_P], ctypes.c_int
+    if hasattr(lib, "luattn_parallel_plan_new"):
+        lib.luattn_parallel_plan_free.argtypes, lib.luattn_parallel_plan_free.restype = [_P], None
+        lib.luattn_spec_parameter.argtypes, lib.luattn_spec_parameter.restype = [_P, _SIZE], ctypes.c_uint
+        lib.luattn_spec_mask_differs.argtypes, lib.luattn_spec_mask_differs.restype = [_P], ctypes.c_uint
     lib.luattn_spec_wants.argtypes = [_P]
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]

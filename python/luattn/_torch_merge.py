@@ -98,6 +98,19 @@ def _states_kernel(text, outs, lses, states, dtype=None):  # type: ignore[no-unt
     return made
 
 
+def merge_into(o: Tensor, outs: Sequence[Tensor], lses: Sequence[Tensor], by_state: tuple[Spec, Sequence[Tensor]] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Merges parts into o; their lse, state and what backward reads, without gradients. by_state: the spec and the states, else by lse."""
+    lse = torch.empty_like(lses[0])
+    state = saved = lse.new_empty(0)
+    call = MergeCall(fill, [_rows(t) for t in outs], lses)
+    if by_state is not None:
+        spec, states = by_state
+        state, saved = (lse.new_empty((n, *lse.shape)) for n in (spec.parts().num_saved, spec.merged_saved))
+        call.set_states(spec.parts(), states, state, saved)
+    call.forward(o, lse, *_where(o))
+    return lse, state, saved
+
+
 for _device in ("CPU", "CUDA"):
     _lib.impl("merge", _forward_kernel, _device)
     _lib.impl("merge_states", _states_kernel, _device)

@@ -54,6 +54,11 @@ STRUCTS = {
     capi.PageLists: "luattn_page_lists",
     capi.MaskCounts: "luattn_mask_counts",
     capi.Random: "luattn_random",
+    capi.ParallelRates: "luattn_parallel_rates",
+    capi.ParallelLayers: "luattn_parallel_layers",
+    capi.ParallelProblem: "luattn_parallel_problem",
+    capi.ParallelCandidate: "luattn_parallel_candidate",
+    capi.ParallelPlan: "luattn_parallel_plan",
 }
 PARTS = (capi.DLDevice, capi.DLDataType)  # of DLTensor
 
@@ -87,7 +92,7 @@ class Layout(unittest.TestCase):
 
     def test_structs_are_those_of_the_headers(self):
         lines = ["#include <stddef.h>"]
-        lines += [f"#include <luattn/{header}.h>" for header in ("linear", "merge", "natten", "pages")]
+        lines += [f"#include <luattn/{header}.h>" for header in ("linear", "merge", "natten", "pages", "parallel")]
         for struct, name in STRUCTS.items():
             lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
             for field, *_ in struct._fields_:
@@ -103,6 +108,11 @@ class Layout(unittest.TestCase):
         for name in ("CPU", "FORWARD", "BACKWARD", "WANT_DQ", "WANT_DK", "WANT_DV", "WANT_INPUTS", "WANT_SCALARS", "WANT_ALL", "LONG",
                      "DECODE_TILE", "DECODE_MANY"):
             lines.append(f'_Static_assert(LUATTN_{name} == {getattr(capi, name)}, "{name}");')
+        for name in ("PARAMETER_MASKS", "PARAMETER_OF_SCORES", "PARAMETER_OF_ROWS", "MASK_BY_BATCH", "MASK_BY_HEAD"):
+            lines.append(f'_Static_assert(LUATTN_{name} == {getattr(capi, name)}, "{name}");')
+        limits = {"TILE": capi.TILE, "MAX_RANKS": capi.MAX_RANKS, "MAX_CHUNKS": capi.MAX_CHUNKS}
+        lines += [f'_Static_assert(LUATTN_PARALLEL_{name} == {x}, "{name}");' for name, x in limits.items()]
+        lines.append(f'_Static_assert(LUATTN_PARTITION_BY_COUNTS == {len(capi.PARTITIONS) - 1} && LUATTN_SCHEDULE_GATHERED == {len(capi.SCHEDULES) - 1}, "");')
         lines.append(f'_Static_assert(LUATTN_MERGE_MAX == {capi.MERGE_MAX} && LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
         for layout, number in capi.STATE_LAYOUTS.items():
             lines.append(f'_Static_assert(LUATTN_STATE_{layout.upper()} == {number} && LUATTN_FORM_LINEAR == {capi.FORM_LINEAR}, "");')

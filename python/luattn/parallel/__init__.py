@@ -1,0 +1,26 @@
+"""Context parallelism: attention over one sequence that lies on several ranks.
+
+    plan = luattn.parallel.plan(["gemma3_window.lua", "causal.lua"], 131072, 8, weights=[5, 1])    # equal on all ranks
+    local = luattn.parallel.ContextParallel(luattn.attention("causal.lua"), group, plan)
+    q, k, v = (local.shard(x) for x in (q, k, v))
+    o = local(q, k, v)
+
+plan() says which rows of the sequence each rank has, so that all have as many rows, and as many tiles to compute; ContextParallel is an attention
+whose q, k, v and o are those of its rank. plan() loads neither torch nor NumPy.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .rank_plan import Candidate, Layer, Plan, plan
+
+if TYPE_CHECKING:
+    from .context_parallel import ContextParallel
+
+__all__ = ["Candidate", "ContextParallel", "Layer", "Plan", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ContextParallel":
+        return importlib.import_module(".context_parallel", __name__).ContextParallel
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

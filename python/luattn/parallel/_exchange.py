@@ -1,0 +1,75 @@
+"""Rows of tensors that travel between ranks, by batched sends and receives of torch.distributed: gloo on the CPU; NCCL between GPUs, which copies on
+a stream of its own."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._stages import Round, ranges_of
+
+
+class Rows(NamedTuple):
+    """Contiguous tensors with the axis of the sequence first, in which chunk c begins at row place[c]."""
+
+    tensors: Sequence[Tensor]
+    place: dict[int, int]
+
+
+def rows_first(t: Tensor, dim: int) -> Tensor:
+    """Then chunks of rows are contiguous."""
+    return t.movedim(dim, 0).contiguous()
+
+
+class Exchange:
+    """All ranks of the group call the same methods in the same order. chunk_rows: of each chunk."""
+
+    def __init__(self, group: dist.ProcessGroup, chunk_rows: int) -> None:
+        self.group, self.chunk_rows = group, chunk_rows
+        self._global = [dist.get_global_rank(group, r) for r in range(group.size())]
+
+    def _ops(self, op: Callable[..., dist.Work | None], chunks: Sequence[int], rows: Rows, peer: int) -> list[dist.P2POp]:
+        """Chunks that follow each other in the whole do so at both ends, and travel at once."""
+        ops = []
+        for first, end in ranges_of(chunks):
+            at = rows.place[first]
+            for t in rows.tensors:
+                part = t[at : at + (end - first) * self.chunk_rows]
+                if part.numel():
+                    ops.append(dist.P2POp(op, part.view(-1).view(torch.uint8), self._global[peer], self.group))
+        return ops
+
+    def keys(self, one: Round, own: Rows, received: Rows | None) -> list[dist.Work]:
+        """Starts a round in which keys go where they are needed."""
+        ops = [] if received is None else self._ops(dist.irecv, one.received, received, one.source)
+        return self._start(ops + self._ops(dist.isend, one.sent, own, one.to))
+
+    def gradients(self, one: Round, made: Rows | None, returned: Rows | None) -> list[dist.Work]:
+        """Starts the same round the other way: gradients go back to the keys' owners."""
+        ops = [] if returned is None else self._ops(dist.irecv, one.sent, returned, one.to)
+        return self._start(ops + ([] if made is None else self._ops(dist.isend, one.received, made, one.source)))
+
+    def _start(self, ops: list[dist.P2POp]) -> list[dist.Work]:
+        return dist.batch_isend_irecv(ops) if ops else []
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor by its sum over the ranks; in their order where torch is to be deterministic."""
+        if self.group.size() == 1:
+            return
+        for t in tensors:
+            if torch.are_deterministic_algorithms_enabled():
+                parts = [torch.empty_like(t) for _ in self._global]
+                dist.all_gather(parts, t, group=self.group)
+                t.zero_()
+                for part in parts:
+                    t.add_(part)
+            else:
+                dist.all_reduce(t, group=self.group)
+
+
+def wait(works: list[dist.Work]) -> None:
+    """Once: gloo would wait for another transfer."""
+    while works:
+        works.pop().wait()

@@ -1,0 +1,176 @@
+"""What one rank computes and exchanges for one layer: in which rounds keys travel, which of them a stage has, and its calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .rank_plan import Layer, Plan
+
+
+@dataclass(frozen=True)
+class Run:
+    """Chunks of queries of the rank that lie after each other in the whole: rows first .. end - 1 of its tensors, at `position` and on."""
+
+    first: int
+    end: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A run of queries with keys of a range: positions position .. position + length - 1 of the whole, rows `first` and on of the stage's keys."""
+
+    run: int
+    first: int
+    length: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """What travels at a time: chunks that come from one rank, and those that go to another. All ranks have as many rounds and stages of them, in one
+    order, so that a rank sends in a round what another receives in it, and no two wait for each other."""
+
+    source: int
+    received: tuple[int, ...]
+    to: int
+    sent: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """own: the keys are the rank's, as they lie. Else chunk c lies from row place[c] of a buffer of `rows` rows on, those of `rounds` and, where all
+    keys are gathered, the rank's own. gaps: the buffer has rows that no chunk fills: no query sees them, and they are 0."""
+
+    own: bool
+    rounds: tuple[int, ...]
+    rows: int
+    place: dict[int, int]
+    gaps: bool
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Of a rank. parts[i]: in how many calls run i is."""
+
+    runs: tuple[Run, ...]
+    rounds: tuple[Round, ...]
+    stages: tuple[Stage, ...]
+    parts: tuple[int, ...]
+    own: tuple[int, ...]  # its chunks, in the order of its rows
+
+
+def order_of(rank: int, world_size: int, node: int) -> list[tuple[int, int]]:
+    """The rounds: from whom this rank receives, and to whom it sends. Ranks of its node come first."""
+    if world_size % node or node >= world_size:
+        return [((rank + t) % world_size, (rank - t) % world_size) for t in range(1, world_size)]
+    nodes, at, local = world_size // node, rank // node, rank % node
+    steps = [(i, j) for i in range(nodes) for j in range(node) if i or j]
+    return [((at + i) % nodes * node + (local + j) % node, (at - i) % nodes * node + (local - j) % node) for i, j in steps]
+
+
+def _needed(layer: Layer, chunks: Sequence[int]) -> list[int]:
+    """Chunks of keys that these chunks of queries need."""
+    rows = [layer.needs[c] for c in chunks]
+    return [j for j in range(len(layer.needs)) if any(row[j] for row in rows)]
+
+
+def _bits(row: bytes) -> int:
+    """Bit j of a number: whether byte j is not 0."""
+    return int("".join("1" if x else "0" for x in reversed(row)), 2)
+
+
+def _chunks_of(bits: int) -> tuple[int, ...]:
+    return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
+
+
+def ranges_of(chunks: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, end) of numbers that follow each other."""
+    found: list[tuple[int, int]] = []
+    for c in chunks:
+        if found and found[-1][1] == c:
+            found[-1] = found[-1][0], c + 1
+        else:
+            found.append((c, c + 1))
+    return found
+
+
+class _Maker:
+    def __init__(self, plan: Plan, layer: Layer, rank: int) -> None:
+        self.plan, self.layer, self.rank = plan, layer, rank
+        self.own = plan.chunks(rank)
+        self.places = {c: i * plan.chunk_rows for i, c in enumerate(self.own)}
+        self.ranges = ranges_of(self.own)
+        self.needs = [_needed(layer, range(first, end)) for first, end in self.ranges]
+
+    def rounds(self) -> list[Round]:
+        """Those in which anything travels, between whatever ranks."""
+        plan, found = self.plan, []
+        owned, needed = [0] * plan.world_size, [0] * plan.world_size  # sets of chunks, as bits
+        for c, rank in enumerate(plan.rank_of):
+            owned[rank] |= 1 << c
+            needed[rank] |= _bits(self.layer.needs[c])
+        orders = [order_of(rank, plan.world_size, plan.node) for rank in range(plan.world_size)]
+        for t, (source, to) in enumerate(orders[self.rank]):
+            if any(needed[rank] & owned[orders[rank][t][0]] for rank in range(plan.world_size)):
+                received, sent = needed[self.rank] & owned[source], needed[to] & owned[self.rank]
+                found.append(Round(source, _chunks_of(received), to, _chunks_of(sent)))
+        return found
+
+    def runs(self) -> list[Run]:
+        """Cut to the rows that are no padding."""
+        found = []
+        for first, end in self.ranges:
+            at, position = self.places[first], first * self.plan.chunk_rows
+            rows = max(min(end * self.plan.chunk_rows, self.plan.q_len) - position, 0)
+            found.append(Run(at, at + rows, position))
+        return found
+
+    def _call(self, run: int, first: int, end: int, place: int) -> Call | None:
+        """Of chunks first .. end - 1 of keys, which lie from row `place` of the stage's keys on."""
+        position = first * self.plan.chunk_rows
+        length = min(end * self.plan.chunk_rows, self.plan.q_len) - position
+        return Call(run, place, length, position) if length > 0 else None
+
+    def calls(self, place: dict[int, int]) -> tuple[Call, ...]:
+        """One for each run and each range of keys of this stage that it needs."""
+        made = (
+            self._call(i, first, end, place[first])
+            for i, needs in enumerate(self.needs)
+            for first, end in ranges_of([c for c in needs if c in place])
+        )
+        return tuple(x for x in made if x is not None)
+
+    def stages(self, rounds: Sequence[Round]) -> list[Stage]:
+        """The rank's own keys, then those of 1, 1, 2, 4, .. rounds."""
+        own = {c: self.places[c] for c in _needed(self.layer, self.own) if c in self.places}
+        stages = [Stage(True, (), 0, own, False, self.calls(own))]
+        left, size = list(range(len(rounds))), 1
+        while left:
+            taken, left = left[:size], left[size:]
+            place = {c: i * self.plan.chunk_rows for i, c in enumerate(sorted(c for t in taken for c in rounds[t].received))}
+            stages.append(Stage(False, tuple(taken), len(place) * self.plan.chunk_rows, place, False, self.calls(place)))
+            size = size * 2 if len(stages) > 2 else size
+        return stages
+
+    def gathered(self, rounds: Sequence[Round]) -> list[Stage]:
+        """All keys from the first to the last that is needed, and one call for each run."""
+        keys, size = _needed(self.layer, self.own), self.plan.chunk_rows
+        lowest, hull = (keys[0], keys[-1] + 1 - keys[0]) if keys else (0, 0)
+        first = self.places.get(lowest, 0)
+        own = all(self.places.get(lowest + i) == first + i * size for i in range(hull))  # they lie after each other: nothing is to be copied
+        place = {c: (c - lowest) * size + (first if own else 0) for c in keys}
+        calls = (self._call(i, needs[0], needs[-1] + 1, place[needs[0]]) for i, needs in enumerate(self.needs) if needs)
+        rows = 0 if own else hull * size
+        return [Stage(own, tuple(range(len(rounds))), rows, place, len(place) < hull, tuple(x for x in calls if x is not None))]
+
+
+def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool) -> Schedule:
+    maker = _Maker(plan, layer, rank)
+    rounds, runs = maker.rounds(), maker.runs()
+    stages = maker.gathered(rounds) if gathered else maker.stages(rounds)
+    parts = [0] * len(runs)
+    for stage in stages:
+        for one in stage.calls:
+            parts[one.run] += 1
+    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own))

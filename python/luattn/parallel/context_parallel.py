@@ -1,0 +1,247 @@
+"""ContextParallel: an attention whose q, k, v and o are the rows of one rank of a group."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import _capi as capi
+from .._arguments import take, what
+from .._attend import values_stacked
+from .._call import CHOICES, WHOLE, refuse_later
+from .._library import call, lib
+from .._options import is_in_f32, seed_of
+from .._spec import Spec
+from ..attention import Attention
+from ..errors import InvalidError, Unsupported
+from ._exchange import Exchange
+from ._passes import Distributed, Job, Parameter, side_of
+from ._stages import schedule_of
+from .rank_plan import Plan
+
+_PLACE = "luattn.parallel.ContextParallel"
+_REFUSED = {
+    **dict.fromkeys(WHOLE, "the plan says which part of the whole a rank has"),
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k"), "say documents by an input of the spec, as document_mask does"),
+    "block_table": "keys in pages are for decoding, which has no context parallelism",
+    "batch": "there are no tile bits of parts", "decode": "decoding has no context parallelism", "out": "o is a tensor of its own",
+    **dict.fromkeys(CHOICES, "caches are for decoding, which has no context parallelism"),
+}  # fmt: skip
+
+
+class ContextParallel:
+    """attention over the sequence that the ranks of `group` share out by `plan`: a function of the rank's rows of q, k and v, with the attention's own
+    arguments, whose result has the rank's rows of o. All ranks call it alike. Inputs with an axis q or kv are the rank's rows, as shard() has them (of a
+    pair of axes q and kv, the rows of q and all columns); others are whole and equal on all ranks, and so are scalars and seeds. Gradients of q, k, v and of
+    sharded inputs are the rank's rows; those of other inputs and scalars are summed over the group.
+
+    group: of torch.distributed, gloo for tensors on the CPU, NCCL on GPUs; None: the default one. schedule: as plan()'s; None: what the plan chose.
+
+    Errors: InvalidError, where ranks have other plans or specs; Unsupported, where rows of this spec do not merge (the message has one that shows it)."""
+
+    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None) -> None:
+        if not isinstance(attention, Attention):
+            raise InvalidError(f"{_PLACE}: attention: is {what(attention)}, expected what luattn.attention(..) makes")
+        if not isinstance(plan, Plan):
+            raise InvalidError(f"{_PLACE}: plan: is {what(plan)}, expected what luattn.parallel.plan(..) makes")
+        if schedule not in (None, *capi.SCHEDULES):
+            raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}, or None")
+        self.attention, self.plan = attention, plan
+        found: Any = dist.group.WORLD if group is None and dist.is_initialized() else group
+        if found is None:
+            raise InvalidError(f"{_PLACE}: group: is None, and torch.distributed has no default one; call init_process_group first")
+        self.group: dist.ProcessGroup = found
+        self.rank, self.layer = dist.get_rank(self.group), plan.layer_of(attention)
+        if self.group.size() != plan.world_size:
+            raise InvalidError(f"{_PLACE}: group: has {self.group.size()} ranks, and the plan is for {plan.world_size}")
+        self._parameters = _parameters_of(attention._spec)
+        self.gathered, self.why = self._order(schedule)
+        self.schedule = schedule_of(plan, self.layer, self.rank, self.gathered)
+        self._exchange = Exchange(self.group, plan.chunk_rows)
+        self._seen: dict[str, tuple[Any, ...]] = {}  # what the mask reads, as the last call had it
+        self._compare()
+
+    def _order(self, schedule: str | None) -> tuple[bool, str]:
+        """Whether all keys come first, and why."""
+        name, spec = self.attention.name, self.attention._spec
+        told = schedule if schedule in ("stages", "gathered") else None
+        if "gathered" in (told, told or self.plan.schedule):
+            return True, "as told"
+        both = [p.name for p in self._parameters if p.of_rows and p.of_scores]
+        try:
+            self._merges_by_lse = merges_by_lse(spec)
+        except Unsupported as e:
+            raise Unsupported(f"{e}; {_PLACE}: parts of its rows do not merge: schedule=\"gathered\" computes each row in one call") from None
+        if spec.row_passes:
+            raise Unsupported(f"{_PLACE}: {name}: backward takes a row pass, which needs all keys of a row in one call: give schedule=\"gathered\"")
+        if both and told:
+            raise Unsupported(
+                f"{_PLACE}: {name}: {both[0]}: its gradient has terms of scores and terms of rows, which parts of a row do not tell apart: give schedule=\"gathered\""
+            )
+        if both:
+            return True, f"gradients of {both[0]} have terms of scores and of rows"
+        return (False, "as told") if told else (self.layer.gathered, "as the plan predicts")
+
+    def _compare(self) -> None:
+        """That all ranks have one plan and one spec. Once."""
+        mine = f"{self.plan.hash} {self.gathered} {self.attention.text}"
+        texts: list[Any] = [None] * self.plan.world_size
+        dist.all_gather_object(texts, mine, group=self.group)
+        others = [r for r, text in enumerate(texts) if text != texts[0]]
+        if others:
+            kind = "specs" if all(text.split(" ", 2)[:2] == texts[0].split(" ", 2)[:2] for text in texts) else "plans"
+            raise InvalidError(f"{_PLACE}: ranks have different {kind}: rank {others[0]} differs from rank 0; call plan() with equal arguments on all ranks")
+
+    # --- rows ---
+
+    def shard(self, tensor: Tensor, dim: int | None = None, fill: float = 0) -> Tensor:
+        """This rank's rows of a tensor of the whole sequence: q, positions, labels, masks, rotary tables. dim: where the sequence lies; None: the one
+        axis of its length. fill: of rows that pad it."""
+        made: Tensor = self.plan.shard(tensor, self.rank, dim, fill)
+        return made
+
+    def unshard(self, tensor: Tensor, dim: int | None = None) -> Tensor:
+        """The tensor of the whole sequence, on all ranks, of their rows. Without a gradient."""
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise Unsupported("luattn.parallel: unshard: there is no gradient through it: compute the loss of the rank's rows, or pass tensor.detach()")
+        tensor = tensor.contiguous()
+        parts = [torch.empty_like(tensor) for _ in range(self.plan.world_size)]
+        dist.all_gather(parts, tensor, group=self.group)
+        made: Tensor = self.plan.unshard(parts, dim)
+        return made
+
+    def positions(self, device: Any = None) -> Tensor:
+        """Of this rank's rows in the whole sequence."""
+        made: Tensor = self.plan.positions(self.rank, device)
+        return made
+
+    def __repr__(self) -> str:
+        order = "keys gathered" if self.gathered else "own keys first"
+        return f"<luattn.parallel.ContextParallel {self.attention.name}, rank {self.rank} of {self.plan.world_size}, {order} ({self.why})>"
+
+    # --- calls ---
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Any = None, return_lse: bool = False, layout: str = "bhsd", seed: Any = None, out_dtype: Any = None, **given: Any
+    ) -> Any:
+        """o of this rank's rows, and with return_lse (o, lse)."""
+        for name in given:
+            if name in _REFUSED:
+                raise Unsupported(f"{_PLACE}: {name}: {_REFUSED[name]}; leave it out")
+        q, k, v = (take(_PLACE, name, "torch", t) for name, t in zip("qkv", (q, k, v)))
+        scale, layout, return_lse = take(_PLACE, "scale", "scale?", scale), take(_PLACE, "layout", "layout", layout), take(_PLACE, "return_lse", "flag", return_lse)
+        if layout not in ("bhsd", "bshd"):
+            raise InvalidError(f"{_PLACE}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        kind = q.device.type
+        if torch.is_autocast_enabled(kind):
+            to = torch.get_autocast_dtype(kind)
+            q, k, v = (t if t.dtype is torch.float64 else t.to(to) for t in (q, k, v))
+        with torch.autocast(kind, enabled=False):
+            return self._call(q, k, v, scale, return_lse, layout == "bshd", seed, out_dtype, given)
+
+    def _call(self, q: Tensor, k: Tensor, v: Tensor, scale: Any, return_lse: bool, swapped: bool, seed: Any, out_dtype: Any, given: dict[str, Any]) -> Any:
+        attention = self.attention
+        if swapped:
+            attention._check_axes(q=q, k=k, v=v)
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        self._check_rows(q, k, v)
+        inputs, scalars, later = attention._sort(given, q)
+        refuse_later(attention.name, later)
+        spec = attention._for(inputs)
+        if return_lse and not spec.has_lse:
+            raise Unsupported(f"{attention.name}: return_lse: its online function has no lse")
+        self._check_inputs(spec, q, k, inputs)
+        self._check_mask(inputs, scalars)
+        job = Job(
+            spec, self.schedule, self.plan, self._exchange, self._parameters, tuple(info.axes for info in spec.inputs),
+            values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
+            by_lse=not self.gathered and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped,
+        )  # fmt: skip
+        learned = [x if isinstance(x, Tensor) else None for x in (*scalars, scale)]
+        o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)
+        o = o.transpose(1, 2) if swapped else o
+        return (o, lse) if return_lse else o
+
+    def _seed(self, seed: Any, q: Tensor) -> Tensor | None:
+        """Of a spec that draws, rank 0's where none is given: ranks drop what one process would."""
+        if seed is None and not self.attention._spec.draws:
+            return None
+        found: Tensor = seed_of(self.attention.name, seed, q)
+        if seed is None:
+            found = found.to(q.device)
+            dist.broadcast(found, dist.get_global_rank(self.group, 0), group=self.group)
+        return found
+
+    # --- what is refused ---
+
+    def _check_rows(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        for name, t in (("q", q), ("k", k), ("v", v)):
+            if t.dim() != 4:
+                raise InvalidError(f"{_PLACE}: {name}: has {t.dim()} dimensions, expected 4: batch, heads, rows of the rank, head dim")
+            if t.shape[2] != self.plan.rows:
+                raise InvalidError(f"{_PLACE}: {name}: has {t.shape[2]} rows, and each rank of the plan {self.plan.rows}; pass shard({name})")
+        batch, heads = self.layer.sizes
+        for bit, name, have, want in ((capi.MASK_BY_BATCH, "batch", q.shape[0], batch), (capi.MASK_BY_HEAD, "heads", q.shape[1], heads)):
+            if self.layer.differs & bit and have != want:
+                raise InvalidError(f"{_PLACE}: q: has {have} {name}, by which the mask differs, and the plan was made for {want}; give plan() {name}={have}")
+
+    def _check_inputs(self, spec: Spec, q: Tensor, k: Tensor, inputs: Sequence[Tensor]) -> None:
+        for info, t in zip(spec.inputs, inputs):
+            if t.dim() != len(info.axes):
+                continue  # which the library refuses
+            for axis, n in zip(info.axes, t.shape):
+                pair = axis == "kv" and "q" in info.axes
+                rows = self.plan.q_len if pair else self.plan.rows
+                if axis in ("q", "kv") and n != rows:
+                    fix = "it has all columns" if pair else f"pass shard({info.name}, dim)"
+                    raise InvalidError(f"{_PLACE}: input '{info.name}': has {n} rows along {axis}, expected {rows} of this rank: {fix}")
+
+    def _check_mask(self, inputs: Sequence[Any], scalars: Sequence[Any]) -> None:
+        """That the mask keeps what the plan has counted."""
+        named = dict(zip((*self.attention.inputs, *self.attention.scalars), (*inputs, *scalars)))
+        for p in self._parameters:
+            if p.masks and p.name in named:
+                self._check_one(p, named[p.name])
+
+    def _check_one(self, p: Parameter, x: Any) -> None:
+        known = (x.data_ptr(), x._version, x.shape, x.dtype) if isinstance(x, Tensor) else (x,)
+        if self._seen.get(p.name) == known:
+            return
+        planned = self.layer.masks.get(p.name, self.attention.scalars.get(p.name))
+        if isinstance(planned, (int, float)) or isinstance(x, (int, float)):
+            same = float(planned) == float(x)
+        else:
+            whole, side = torch.as_tensor(planned), side_of(p.axes)
+            if side:  # rows of padding are read by nothing
+                dim = p.axes.index(side)
+                real = (self.positions() < self.plan.q_len).nonzero()[:, 0]
+                whole = self.plan.shard(whole, self.rank, dim).index_select(dim, real)
+                x = x.index_select(dim, real.to(x.device))
+            same = x.shape == whole.shape and bool((x == whole.to(x.device)).all())
+        if not same:
+            raise InvalidError(f"{_PLACE}: {p.name}: the mask reads it, and the plan was made with other values: make a plan with inputs={{'{p.name}': ..}} of this call")
+        self._seen[p.name] = known
+
+
+def _parameters_of(spec: Spec) -> tuple[Parameter, ...]:
+    names = [*((info.name, info.axes) for info in spec.inputs), *((name, ()) for name in spec.scalars)]
+    found = []
+    for i, (name, axes) in enumerate(names):
+        bits = lib.luattn_spec_parameter(spec.pointer, i)
+        found.append(Parameter(name, axes, bool(bits & capi.PARAMETER_MASKS), bool(bits & capi.PARAMETER_OF_ROWS), bool(bits & capi.PARAMETER_OF_SCORES)))
+    return tuple(found)
+
+
+def merges_by_lse(spec: Spec) -> bool:
+    """Whether parts merge by their lse, and backward reads no more; else by their state. Errors: Unsupported: by neither, with a row that shows it."""
+    if spec.has_lse and not spec.num_saved:
+        try:
+            call("luattn_spec_merges", spec.pointer)
+            return True
+        except Unsupported:
+            pass
+    spec.parts()
+    return False

@@ -1,0 +1,344 @@
+"""Plan: which rows of a sequence each rank has, which keys it needs of whom, and how fast that is predicted to be."""
+
+import ctypes
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import _capi as capi
+from .._arguments import take, what
+from .._library import call, lib
+from .._spec import Spec
+from ..attention import Attention, attention
+from ..errors import InvalidError, Unsupported
+from . import _counting
+
+_PLACE = "luattn.parallel.plan"
+_RATES = ("forward", "backward", "peer", "network", "memory", "stage")
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A partition that was tried. forward, backward: predicted efficiency, the time of one GPU over that of all, and over their number; imbalance: the
+    most tiles of a rank over the mean; received: bytes of keys and values that a rank receives in a forward of one layer, the most; memory: bytes of a
+    rank in forward of one layer, the most: its q, k, v, o and lse, parts of o, and keys of others that are there at once."""
+
+    partition: str
+    chunk_rows: int
+    forward: float
+    backward: float
+    imbalance: float
+    seconds: float
+    received: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Layers of one mask. needs[i][j]: not 0 where chunk i of queries needs chunk j of keys. gathered: all keys come before the first call; else a
+    rank's own are computed first. masks: what the mask reads, by name, as the plan was given it."""
+
+    text: str
+    name: str
+    weight: float
+    needs: tuple[bytes, ...] = field(repr=False)
+    gathered: bool
+    masks: Mapping[str, Any] = field(repr=False)
+    sizes: tuple[int, int] = (1, 1)  # batch, heads
+    differs: int = 0  # luattn_mask_differs
+
+
+class Plan:
+    """Made by plan(); equal on all ranks that called it with equal arguments."""
+
+    def __init__(
+        self, q_len: int, world_size: int, chunk_rows: int, rank_of: Sequence[int], layers: Sequence[Layer], node: int = 8, candidates: Sequence[Candidate] = (),
+        chosen: int = 0, schedule: str = "auto",
+    ) -> None:  # fmt: skip
+        self.schedule = schedule
+        self.q_len, self.world_size, self.chunk_rows, self.node = q_len, world_size, chunk_rows, node
+        self.rank_of, self.layers = tuple(rank_of), tuple(layers)
+        self.candidates, self.chosen = tuple(candidates), chosen
+        self.padded_len = chunk_rows * len(self.rank_of)
+        self.rows = self.padded_len // world_size  # of each rank
+
+    @property
+    def prediction(self) -> Candidate | None:
+        """What is predicted of this partition; None where the caller gave it."""
+        return self.candidates[self.chosen] if self.candidates else None
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Equal where the partition and the masks are."""
+        said = hashlib.sha256(repr((self.q_len, self.world_size, self.chunk_rows, self.node, self.rank_of)).encode())
+        for layer in self.layers:
+            said.update(repr((layer.text, layer.gathered)).encode())
+            said.update(b"".join(layer.needs))
+        return said.hexdigest()
+
+    def chunks(self, rank: int) -> list[int]:
+        """The chunks of a rank, in the order of the sequence, in which they lie in its tensors."""
+        self._check_rank(rank)
+        return [c for c, r in enumerate(self.rank_of) if r == rank]
+
+    def ranges(self, rank: int) -> list[tuple[int, int]]:
+        """The rows of a rank, as (first, end) of chunks that lie after each other."""
+        found: list[tuple[int, int]] = []
+        for c in self.chunks(rank):
+            first = c * self.chunk_rows
+            if found and found[-1][1] == first:
+                found[-1] = found[-1][0], first + self.chunk_rows
+            else:
+                found.append((first, first + self.chunk_rows))
+        return found
+
+    def layer_of(self, of: Attention) -> Layer:
+        """That of an attention's mask."""
+        for layer in self.layers:
+            if layer.text == of.text:
+                return layer
+        names = ", ".join(layer.name for layer in self.layers)
+        raise InvalidError(f"luattn.parallel: {of.name}: the plan was made for {names}; make it with specs=[.., this one], so that its keys are known")
+
+    def shard(self, tensor: Any, rank: int, dim: int | None = None, fill: float = 0) -> Any:
+        """A rank's rows of a tensor of the whole sequence, which lies along `dim`; None: the one axis of length q_len. Rows of padding have `fill`."""
+        import torch
+
+        dim = self._axis(tensor, dim, self.q_len, "shard")
+        if self.padded_len != self.q_len:
+            more = list(tensor.shape)
+            more[dim] = self.padded_len - self.q_len
+            tensor = torch.cat([tensor, tensor.new_full(more, fill)], dim)
+        parts = [tensor.narrow(dim, first, end - first) for first, end in self.ranges(rank)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+    def unshard(self, parts: Sequence[Any], dim: int | None = None) -> Any:
+        """The tensor of the whole sequence, of those of all ranks in their order."""
+        import torch
+
+        if len(parts) != self.world_size:
+            raise InvalidError(f"luattn.parallel: unshard: parts: are {len(parts)}, and the plan is for {self.world_size} ranks")
+        dim = self._axis(parts[0], dim, self.rows, "unshard")
+        chunks: list[Any] = [None] * len(self.rank_of)
+        for rank, part in enumerate(parts):
+            for c, chunk in zip(self.chunks(rank), part.split(self.chunk_rows, dim)):
+                chunks[c] = chunk
+        return torch.cat(chunks, dim).narrow(dim, 0, self.q_len)
+
+    def positions(self, rank: int, device: Any = None) -> Any:
+        """The positions of a rank's rows in the whole sequence (int64); of padding those after its end."""
+        import torch
+
+        return torch.cat([torch.arange(first, end, device=device) for first, end in self.ranges(rank)])
+
+    def _check_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.world_size:
+            raise InvalidError(f"luattn.parallel: rank: is {rank}, and the plan is for {self.world_size} ranks")
+
+    def _axis(self, tensor: Any, dim: int | None, length: int, place: str) -> int:
+        place, word = f"luattn.parallel: {place}", "q_len" if length == self.q_len and place == "shard" else "the length"
+        shape = tuple(tensor.shape)
+        if dim is not None:
+            if not -len(shape) <= dim < len(shape) or shape[dim] != length:
+                raise InvalidError(f"{place}: dim: is {dim}, and the tensor {shape}; expected an axis of {length}")
+            return dim % len(shape)
+        found = [i for i, n in enumerate(shape) if n == length]
+        if len(found) != 1:
+            raise InvalidError(f"{place}: the tensor is {shape}, and has {len(found)} axes of {word} {length}; say which one, as dim=")
+        return found[0]
+
+    def __repr__(self) -> str:
+        return f"<luattn.parallel.Plan of {self.q_len} rows on {self.world_size} ranks, chunks of {self.chunk_rows}>"
+
+    def __str__(self) -> str:
+        """A table of what was tried, and the rows of each rank."""
+        best = self.prediction
+        how = best.partition if best else "as given"
+        padding = f", padded to {self.padded_len}" if self.padded_len != self.q_len else ""
+        lines = [f"{self.q_len} rows{padding} on {self.world_size} ranks: {how}, in chunks of {self.chunk_rows}; efficiencies are predictions"]
+        if best:
+            lines.append(f"  {'partition':12} {'chunk rows':>10} {'forward':>9} {'backward':>9} {'most/mean':>10} {'received MB':>12} {'memory MB':>11}")
+        for i, c in enumerate(self.candidates):
+            mark = "*" if i == self.chosen else " "
+            lines.append(f"{mark} {c.partition:12} {c.chunk_rows:10d} {c.forward:9.3f} {c.backward:9.3f} {c.imbalance:10.3f} {c.received / 1e6:12.1f} {c.memory / 1e6:11.1f}")
+        for layer in self.layers:
+            order = "all keys first, then one call for each run of queries" if layer.gathered else "own keys first, then those of others as they arrive"
+            lines.append(f"layers of {layer.name}, {layer.weight:g}: {order}")
+        for rank in range(min(self.world_size, 16)):
+            found = [f"{first}-{end - 1}" for first, end in self.ranges(rank)]
+            rest = f", and {len(found) - 8} more" if len(found) > 8 else ""
+            lines.append(f"rank {rank}: {', '.join(found[:8])}{rest}")
+        if self.world_size > 16:
+            lines.append(f"and {self.world_size - 16} more ranks")
+        return "\n".join(lines)
+
+
+# --- making one ---
+
+
+def _attentions(specs: Any) -> list[Attention]:
+    one = isinstance(specs, (str, os.PathLike, Attention))
+    found = [x if isinstance(x, Attention) else attention(x) for x in ([specs] if one else list(specs))]
+    if not 1 <= len(found) <= 64:
+        raise InvalidError(f"{_PLACE}: specs: are {len(found)}, expected 1 to 64, of layers that differ")
+    for x in found:
+        if x._spec.grid:
+            raise Unsupported(f"{_PLACE}: {x.name}: its places lie on a grid of {', '.join(x._spec.grid)}, and ranks share out a sequence along a line")
+    return found
+
+
+def _list_of(name: str, x: Any, count: int, default: Any) -> list[Any]:
+    """One for each spec, of one for all or of a list."""
+    if x is None:
+        return [default] * count
+    if isinstance(x, (Mapping, int, float)):
+        return [x] * count
+    found = list(x)
+    if len(found) != count:
+        raise InvalidError(f"{_PLACE}: {name}: are {len(found)}, and there are {count} specs; give one for each")
+    return found
+
+
+def _two(name: str, x: Any) -> tuple[int, int]:
+    found = (x, x) if isinstance(x, int) else tuple(x)
+    if len(found) != 2 or not all(isinstance(n, int) and n > 0 for n in found):
+        raise InvalidError(f"{_PLACE}: {name}: is {what(x)}, expected a number above 0, or two")
+    return found[0], found[1]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    q_len: int
+    world_size: int
+    heads: tuple[int, int]
+    head_dim: tuple[int, int]
+    elem_bytes: int
+    batch: int
+
+
+def _shape_of(q_len: Any, world_size: Any, heads: Any, head_dim: Any, dtype: Any, batch: Any) -> _Shape:
+    q_len, world_size, batch = (take(_PLACE, name, "integer", x) for name, x in (("q_len", q_len), ("world_size", world_size), ("batch", batch)))
+    for name, x, most in (("q_len", q_len, 2**31 - 1), ("world_size", world_size, capi.MAX_RANKS), ("batch", batch, 2**20)):
+        if not 1 <= x <= most:
+            raise InvalidError(f"{_PLACE}: {name}: is {x}, expected 1 to {most}")
+    dtype = take(_PLACE, "dtype", "dtype", dtype)
+    said = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
+    if said not in _BYTES:
+        raise InvalidError(f"{_PLACE}: dtype: is {said}, expected one of {', '.join(_BYTES)}")
+    found = _two("heads", heads)
+    if found[0] % found[1]:
+        raise InvalidError(f"{_PLACE}: heads: are {found[0]}, no multiple of the {found[1]} of keys")
+    return _Shape(q_len, world_size, found, _two("head_dim", head_dim), _BYTES[said], batch)
+
+
+def _counted(spec: Spec, shape: _Shape, chunk_rows: int, chunks: int, given: Mapping[str, Any], seed: Any) -> tuple[Any, dict[str, Any]]:
+    """The tiles of a layer by chunk, and what its mask reads."""
+    names = _counting.masked_by(spec)
+    read = {name: _counting.copy_of(given[name]) for name in names if name in given}
+    _counting.check_sizes(_PLACE, spec, read, shape.q_len)
+    found = lib.luattn_spec_mask_differs(spec.pointer)
+    sizes = (shape.batch if found & capi.MASK_BY_BATCH else 1, *(shape.heads if found & capi.MASK_BY_HEAD else (1, 1)), shape.q_len)
+    real, tiles = _counting.count_chunks(_PLACE, spec, sizes, chunk_rows, read, seed)
+    return _counting.widened(tiles, real, chunks), read
+
+
+def _rates_of(rates: Mapping[str, float] | None, node: int) -> capi.ParallelRates:
+    for name in rates or {}:
+        if name not in _RATES:
+            raise InvalidError(f"{_PLACE}: rates: there is no '{name}'; there are {', '.join(_RATES)}")
+    return capi.ParallelRates(**{name: float(x) for name, x in (rates or {}).items()}, node=node)
+
+
+def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], weights: Sequence[float], rates: capi.ParallelRates, schedule: int) -> Any:
+    """rank_of, chunk_rows, gathered, candidates and the chosen one, of the library."""
+    layers = (capi.ParallelLayers * len(tiles))(*(capi.ParallelLayers(ctypes.addressof(t), w) for t, w in zip(tiles, weights)))
+    problem = capi.ParallelProblem(
+        ctypes.sizeof(capi.ParallelProblem), shape.world_size, chunks, chunk_rows, len(tiles), ctypes.addressof(layers), *shape.heads, *shape.head_dim,
+        shape.elem_bytes, rates, schedule,
+    )  # fmt: skip
+    made = ctypes.POINTER(capi.ParallelPlan)()
+    call("luattn_parallel_plan_new", ctypes.byref(problem), ctypes.byref(made))
+    try:
+        p = made.contents
+        candidates = [
+            Candidate(capi.PARTITIONS[c.partition], *(getattr(c, name) for name, *_ in capi.ParallelCandidate._fields_[1:]))
+            for c in p.candidates[: p.num_candidates]
+        ]
+        return p.rank_of[: p.chunks], p.chunk_rows, [bool(x) for x in p.gathered[: len(tiles)]], candidates, p.chosen
+    finally:
+        lib.luattn_parallel_plan_free(made)
+
+
+def _check_partition(rank_of: Sequence[int], rows: int, world_size: int) -> list[int]:
+    found = [take(_PLACE, f"rank_of[{i}]", "integer", r) for i, r in enumerate(rank_of)]
+    counts = [found.count(r) for r in range(world_size)]
+    if not found or rows % len(found) or rows // len(found) % capi.TILE or len(set(counts)) > 1 or sum(counts) != len(found):
+        raise InvalidError(
+            f"{_PLACE}: rank_of: has {len(found)} chunks, of which ranks have {min(counts)} to {max(counts)}; expected equal numbers, of chunks of a multiple of "
+            f"{capi.TILE} rows in {rows}"
+        )
+    return found
+
+
+def plan(
+    specs: Any,
+    q_len: int,
+    world_size: int,
+    *,
+    inputs: Any = None,
+    heads: Any = (32, 8),
+    head_dim: Any = 128,
+    dtype: Any = "bfloat16",
+    weights: Any = None,
+    batch: int = 1,
+    seed: Any = None,
+    node: int = 8,
+    rates: Mapping[str, float] | None = None,
+    schedule: str = "auto",
+    rank_of: Sequence[int] | None = None,
+) -> Plan:
+    """Shares a sequence of q_len rows out to ranks: one plan for all layers of a model, whose attentions are `specs`: one, or a list, each as
+    attention() takes it or has made it. It is a function of its arguments: ranks that call it with equal ones have equal plans.
+
+    inputs: of the whole sequence, by name, those that masks read, and scalars that they read; a dict, or one for each spec. Calls have to have the same.
+    weights: how many layers have each spec. heads: (of queries, of keys), head_dim: (of q and k, of v), dtype: of what is predicted; where the mask
+    differs by heads, they are the call's. batch: entries, where it differs by them.
+
+    node: ranks of one machine. rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's.
+    schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
+    each run of rows that lie after each other, once they are there, which is for functions whose parts do not merge, too; "auto": the one that is
+    predicted to be faster, by layer.
+    rank_of: which rank has each chunk, in the place of what is found.
+
+    Where q_len is no multiple of world_size * 128, the sequence is padded at its end: shard() adds rows, which no query sees, and unshard() drops
+    them."""
+    shape = _shape_of(q_len, world_size, heads, head_dim, dtype, batch)
+    found = _attentions(specs)
+    if schedule not in capi.SCHEDULES:
+        raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}")
+    of_layers, numbers = _list_of("inputs", inputs, len(found), {}), [float(x) for x in _list_of("weights", weights, len(found), 1.0)]
+    unit = shape.world_size * capi.TILE
+    rows = -(-shape.q_len // unit) * unit
+    partition = None if rank_of is None else _check_partition(rank_of, rows, shape.world_size)
+    chunk_rows = _counting.chunk_rows_of(rows, shape.world_size) if partition is None else rows // len(partition)
+    chunks = rows // chunk_rows
+    tiles, read = zip(*(_counted(a._spec, shape, chunk_rows, chunks, given, seed) for a, given in zip(found, of_layers)))
+    candidates: list[Candidate] = []
+    chosen, used_rows = 0, chunk_rows
+    gathered = [schedule == "gathered"] * len(found)
+    if partition is None:
+        partition, used_rows, gathered, candidates, chosen = _choose(
+            shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, take(_PLACE, "node", "integer", node)), capi.SCHEDULES.index(schedule)
+        )
+    layers = [
+        Layer(
+            a.text, a.name, numbers[i], _counting.needs_of(tiles[i], chunks, used_rows // chunk_rows), gathered[i], read[i],
+            (shape.batch, shape.heads[0]), lib.luattn_spec_mask_differs(a._spec.pointer),
+        )
+        for i, a in enumerate(found)
+    ]  # fmt: skip
+    return Plan(shape.q_len, shape.world_size, used_rows, partition, layers, node or 8, candidates, chosen, schedule)

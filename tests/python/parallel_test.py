@@ -1,0 +1,395 @@
+"""parallel_test.py: attention over several processes (gloo) beside one, in float64: results and all gradients, of every example and by both schedules;
+plans, what they refuse, and which memory ranks take. On the CPU. Exits with 77 without torch.
+
+usage: parallel_test.py [PROCESSES ..]   with groups of so many, for 3, 2 and 4: all checks with the first, and those that take all paths with others"""
+
+import functools
+import os
+import sys
+import tempfile
+import unittest
+import warnings
+
+from problems import EXAMPLES, example, inputs_of, rand, torch  # exits without torch, so first
+
+import luattn
+import torch.distributed as dist
+from luattn.parallel import ContextParallel, Plan, plan
+
+warnings.filterwarnings("ignore")
+SIZES = [3, 2, 4]
+B, H, HKV, D = 2, 4, 2, 8
+CAUSAL = "return attention { name = 'causal', block_mask = causal() }"
+WINDOW = "return attention { name = 'window', block_mask = function(b, h, q, k) return k <= q and q - k < 150 end }"
+DOCUMENTS = """return attention { name = 'documents', inputs = { doc = { axes = {'n'}, dtype = 'i32' } },
+  block_mask = function(b, h, q, k) return k <= q and eq(doc[q], doc[k]) end }"""
+
+
+def tensors(rows, *more):
+    return [rand(B, h, rows, D) for h in (H, HKV, HKV)] + [torch.randn(B, H, rows, D, dtype=torch.float64)] + list(more)
+
+
+def along(info):
+    """Where the sequence lies in an input that is sharded."""
+    return next((info.axes.index(axis) for axis in ("q", "kv") if axis in info.axes), None)
+
+
+class Case:
+    """An attention in one process, and the same over the group."""
+
+    def __init__(self, attention, rows, number=1, **given):
+        torch.manual_seed(number)
+        self.attention, self.rows, self.given = attention, rows, given
+        *self.qkv, self.dout = tensors(rows)
+        self.inputs = inputs_of(attention, {"b": B, "h": H, "hkv": HKV, "q": rows, "kv": rows, "position": rows, "channel": D, "pair": D // 2})
+        self.dlse = torch.randn(B, H, rows, dtype=torch.float64)
+
+    def learned(self):
+        return [name for name, t in self.inputs.items() if t.requires_grad]
+
+    def _run(self, f, qkv, inputs, dout, dlse):
+        has_lse = self.attention._spec.has_lse
+        made = f(*qkv, **inputs, **self.given, return_lse=has_lse)
+        o, lse = made if has_lse else (made, None)
+        leaves = [*qkv, *(inputs[name] for name in self.learned())]
+        total = (o * dout).sum() + (0 if lse is None else (torch.where(lse.isinf(), 0.0, lse) * dlse).sum())
+        return o.detach(), lse, torch.autograd.grad(total, leaves)
+
+    @functools.cached_property
+    def whole(self):
+        return self._run(self.attention, self.qkv, self.inputs, self.dout, self.dlse)
+
+    def compare(self, local, fill=0.0, atol=1e-12):
+        """Of rows of padding that hold `fill`. What one process computes, rank 0 does for all."""
+        def cut(t, dim, fill=0):
+            return local.shard(t.detach(), dim, fill).requires_grad_(t.requires_grad)
+
+        dims = {name: along(info) for name, info in self.attention.inputs.items()}
+        inputs = {name: t if dims[name] is None else cut(t, dims[name]) for name, t in self.inputs.items()}
+        o, lse, grads = self._run(local, [cut(t, 2, fill) for t in self.qkv], inputs, cut(self.dout, 2), cut(self.dlse, 2))
+        found = [("o", local.unshard(o, 2))]
+        if lse is not None:
+            found.append(("lse", local.unshard(lse.detach(), 2)))
+        for name, x in zip(["dq", "dk", "dv", *self.learned()], grads):
+            dim = 2 if name in ("dq", "dk", "dv") else dims[name]
+            found.append((name, x if dim is None else local.unshard(x, dim)))
+        if local.rank:
+            return
+        want_o, want_lse, want = self.whole
+        for (name, x), y in zip(found, [want_o, *([] if lse is None else [want_lse.detach()]), *want]):
+            scale = 1 + y.abs().nan_to_num(0, 0, 0).max().item()  # bars are of numbers of size 1
+            torch.testing.assert_close(x, y, rtol=0, atol=atol * scale, msg=lambda text: f"{self.attention.name} {local}: {name}: {text}")
+
+
+def masks_of(attention, inputs):
+    return {name: t for name, t in inputs.items() if attention._spec.inputs and not t.requires_grad}
+
+
+# --- what each process runs ---
+
+
+def check_examples(n):
+    """Of each, by stages and gathered: in a group of each size a part of them."""
+    for i, name in enumerate(EXAMPLES):
+        if len(SIZES) > 1 and SIZES[i % len(SIZES)] != n:
+            continue
+        attention = example(name)
+        case = Case(attention, 128 * n * 2 - 37 * (i % 3), i)
+        for schedule in ("stages", "gathered"):
+            p = plan(attention, case.rows, n, inputs=masks_of(attention, case.inputs), heads=(H, HKV), batch=B, head_dim=D, dtype="float64", schedule=schedule)
+            case.compare(ContextParallel(attention, None, p), fill=float("nan"), atol=1e-11 if name in UNBOUNDED else 1e-12)
+
+
+UNBOUNDED = ("relu", "squared_relu", "retention", "retention_detached", "tanh", "sigmoid")  # sums that nothing divides
+
+
+def check_shuffled(n):
+    """Several layers of one plan, whose chunks lie anywhere."""
+    torch.manual_seed(5 + n)
+    rows = 128 * 3 * n
+    attentions = [luattn.attention(text) for text in (CAUSAL, WINDOW, DOCUMENTS)]
+    attentions.append(luattn.attention("return attention { name = 'one', online_func = softmax_one, block_mask = causal() }"))
+    doc = (torch.arange(rows) // 170).to(torch.int32)
+    chunks = torch.tensor([r for r in range(n) for _ in range(3)])[torch.randperm(3 * n)].tolist()
+    p = plan(attentions, rows, n, inputs=[{}, {}, {"doc": doc}, {}], rank_of=chunks)
+    assert p.prediction is None and "as given" in str(p)
+    for attention in attentions:
+        case = Case(attention, rows)
+        if case.inputs:
+            case.inputs["doc"] = doc
+        for schedule in ("stages", "gathered"):
+            case.compare(ContextParallel(attention, None, p, schedule=schedule))
+
+
+def check_empty(n):
+    """Ranks that keep nothing, rows without keys, keys that nobody needs, more ranks than rows fill."""
+    sparse = luattn.attention("return attention { name = 'sparse', block_mask = function(b, h, q, k) return q >= 300 and k >= 130 and k < 140 end }")
+    none = luattn.attention("return attention { name = 'none', block_mask = function(b, h, q, k) return q < 0 end }")
+    for attention, rows in ((sparse, 128 * 2 * n), (none, 128 * n), (luattn.attention(CAUSAL), 70)):
+        for schedule in ("stages", "gathered"):
+            p = plan(attention, rows, n, schedule=schedule)
+            case = Case(attention, rows)
+            if attention is sparse:  # rows of keys that no query keeps
+                with torch.no_grad():
+                    for t in case.qkv[1:]:
+                        t[:, :, 256:] = float("nan")
+            case.compare(ContextParallel(attention, None, p), fill=float("nan"))
+
+
+def check_random(n):
+    """Dropout and random() see the whole; without a seed, ranks have one."""
+    drops = luattn.attention("return attention { name = 'drops', block_mask = causal(), online_func = dropout(0.25) }")
+    noisy = luattn.attention("return attention { name = 'noisy', score_mod = function(s, b, h, q, k) return s + random(b, h, q, k) end }")
+    for attention in (drops, noisy):
+        case = Case(attention, 128 * n, seed=(7, 5))
+        for schedule in ("stages", "gathered"):
+            p = plan(attention, case.rows, n, schedule=schedule)
+            local = ContextParallel(attention, None, p)
+            case.compare(local)
+    torch.manual_seed(dist.get_rank())  # generators that differ
+    ones = torch.ones(B, H, p.rows, D, dtype=torch.float64)
+    seeds = [None] * n
+    dist.all_gather_object(seeds, local._seed(None, ones).tolist())
+    assert seeds.count(seeds[0]) == n
+    assert local(ones, ones[:, :HKV], ones[:, :HKV]).shape == ones.shape
+
+
+def check_arguments(n):
+    """Lengths first, scales and scalars with gradients, pairs of axes, rows along q and kv, half types, autocast."""
+    text = """return attention { name = 'biased', scalars = { cap = 3 }, inputs = { pair = { axes = {'h', 'q', 'kv'}, grad = true, dtype = 'f64' },
+      of_q = { axes = {'b', 'q'}, grad = true, dtype = 'f64' }, of_kv = { axes = {'hkv', 'kv'}, grad = true, dtype = 'f64' },
+      sink = { axes = {'h'}, grad = true, dtype = 'f64' } }, block_mask = causal(), online_func = attention_sink('sink'),
+      score_mod = function(s, b, h, q, k) return cap * tanh((s + pair[{h, q, k}] + of_q[{b, q}] * of_kv[{h // 2, k}]) / cap) end }"""
+    attention = luattn.attention(text)
+    rows = 128 * n - 30
+    for schedule in ("stages", "gathered"):
+        p = plan(attention, rows, n, schedule=schedule)
+        local = ContextParallel(attention, None, p)
+        case = Case(attention, rows)
+        case.compare(local)
+        q, k, v = case.qkv
+        cap, scale = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (2.5, 0.3))
+        want = torch.autograd.grad((attention(q, k, v, **case.inputs, cap=cap, scale=scale) * case.dout).sum(), (q, cap, scale))
+        dims = {name: along(info) for name, info in attention.inputs.items()}
+        inputs = {name: t.detach() if dims[name] is None else local.shard(t.detach(), dims[name]) for name, t in case.inputs.items()}
+        own = [local.shard(t.detach(), 2).transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
+        o = local(*own, **inputs, cap=cap, scale=scale, layout="bshd")
+        got = torch.autograd.grad((o * local.shard(case.dout, 2).transpose(1, 2)).sum(), (own[0], cap, scale))
+        torch.testing.assert_close(local.unshard(got[0], 1), want[0].transpose(1, 2), rtol=0, atol=1e-12)
+        for x, y in zip(got[1:], want[1:]):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-11)
+    check_both(n)
+    check_halves(n)
+
+
+def check_both(n):
+    """A gradient that has terms of scores and of rows, which parts do not tell apart."""
+    attention = luattn.attention("""return attention { name = 'both', inputs = { x = { axes = {'h'}, grad = true, dtype = 'f64' } }, block_mask = causal(),
+      online_func = attention_sink('x'), score_mod = function(s, b, h) return s * x[h] end }""")
+    p = plan(attention, 256 * n, n, schedule="stages")
+    local = ContextParallel(attention, None, p)
+    assert local.gathered and "gradients of x have terms of scores and of rows" in repr(local)
+    Case(attention, 256 * n).compare(local)
+    refuses(lambda: ContextParallel(attention, None, p, schedule="stages"), "both: x: its gradient has terms of scores and terms of rows", 'schedule="gathered"')
+
+
+def check_halves(n):
+    """bfloat16: parts are float32, so that rounding is that of one process; equal bits in two runs."""
+    attention = luattn.attention(CAUSAL)
+    p = plan(attention, 256 * n, n, schedule="stages")
+    local, case = ContextParallel(attention, None, p), Case(attention, 256 * n)
+    torch.use_deterministic_algorithms(True)
+    exact, runs = case.whole, []
+    for _ in range(2):
+        own = [local.shard(t.detach(), 2).bfloat16().requires_grad_() for t in case.qkv]
+        o = local(*own)
+        assert o.dtype is torch.bfloat16 and local(*own, out_dtype=torch.float32).dtype is torch.float32
+        runs.append((o.detach(), *torch.autograd.grad(o, own, local.shard(case.dout, 2).bfloat16())))
+    torch.use_deterministic_algorithms(False)
+    halves = [t.detach().bfloat16().requires_grad_() for t in case.qkv]
+    one = attention(*halves)
+    one = one.detach(), *torch.autograd.grad(one, halves, case.dout.bfloat16())
+    no_lse = torch.autograd.grad((attention(*case.qkv) * case.dout).sum(), case.qkv)
+    for got, again, alone, want in zip(*runs, one, (exact[0], *no_lse)):
+        assert torch.equal(got, again)
+        error, of_one = ((x.double() - want).norm() for x in (local.unshard(got, 2), alone))
+        assert error <= 1.3 * of_one, (error, of_one)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert local(*(local.shard(t.detach().float(), 2) for t in case.qkv)).dtype is torch.bfloat16
+
+
+def refuses(f, *words):
+    try:
+        f()
+    except luattn.Error as e:
+        for word in words:
+            assert word in str(e), f"{e}: lacks '{word}'"
+        return
+    raise AssertionError(f"nothing was refused: {words}")
+
+
+def check_refusals(n):
+    rank, rows = dist.get_rank(), 128 * n
+    causal, window = luattn.attention(CAUSAL), luattn.attention(WINDOW)
+    p = plan(causal, rows, n)
+    refuses(lambda: ContextParallel(window, None, p), "window: the plan was made for causal", "specs=[")
+    refuses(lambda: ContextParallel(causal, None, plan(causal, rows, n + 1)), f"group: has {n} ranks, and the plan is for {n + 1}")
+    other = [(r + rank) % n for r in range(n)]
+    refuses(lambda: ContextParallel(causal, None, plan(causal, rows, n, rank_of=other)), "ranks have different plans: rank 1 differs from rank 0")
+    wide = luattn.attention(f"return attention {{ name = 'causal', score_mod = softcap({2 + rank}), block_mask = causal() }}")
+    refuses(lambda: ContextParallel(wide, None, plan(wide, rows, n)), "ranks have different")
+    parts = luattn.attention(UNMERGED)
+    refuses(lambda: ContextParallel(parts, None, plan(parts, rows, n, schedule="stages")), "row", 'schedule="gathered" computes each row in one call')
+    Case(parts, rows).compare(ContextParallel(parts, None, plan(parts, rows, n, schedule="gathered")))
+    local = ContextParallel(causal, None, p)
+    q, k, v = (local.shard(t.detach(), 2) for t in Case(causal, rows).qkv)
+    refuses(lambda: local(q[:, :, :5], k, v), f"q: has 5 rows, and each rank of the plan {p.rows}; pass shard(q)")
+    refuses(lambda: local(q, k, v, block_table=q), "block_table: keys in pages are for decoding", "leave it out")
+    refuses(lambda: local(q, k, v, q_offset=3), "q_offset: the plan says which part")
+    refuses(lambda: local(q, k, v, cap=3), "there is no argument 'cap'")
+    refuses(lambda: local.unshard(q.requires_grad_(), 2), "there is no gradient through it", "detach")
+    q = q.detach()
+    check_stale(n, q, k, v)
+
+
+UNMERGED = """return attention { name = 'sums', block_mask = causal(), online_func = { name = 'shifted', online_rowscales = { l = 0 },
+  online_fwd = function(scores, rowscales) local l = rowscales.l + reduce_sum(sigmoid(scores)) return sigmoid(scores), { l = l }, 1 end,
+  online_fwd_epilogue = function(o, rowscales) return o * floor(rowscales.l) end } }"""
+
+
+def check_stale(n, q, k, v):
+    """Masks that read what is not what the plan was made with, and inputs that are not sharded."""
+    rows = 128 * n
+    doc = (torch.arange(rows) // 100).to(torch.int32)
+    documents = luattn.attention(DOCUMENTS)
+    local = ContextParallel(documents, None, plan(documents, rows, n, inputs={"doc": doc}))
+    local(q, k, v, doc=doc.clone())
+    doc[3] += 1
+    refuses(lambda: local(q, k, v, doc=doc), "doc: the mask reads it, and the plan was made with other values")
+    named = example("document")
+    ids = {name: (torch.arange(rows) // 90).to(torch.int32) for name in ("doc_q", "doc_kv")}
+    refuses(lambda: plan(named, rows, n), "of document: is missing, and the mask reads it")
+    refuses(lambda: plan(named, rows, n, inputs={name: t[1:] for name, t in ids.items()}), f"has {rows - 1} rows along", f"and q_len is {rows}")
+    local = ContextParallel(named, None, plan(named, rows, n, inputs=ids))
+    refuses(lambda: local(q, k, v, **ids), f"has {rows} rows along", f"expected {local.plan.rows} of this rank: pass shard(doc_")
+    local(q, k, v, **{name: local.shard(t) for name, t in ids.items()})
+    bound = luattn.attention("return attention { name = 'bound', scalars = { w = 100 }, block_mask = function(b, h, q, k) return abs(q - k) < w end }")
+    local = ContextParallel(bound, None, plan(bound, rows, n))
+    refuses(lambda: local(q, k, v, w=150.0), "w: the mask reads it")
+    by_head = luattn.attention("return attention { name = 'heads', block_mask = function(b, h, q, k) return q - k < 100 * (h + 1) end }")
+    local = ContextParallel(by_head, None, plan(by_head, rows, n, heads=(2, 2)))
+    refuses(lambda: local(q, k, v), "q: has 4 heads, by which the mask differs, and the plan was made for 2")
+
+
+def check_memory(n):
+    """A rank has its own rows, and the keys of two stages."""
+    attention = luattn.attention(CAUSAL)
+    from luattn.parallel import _passes
+
+    seen = []
+
+    class Watched(_passes._Forward):
+        def arrive(self, i):
+            keys = super().arrive(i)
+            seen.append(sum(t.numel() * t.element_size() for rows in self.buffers.values() for t in rows.tensors))
+            return keys
+
+    p = plan(attention, 128 * 4 * n, n, heads=(H, HKV), head_dim=D, dtype="float64", schedule="stages", rates={"stage": 1e-9})
+    local = ContextParallel(attention, None, p)
+    first, _passes._Forward = _passes._Forward, Watched
+    try:
+        q, k, v = (local.shard(t.detach(), 2) for t in Case(attention, p.q_len).qkv)
+        o = local(q, k, v)
+    finally:
+        _passes._Forward = first
+    own = sum(t.numel() * 8 for t in (q, k, v, o)) / B
+    assert 0 <= max(seen) / B <= p.prediction.memory - own, (seen, p.prediction.memory, own)
+    assert max(seen) > 0
+
+
+FEW = [check_examples, check_shuffled]
+CHECKS = [*FEW, check_empty, check_random, check_arguments, check_refusals, check_memory]
+
+
+def work(rank, n, path, names, sizes):
+    SIZES[:] = sizes
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=n)
+    for name in names:
+        globals()[name](n)
+    dist.destroy_process_group()
+
+
+def spawn(n, checks):
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(work, (n, os.path.join(folder, "store"), [f.__name__ for f in checks], SIZES), nprocs=n)
+
+
+# --- in one process ---
+
+
+class Groups(unittest.TestCase):
+    def test_groups(self):
+        for n in SIZES:
+            with self.subTest(processes=n):
+                spawn(n, CHECKS if n == SIZES[0] else FEW)
+
+
+class Plans(unittest.TestCase):
+    def test_rows(self):
+        p = plan([CAUSAL, WINDOW], 4096, 4, weights=[1, 5])
+        self.assertEqual((p.rows, p.padded_len, p.world_size), (1024, 4096, 4))
+        self.assertEqual(sorted(sum((p.chunks(r) for r in range(4)), [])), list(range(len(p.rank_of))))
+        t = torch.randn(2, 4096, 3)
+        parts = [p.shard(t, r) for r in range(4)]
+        self.assertTrue(torch.equal(p.unshard(parts), t))
+        self.assertTrue(torch.equal(t[:, p.positions(2)], parts[2]))
+        self.assertEqual(p.hash, plan([CAUSAL, WINDOW], 4096, 4, weights=[1, 5]).hash)
+        self.assertNotEqual(p.hash, plan([CAUSAL, WINDOW], 4096, 2, weights=[1, 5]).hash)
+        self.assertIn("layers of window, 5:", str(p))
+        self.assertIn("rank 3: ", str(p))
+
+    def test_padding(self):
+        p = plan(CAUSAL, 1000, 3)
+        self.assertEqual((p.padded_len, p.rows), (1152, 384))
+        t = torch.arange(1000)
+        parts = [p.shard(t, r, fill=-1) for r in range(3)]
+        self.assertEqual(sum(int((x == -1).sum()) for x in parts), 152)
+        self.assertTrue(torch.equal(p.unshard(parts), t))
+        self.assertIn("padded to 1152", str(p))
+
+    def test_balance(self):
+        """Documents that one half of the sequence has: contiguous parts are not equal, chunks by counts are."""
+        doc = torch.cat([torch.zeros(4096, dtype=torch.int32), torch.arange(4096, dtype=torch.int32) // 64 + 1])
+        p = plan(DOCUMENTS, 8192, 4, inputs={"doc": doc}, rates={"stage": 1e-9})
+        self.assertLess(p.prediction.imbalance, 1.05)
+        self.assertGreater(next(c for c in p.candidates if c.partition == "contiguous").imbalance, 1.5)
+
+    def test_what_is_refused(self):
+        for words, f in {
+            "q_len: is 0, expected 1 to": lambda: plan(CAUSAL, 0, 2),
+            "world_size: is 2000, expected 1 to 1024": lambda: plan(CAUSAL, 4096, 2000),
+            "weights: are 1, and there are 2 specs": lambda: plan([CAUSAL, WINDOW], 4096, 2, weights=[1]),
+            "layers[1].weight: is 0": lambda: plan([CAUSAL, WINDOW], 4096, 2, weights=[1, 0]),
+            "heads: are 3, no multiple of the 2 of keys": lambda: plan(CAUSAL, 4096, 2, heads=(3, 2)),
+            "dtype: is int32": lambda: plan(CAUSAL, 4096, 2, dtype="int32"),
+            "schedule: is the string 'ring', expected one of auto, stages, gathered": lambda: plan(CAUSAL, 4096, 2, schedule="ring"),
+            "rates: there is no 'speed'": lambda: plan(CAUSAL, 4096, 2, rates={"speed": 1}),
+            "rank_of: has 4 chunks, of which ranks have 1 to 3": lambda: plan(CAUSAL, 4096, 2, rank_of=[0, 0, 0, 1]),
+            "places lie on a grid of y, x": lambda: plan("return attention { grid = {'y', 'x'} }", 4096, 2),
+            "dim: is 0, and the tensor (5, 4); expected an axis of 256": lambda: plan(CAUSAL, 256, 2).shard(torch.zeros(5, 4), 0, 0),
+            "has 2 axes of q_len 256; say which one": lambda: plan(CAUSAL, 256, 2).shard(torch.zeros(256, 256), 0),
+            "rank: is 2, and the plan is for 2 ranks": lambda: plan(CAUSAL, 256, 2).chunks(2),
+        }.items():
+            with self.assertRaises(luattn.Error) as e:
+                f()
+            self.assertIn(words, str(e.exception))
+        with self.assertRaisesRegex(luattn.InvalidError, "group: is None"):
+            ContextParallel(luattn.attention(CAUSAL), None, plan(CAUSAL, 256, 2))
+        self.assertIsInstance(plan(CAUSAL, 256, 1), Plan)
+
+
+if __name__ == "__main__":
+    given = [int(x) for x in sys.argv[1:] if x.isdigit()]
+    SIZES[:] = given or SIZES
+    unittest.main(argv=[sys.argv[0], *(x for x in sys.argv[1:] if not x.isdigit())])
