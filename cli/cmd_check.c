@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/check_jvp.h"
+#include "cli/linear_tensors.h"
 
 /* Warns if the mask keeps few scores of random inputs, or none: zeros agree with zeros. */
 static luattn_status print_kept(const cli_problem *p, luattn_error *err) {
@@ -188,6 +189,11 @@ int cmd_check(const cli_options *o) {
   luattn_spec *spec;
   bool failed = false;
   if (spec_option(o, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  if (luattn_spec_form(spec) == LUATTN_FORM_LINEAR) {
+    const int code = linear_check(o, spec);
+    luattn_spec_free(spec);
+    return code;
+  }
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   const luattn_status status = check(o, spec, &failed, &err);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "cli/check_jvp.h"
+#include "cli/linear_tensors.h"
 #include "cli/packed_cpu.h"
 
 static double now_ms(void) {
@@ -189,6 +190,11 @@ int cmd_run(const cli_options *o) {
   const bool backward = o->backward || o->dout != NULL;
   if (check_gradients(o, backward, &err) != LUATTN_OK) return cli_fail(&err);
   if (spec_option(o, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  if (luattn_spec_form(spec) == LUATTN_FORM_LINEAR) {
+    const int code = linear_run(o, spec);
+    luattn_spec_free(spec);
+    return code;
+  }
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   luattn_status status = backward && !info.has_backward

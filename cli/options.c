@@ -44,6 +44,8 @@ static const option options[] = {
     {"--shape", TEXT, AT(shape), CLI_CHECK, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "sizes of random q, k, v (default 1,2,2,256,256,64; beside plain Lua 2,2,1,19,23,6,5); over a grid extents for Sq "
      "and Skv, as 24x32"},
+    {"--shape", TEXT, AT(shape), CLI_RUN | CLI_CHECK, "B,T,H,HV,K[,V]",
+     "of linear attention (default 1,256,2,2,64; check 2,19,1,2,6,5)"},
     {"--shape", TEXT, AT(shape), CLI_TUNE, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "the one shape to measure (default: see --lengths)"},
     {"--shape", TEXT, AT(shape), CLI_WARM, "B,H,Hkv,Sq,Skv,D[,Dv]",

@@ -212,11 +212,22 @@ static int call_eq(lua_State *L) {
   return 1;
 }
 
+/* Rows of the oracle have one element; of linear attention, it is told their sums one after another. */
+static int sum_number(lua_State *L) {
+  const front_state *s = front_of(L);
+  struct front_numbers *n = s->numbers;
+  if (s->spec->form == LUATTN_FORM_ATTENTION) return 1;
+  const int at = n->asked_sums++;
+  if (at == n->known_sums) n->next_term = lua_tonumber(L, 1);
+  lua_pushnumber(L, at < n->known_sums ? n->sums[at] : 0);
+  return 1;
+}
+
 static int call_reduce(lua_State *L) {
   const bool max = lua_toboolean(L, lua_upvalueindex(1));
   const char *name = max ? "reduce_max" : "reduce_sum";
   check_count(L, name, 1, 1);
-  if (front_of(L)->mode == FRONT_NUMBERS) return 1; /* rows of the oracle have one element */
+  if (front_of(L)->mode == FRONT_NUMBERS) return sum_number(L);
   value_push(L, replay_reduce(L, max ? IR_REDUCE_MAX : IR_REDUCE_SUM, value_get(L, 1, name)));
   return 1;
 }

@@ -13,6 +13,10 @@ typedef struct front_numbers {
   int head_dim, head_dim_v;
   const double *row; /* the row of which x is an element, in an input mod; NULL: x[..] is refused */
   int row_size;
+  /* Sums over a row's channels that are known, how many of them the hook has asked for, and what the next one is of. */
+  const double *sums;
+  int known_sums, asked_sums;
+  double next_term;
   double scalar[32];
   double variable[VAR_COUNT * IR_MAX_AXES]; /* likewise */
   double state[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];

@@ -4,6 +4,7 @@
 
 #include "common/fail.h"
 #include "gen/lua/declare.h"
+#include "gen/lua/form.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/row.h"
@@ -14,7 +15,7 @@ struct front_oracle {
   traced_spec spec;
   front_numbers numbers;
   lua_State *L;
-  bool declared[HOOK_INIT]; /* which of the hooks of attention {..} the spec has */
+  bool declared[HOOK_COUNT]; /* which of the hooks of its form the spec has */
   /* The current call. */
   const char *hook;
   const double *args;
@@ -28,7 +29,7 @@ static int load_main(lua_State *L) {
   front_oracle *o = (front_oracle *)((char *)s - offsetof(front_oracle, s));
   front_load_file(L);
   const int table = lua_gettop(L);
-  for (hook_id id = HOOK_SCORE_MOD; id < HOOK_INIT; id++) {
+  for (hook_id id = form_of(L)->first; id <= form_of(L)->last; id++) {
     o->declared[id] = hook_push_field(L, table, id) != NULL;
     lua_settop(L, table);
   }
@@ -105,6 +106,15 @@ void front_oracle_set_row(front_oracle *o, const double *row, int size) {
   o->numbers.row_size = size;
 }
 
+void front_oracle_set_sums(front_oracle *o, const double *sums, int known) {
+  o->numbers.sums = sums, o->numbers.known_sums = known;
+}
+
+bool front_oracle_next_sum(const front_oracle *o, double *term) {
+  *term = o->numbers.next_term;
+  return o->numbers.asked_sums > o->numbers.known_sums;
+}
+
 static int find_name(const char *const *names, int n, const char *name) {
   for (int i = 0; i < n; i++) {
     if (strcmp(names[i], name) == 0) return i;
@@ -151,15 +161,17 @@ static void take_arguments(lua_State *L, front_oracle *o, hook_id id) {
   if (expected != o->num_args) front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);
 }
 
-/* The hook of attention {..} with this name, or HOOK_COUNT. */
-static hook_id find_hook(const char *name) {
-  hook_id id = HOOK_SCORE_MOD;
-  while (id < HOOK_INIT && strcmp(name, hook_get(id)->name) != 0) id++;
-  return id < HOOK_INIT ? id : HOOK_COUNT;
+/* The hook of the spec's form with this name, or HOOK_COUNT. */
+static hook_id find_hook(const front_oracle *o, const char *name) {
+  const bool is_linear = o->spec.form == LUATTN_FORM_LINEAR;
+  hook_id id = is_linear ? HOOK_LINEAR_QUERY : HOOK_SCORE_MOD;
+  const hook_id end = is_linear ? HOOK_COUNT : HOOK_INIT;
+  while (id < end && strcmp(name, hook_get(id)->name) != 0) id++;
+  return id < end ? id : HOOK_COUNT;
 }
 
 bool front_oracle_has(const front_oracle *o, const char *hook) {
-  const hook_id id = find_hook(hook);
+  const hook_id id = find_hook(o, hook);
   return id != HOOK_COUNT && o->declared[id];
 }
 
@@ -172,7 +184,7 @@ static int call_main(lua_State *L) {
     result = online_result(&o->spec.online, o->hook + 7, &id);
     if (result < 0) id = HOOK_COUNT;
   } else {
-    id = find_hook(o->hook);
+    id = find_hook(o, o->hook);
   }
   if (id == HOOK_COUNT) front_raise_at(L, 0, "oracle: there is no hook '%s'", o->hook);
   take_arguments(L, o, id);
@@ -181,7 +193,8 @@ static int call_main(lua_State *L) {
   lua_getfield(L, LUA_REGISTRYINDEX, "luattn.oracle");
   bool found = true;
   s->hook = o->hook;
-  if (id < HOOK_INIT) {
+  o->numbers.asked_sums = 0;
+  if (id < HOOK_INIT || id >= HOOK_LINEAR_QUERY) {
     replay_result unused = {.count = 0};
     found = hook_push_field(L, 1, id) != NULL;
     if (found) hook_run_mod(L, 2, &id, &unused);
