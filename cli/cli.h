@@ -25,7 +25,7 @@ typedef struct cli_options {
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *json, *arch, *pass, *cache_dir,
       *family;
-  const char *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets, *pages;
+  const char *query, *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets, *pages;
   const char *cu_seqlens, *cu_seqlens_q, *cu_seqlens_k;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
@@ -204,6 +204,13 @@ luattn_status gpu_run(cli_gpu *g, const cli_problem *p, bool backward, cli_resul
 /* Median milliseconds of forward and (if asked for) backward over `repeat` launches. */
 luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms,
                         double *backward_ms, luattn_error *err);
+
+/* ---- mask_picture.c ---- */
+
+/* Draws what a query of a grid keeps, and the classes of boxes beside it. */
+luattn_status places_draw(const cli_options *o, const cli_problem *p, luattn_error *err);
+/* Writes the text to the file of --svg, and frees it. */
+luattn_status picture_write(const char *path, char *drawn, luattn_error *err);
 
 /* ---- cmd_bench.c ---- */
 

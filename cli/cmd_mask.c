@@ -1,7 +1,5 @@
 /* cmd_mask.c: luattn mask: draws the tiles of a mask as kernels class them. */
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
 
@@ -30,6 +28,10 @@ static void print_text(const picture *m) {
   }
 }
 
+static luattn_status query_needs_grid(const cli_options *o, luattn_error *err) {
+  return luattn_fail(err, LUATTN_INVALID, "--query: '%s': is for specs over a grid; leave it out", o->query);
+}
+
 static luattn_status write_svg(const cli_options *o, const cli_problem *p, const picture *m, luattn_error *err) {
   char title[256], *drawn;
   snprintf(title, sizeof title, "%s, batch %ld, head %ld", p->info.name, o->batch, o->head);
@@ -40,16 +42,7 @@ static luattn_status write_svg(const cli_options *o, const cli_problem *p, const
                                              .tile_m = m->tile_m,
                                              .tile_n = m->tile_n},
                       &drawn, err));
-  FILE *f = fopen(o->svg, "w");
-  if (f == NULL) {
-    luattn_text_free(drawn);
-    return luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; name a file in a folder that exists", o->svg,
-                       strerror(errno));
-  }
-  fputs(drawn, f);
-  luattn_text_free(drawn);
-  if (fclose(f) == 0) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; free some space", o->svg, strerror(errno));
+  return picture_write(o->svg, drawn, err);
 }
 
 static luattn_status in_range(const char *option, long given, int count, const char *axis, luattn_error *err) {
@@ -135,10 +128,9 @@ int cmd_mask(const cli_options *given) {
   cli_problem p;
   o.mask_only = true;
   if (luattn_spec_load(o.spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
-  luattn_status status = spec_needs_line(spec, "mask", &err);
-  if (status == LUATTN_OK) status = problem_read(spec, &o, false, &p, &err);
+  luattn_status status = problem_read(spec, &o, false, &p, &err);
   if (status == LUATTN_OK) {
-    status = draw(&o, &p, &err);
+    status = p.axes > 1 ? places_draw(&o, &p, &err) : o.query != NULL ? query_needs_grid(&o, &err) : draw(&o, &p, &err);
     problem_free(&p);
   }
   luattn_spec_free(spec);

@@ -9,9 +9,7 @@ enum { MAX_PLACES = 1 << 30 };
 
 static const char *const length_names[] = {"Sq", "Skv"};
 
-/* Reads up to `most` sizes, from 0 to INT32_MAX, with an x between them, and sets *count. Returns what follows; NULL:
- * these are none. */
-static const char *read_extents(const char *at, int most, int *out, int *count) {
+const char *extents_read(const char *at, int most, int *out, int *count) {
   for (*count = 0; *count < most;) {
     char *end;
     if (*at < '0' || *at > '9') return NULL; /* strtol would take spaces and signs */
@@ -40,7 +38,7 @@ static int read_sizes(const char *at, cli_problem *p, int axes[2]) {
   for (int n = 0; n < 7; at++) {
     const bool is_length = n == 3 || n == 4;
     int one, count, *const extent = is_length ? p->extent[n - 3] : &one;
-    at = read_extents(at, is_length ? LUATTN_MAX_AXES : 1, extent, &count);
+    at = extents_read(at, is_length ? LUATTN_MAX_AXES : 1, extent, &count);
     if (at == NULL) return 0;
     if (is_length) axes[n - 3] = count;
     *to[n++] = count_places(extent, count);
@@ -90,7 +88,7 @@ luattn_status extents_check(const cli_options *o, cli_problem *p, luattn_error *
   if (o->shape == NULL && p->axes <= 1) {
     int count;
     p->axes = axes;
-    for (int side = 0; side < 2; side++) (void)read_extents(defaults[axes], axes, p->extent[side], &count);
+    for (int side = 0; side < 2; side++) (void)extents_read(defaults[axes], axes, p->extent[side], &count);
     p->q_len = p->kv_len = count_places(p->extent[0], axes);
   }
   if (p->axes == axes) return LUATTN_OK;

@@ -11,6 +11,9 @@ luattn_status extents_parse(const char *text, cli_problem *p, luattn_error *err)
 luattn_status extents_check(const cli_options *o, cli_problem *p, luattn_error *err);
 /* Takes those of a tensor [batch, heads, .., head_dim]. side: 0 of q, 1 of kv */
 void extents_take(cli_problem *p, int side, const array *tensor);
+/* Reads up to `most` sizes, from 0 to INT32_MAX, with an x between them, and sets *count. Returns what follows; NULL:
+ * these are none. */
+const char *extents_read(const char *at, int most, int *out, int *count);
 /* "16x24", or "256". */
 const char *extents_text(const cli_problem *p, int side, char text[64]);
 /* The coordinates of a place by its row-major number; of a line that number. Returns how many. */

@@ -271,6 +271,27 @@ typedef struct luattn_mask_picture {
  * frees *out with luattn_text_free. Errors: LUATTN_INVALID (sizes below 1, a class that is none). */
 LUATTN_API luattn_status luattn_mask_svg(const luattn_mask_picture *picture, char **out, luattn_error *err);
 
+/* Over a grid of several axes: which keys one query keeps, and the classes of the boxes of keys beside the box of queries
+ * that it is in. Boxes lie on a lattice from the first place on, and those at the ends of axes may be smaller. */
+typedef struct luattn_mask_places {
+  size_t struct_size;
+  int batch, head;
+  int query[LUATTN_MAX_AXES];                          /* coordinates */
+  int q_box[LUATTN_MAX_AXES], kv_box[LUATTN_MAX_AXES]; /* extents; the first 0: of 64 places, 8 x 8 or 4 x 4 x 4 */
+  unsigned char *places; /* of each key, in row-major order: 1 if it is kept, and twice the class of its box, 0 empty, 1
+                          * partial, 2 full. NULL: the sizes below alone are filled */
+  int axes, q_extent[LUATTN_MAX_AXES], kv_extent[LUATTN_MAX_AXES]; /* filled, as the boxes are */
+  int boxes[3];                                                    /* filled: how many have each class */
+} luattn_mask_places;
+
+/* args as for luattn_mask_tiles. Errors: LUATTN_INVALID (the spec has no such grid; a query that is not on it). */
+LUATTN_API luattn_status luattn_mask_places_of(const luattn_spec *spec, const luattn_args *args,
+                                               luattn_mask_places *places, luattn_error *err);
+/* Draws them as an SVG: the grid of keys, of more than two axes in slices along the outer ones in which boxes are not
+ * empty. names: of the axes (luattn_spec_grid). The caller frees *out with luattn_text_free. */
+LUATTN_API luattn_status luattn_mask_places_svg(const luattn_mask_places *places, const char *const *names,
+                                                const char *title, char **out, luattn_error *err);
+
 /* By what means kernels find which tiles of a mask to compute (docs/what_is_skipped.md). */
 typedef enum luattn_mask_means {
   LUATTN_MASK_NONE,   /* there is no mask: all tiles are full */

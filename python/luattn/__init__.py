@@ -19,7 +19,7 @@ from .batch import Batch
 from .errors import CompileError, CudaError, Error, FileError, InvalidError, NotTranslatable, OutOfMemory, SpecError, Unsupported
 from .jvp import jvp
 from .linear import LinearAttention, linear_attention
-from .mask import Mask
+from .mask import GridMask, Mask
 from .merge import merge
 from .pages import page_table
 
@@ -35,6 +35,7 @@ __all__ = [
     "Error",
     "Explanation",
     "FileError",
+    "GridMask",
     "InvalidError",
     "LinearAttention",
     "Mask",

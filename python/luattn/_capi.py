@@ -288,6 +288,19 @@ class DeviceInfo(c.Structure):
     ]
 
 
+class MaskPlaces(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("batch", c.c_int),
+        ("head", c.c_int),
+        *((name, 4 * c.c_int) for name in ("query", "q_box", "kv_box")),
+        ("places", c.c_void_p),
+        ("axes", c.c_int),
+        *((name, 4 * c.c_int) for name in ("q_extent", "kv_extent")),
+        ("boxes", 3 * c.c_int),
+    ]
+
+
 class MaskPicture(c.Structure):
     _fields_ = [
         ("title", c.c_char_p),

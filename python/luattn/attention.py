@@ -18,7 +18,7 @@ from ._spec import InputInfo, Spec, load, spec_of
 from ._typed import for_types, undeclared
 from .batch import Batch, take_batch
 from .errors import InvalidError, Unsupported
-from .mask import Entry, Mask, mask_of
+from .mask import Entry, GridMask, Mask, grid_mask_of, mask_of
 from .merge import merge, merge_states
 
 if TYPE_CHECKING:
@@ -445,6 +445,14 @@ class Attention:
             dq, dk, dv = map(_swap, (dq, dk, dv))
         return dq, dk, dv, named
 
+    def _grid_mask(self, place: str, batch: Any, head: Any, extents: tuple[Any, Any], boxes: Any, given: dict[str, Any], seed: Any) -> GridMask:
+        query = given.pop("query", None)
+        inputs, scalars, later = self._sort(given, None, some=True, reads=False)
+        refuse_later(place, later)
+        batch, head = take(place, "batch", "integer", batch), take(place, "head", "integer", head)
+        numbers = [float(x) for x in scalars]
+        return grid_mask_of(self._for(inputs), place, batch, head, extents, query, boxes, inputs, numbers, take(place, "seed", "seed?", seed))
+
     def _for(self, inputs: Sequence[Any]) -> Spec:
         """The spec, for inputs of these types."""
         return for_types(self._spec, self._undeclared, inputs)
@@ -582,18 +590,26 @@ class Attention:
         numbers = [float(x) for x in scalars]
         return tune(self._for(inputs), q, k, v, inputs, numbers, 0.0 if scale is None else scale, backward, time_limit)
 
+    @overload
+    def mask(self, q_len: int | None = ..., kv_len: int | None = ..., **given: Any) -> Mask: ...
+    @overload
+    def mask(self, q_len: Sequence[int], kv_len: Sequence[int] | None = ..., **given: Any) -> GridMask: ...
     def mask(
-        self, q_len: int | None = None, kv_len: int | None = None, *, batch: int = 0, head: int = 0, tile: int = 64, whole_q_len: int | None = None,
+        self, q_len: Any = None, kv_len: Any = None, *, batch: int = 0, head: int = 0, tile: Any = 64, whole_q_len: int | None = None,
         whole_kv_len: int | None = None, seed: Any = None, **given: Any,
-    ) -> Mask:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A
         notebook shows it as a picture. given: inputs that the mask reads, as arrays or tensors on the CPU, scalars, and what the call has: cu_seqlens, seqused and
         block_table, which say the lengths of entry `batch`, so that q_len and kv_len may be left out, and offsets. whole_q_len and whole_kv_len are what q_len
-        and kv_len are to a call: the lengths of the whole of which this is a part."""
+        and kv_len are to a call: the lengths of the whole of which this is a part.
+
+        Over a grid of several axes: which keys one query keeps, a GridMask, whose picture is of the grid. q_len and kv_len are extents, (24, 32) for two axes;
+        query: coordinates, the middle if left out; tile: a pair of boxes, of queries and of keys, ((8, 8), (8, 16)), beside which boxes of keys are empty, full
+        or partial; the default is of 64 places each."""
         place = f"{self.name}: mask"
         self._check_names(place, ("head", "tile", "whole_q_len", "whole_kv_len"))
         if self._spec.grid:
-            raise Unsupported(f"{place}: the spec has a grid of axes {', '.join(self._spec.grid)}, and pictures are of positions along a line; explain counts its tiles")
+            return self._grid_mask(place, batch, head, (q_len, kv_len), None if tile == 64 else tile, given, seed)
         for name, kind in NOT_OF_MASKS.items():
             if name in given:
                 take(place, name, kind, given.pop(name))

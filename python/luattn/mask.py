@@ -71,6 +71,58 @@ class Mask:
             raise InvalidError(f"{self.name}: save: path: '{name}' ends in neither .svg nor .png, the formats that there are")
 
 
+class GridMask:
+    """What one query keeps of a grid's keys, and the classes of the boxes of keys beside the box of queries that it is in."""
+
+    def __init__(self, name: str, axes: Sequence[str], found: capi.MaskPlaces, places: bytes) -> None:
+        self.name, self.axes = name, tuple(axes)
+        n = len(self.axes)
+        self.query, self.q_extents, self.kv_extents = (tuple(x[:n]) for x in (found.query, found.q_extent, found.kv_extent))
+        self.boxes = tuple(found.q_box[:n]), tuple(found.kv_box[:n])  # of queries, of keys
+        self._found, self._places = found, ctypes.create_string_buffer(places, len(places))
+        found.places = ctypes.addressof(self._places)
+
+    def count(self, which: int) -> int:
+        """Boxes of keys that are EMPTY, PARTIAL or FULL."""
+        return int(self._found.boxes[which])
+
+    def keeps(self, *key: int) -> bool:
+        """Whether the query sees the key at these coordinates."""
+        if len(key) != len(self.axes) or not all(0 <= x < n for x, n in zip(key, self.kv_extents)):
+            raise InvalidError(f"{self.name}: keeps: key: is {key}, expected coordinates along {', '.join(self.axes)} below {self.kv_extents}")
+        at = 0
+        for x, n in zip(key, self.kv_extents):
+            at = at * n + x
+        return bool(self._places.raw[at] & 1)
+
+    @property
+    def kept(self) -> int:
+        """How many keys the query sees."""
+        return sum(place & 1 for place in self._places.raw)
+
+    def __repr__(self) -> str:
+        boxes = ", ".join(f"{self.count(i)} {word}" for i, word in ((FULL, "full"), (PARTIAL, "partial"), (EMPTY, "empty")))
+        of_q, of_kv = ("x".join(map(str, box)) for box in self.boxes)
+        return f"<luattn.GridMask {self.name}, query {self.query} of {self.q_extents}: {self.kept} keys; boxes of {of_kv} beside one of {of_q}: {boxes}>"
+
+    def _repr_svg_(self) -> str:
+        """For notebooks: the picture that `luattn mask --svg` draws."""
+        drawn = ctypes.c_void_p()
+        names = (ctypes.c_char_p * len(self.axes))(*(axis.encode() for axis in self.axes))
+        call("luattn_mask_places_svg", ctypes.byref(self._found), names, f"{self.name}, query {self.query}".encode(), ctypes.byref(drawn))
+        try:
+            return ctypes.string_at(drawn.value or 0).decode()
+        finally:
+            lib.luattn_text_free(drawn)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture to a file, NAME.svg."""
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path).endswith(".svg"):
+            raise InvalidError(f"{self.name}: save: path: is {what(path)}, expected the path of a file that ends in .svg")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self._repr_svg_())
+
+
 def shape_only(sizes: tuple[int, ...], at: int) -> Any:
     """A tensor without data: masks read lengths alone from q and k."""
     kept = (ctypes.c_int64 * len(sizes))(*sizes)
@@ -205,6 +257,39 @@ def survey(
         of = None if target is None else ctypes.byref(target)
         call("luattn_mask_survey", spec.pointer, of, frame.args, *tile, ctypes.byref(counts))
     return counts
+
+
+def _coordinates(place: str, name: str, axes: Sequence[str], x: Any, least: int) -> tuple[int, ...]:
+    n = len(axes)
+    if not isinstance(x, Sequence) or isinstance(x, (str, bytes)) or len(x) != n or not all(isinstance(y, int) and y >= least for y in x):
+        raise InvalidError(f"{place}: {name}: is {what(x)}, expected {n} integers of at least {least}, along {', '.join(axes)}")
+    return tuple(x)
+
+
+def grid_mask_of(
+    spec: Spec, place: str, batch: int, head: int, extents: tuple[Any, Any], query: Any, boxes: Any, inputs: Sequence[Any], scalars: Sequence[float], seed: Any
+) -> GridMask:  # fmt: skip
+    """boxes: of queries and of keys, or None. Errors: InvalidError, also of an input that is None and that the mask reads."""
+    axes = spec.grid
+    of_q = _coordinates(place, "q_len", axes, extents[0], 1)
+    of_kv = of_q if extents[1] is None else _coordinates(place, "kv_len", axes, extents[1], 1)
+    found = capi.MaskPlaces(struct_size=ctypes.sizeof(capi.MaskPlaces), batch=batch, head=head)
+    at = tuple(n // 2 for n in of_q) if query is None else _coordinates(place, "query", axes, query, 0)
+    found.query[: len(axes)] = at
+    if boxes is not None:
+        if not isinstance(boxes, Sequence) or len(boxes) != 2:
+            raise InvalidError(f"{place}: tile: is {what(boxes)}, expected a pair of boxes, of queries and of keys, as ((8, 8), (8, 16))")
+        for to, name, box in ((found.q_box, "tile[0]", boxes[0]), (found.kv_box, "tile[1]", boxes[1])):
+            to[: len(axes)] = _coordinates(place, name, axes, box, 1)
+    count = 1
+    for n in of_kv:
+        count *= n
+    places = ctypes.create_string_buffer(count)
+    found.places = ctypes.addressof(places)
+    entry = Entry(spec.name, batch, 1, 1, {})
+    with _Problem(spec, entry, None, head, inputs, scalars, seed, (of_q, of_kv)) as frame:
+        call("luattn_mask_places_of", spec.pointer, frame.args, ctypes.byref(found))
+    return GridMask(spec.name, axes, found, places.raw)
 
 
 def mask_of(

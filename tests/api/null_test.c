@@ -84,6 +84,15 @@ static void cpu(void **state) {
       .title = "t", .classes = tile, .q_len = 8, .kv_len = 8, .tile_m = 8, .tile_n = 8};
   REFUSES(luattn_mask_svg, "picture", NULL, &drawn, err);
   REFUSES(luattn_mask_svg, "out", &picture, NULL, err);
+  luattn_mask_places places = {.struct_size = sizeof places};
+  const char *const names[] = {"y", "x"};
+  REFUSES(luattn_mask_places_of, "spec", NULL, &c.args, &places, err);
+  REFUSES(luattn_mask_places_of, "args", c.spec, NULL, &places, err);
+  REFUSES(luattn_mask_places_of, "places", c.spec, &c.args, NULL, err);
+  REFUSES(luattn_mask_places_svg, "places", NULL, names, "t", &drawn, err);
+  REFUSES(luattn_mask_places_svg, "names", &places, NULL, "t", &drawn, err);
+  REFUSES(luattn_mask_places_svg, "title", &places, names, NULL, &drawn, err);
+  REFUSES(luattn_mask_places_svg, "out", &places, names, "t", NULL, err);
   luattn_mask_counts counts = {.struct_size = sizeof counts};
   REFUSES(luattn_mask_survey, "spec", NULL, NULL, &c.args, 8, 8, &counts, err);
   REFUSES(luattn_mask_survey, "args", c.spec, NULL, NULL, 8, 8, &counts, err);

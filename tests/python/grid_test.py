@@ -64,13 +64,47 @@ class Grid(unittest.TestCase):
         self.assertEqual((found.scores, found.kept), (8 * 35 * 35, 8 * 35 * 12))
         self.assertEqual(found.full + found.partial + found.skipped, 8 * -(-35 // found.tile[0]) * -(-35 // found.tile[1]))
         self.assertIn("counted in tiles of the places' row-major numbers, where kernels compute boxes", str(found))
-        self.assertIn("simt", near.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), rows=rows, arch="sm_90a").plan)
+        self.assertIn("sm90", near.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), rows=rows, arch="sm_90a").plan)
         self.assertIn("cpu", near.plan(q, k, v, rows=rows, backward=True))
         with FlopCounterMode(display=False) as counter:
             near(q, k, v, rows=rows)
         self.assertEqual(counter.get_total_flops(), 2 * (8 + 6) * 8 * 35 * 12)
-        with self.assertRaisesRegex(luattn.Unsupported, "near: mask: the spec has a grid of axes y, x, and pictures are of positions along a line"):
-            near.mask(35, 35)
+
+    def test_mask(self):
+        """Which keys a query keeps, beside windows that are written out, and the classes of boxes beside those of all scores."""
+        y, x = window(9, 3), window(13, 4)
+        for query in ((0, 0), (4, 6), (8, 12)):
+            found = near.mask((9, 13), query=query, tile=((4, 4), (2, 5)))
+            keep = [[bool(y[query[0], i] & x[query[1], j]) for j in range(13)] for i in range(9)]
+            self.assertEqual([[found.keeps(i, j) for j in range(13)] for i in range(9)], keep)
+            rows = [a // 4 * 4 for a in query]
+            box = [w[r : r + 4] for w, r in zip((y, x), rows)]
+            classes = [0, 0, 0]
+            for i in range(0, 9, 2):
+                for j in range(0, 13, 5):
+                    kept = (box[0][:, None, i : i + 2, None] & box[1][None, :, None, j : j + 5]).float()
+                    classes[2 if kept.min() else 1 if kept.max() else 0] += 1
+            # Bounds of intervals class as empty or full what is so; some that are neither they cannot tell from it.
+            self.assertLessEqual(found.count(0), classes[0])
+            self.assertLessEqual(found.count(2), classes[2])
+            self.assertEqual(sum(map(found.count, range(3))), 15)
+            self.assertEqual(found.count(0), classes[0])
+        self.assertEqual(near.mask((9, 13)).query, (4, 6))
+        svg = near.mask((9, 13), (6, 7))._repr_svg_()
+        self.assertIn(">12 keys kept</text>", svg)
+        self.assertIn("boxes of 8x8 keys beside one of 8x8 queries", svg)
+        video = luattn.attention("video_window").mask((6, 7, 8), query=(5, 3, 3))
+        self.assertEqual((video.kept, video.boxes), (4 * 5 * 7, ((4, 4, 4),) * 2))
+        self.assertEqual(video._repr_svg_().count(">t = "), 6)
+        for message, call in (
+            ("near: mask: q_len: is 35, expected 2 integers of at least 1, along y, x", lambda: near.mask(35, 35)),
+            (r"near: mask: query: is \(1, 2, 3\), expected 2 integers of at least 0, along y, x", lambda: near.mask((9, 13), query=(1, 2, 3))),
+            ("mask: query: is 9 along y, expected 0 to 8", lambda: near.mask((9, 13), query=(9, 0))),
+            (r"near: mask: tile: is 8, expected a pair of boxes", lambda: near.mask((9, 13), tile=8)),
+            (r"k: kv_len\.x is 3, .* at least 4", lambda: near.mask((9, 3))),
+        ):
+            with self.subTest(message=message), self.assertRaisesRegex(luattn.InvalidError, message):
+                call()
 
     def test_no_places(self):
         """With queries of no extent inputs along them have no numbers."""

@@ -47,6 +47,7 @@ STRUCTS = {
     capi.CompileReport: "luattn_compile_report",
     capi.AppendArgs: "luattn_append_args",
     capi.Part: "luattn_part",
+    capi.MaskPlaces: "luattn_mask_places",
     capi.MergeArgs: "luattn_merge_args",
     capi.NaWindow: "luattn_na_window",
     capi.NaQkArgs: "luattn_na_qk_args",

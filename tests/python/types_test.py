@@ -20,7 +20,7 @@ REVEALED = (
     ("causal(q, k, v, return_lse=True)[1]", "Tensor"), ("causal(q, k, v, return_state=True)", "tuple[Tensor, Tensor, Tensor]"),
     ("causal(a, a, a)", "ndarray"), ("causal(a, a, a, return_lse=True)[1]", "ndarray"), ("causal.weights(q, k, v)", "Tensor"),
     ("causal.merge([q], [q])", "tuple[Tensor, Tensor]"), ("luattn.merge([q], [q])", "tuple[Tensor, Tensor]"), ("causal.plan(q, k, v)", "str"),
-    ("causal.gradients(q, q, k, v, q, q)[0]", "Tensor"), ("causal.gradients(q, q, k, v, q, q)[3]", "dict[str, Tensor]"), ("causal.mask(4, 4)", "Mask"),
+    ("causal.gradients(q, q, k, v, q, q)[0]", "Tensor"), ("causal.gradients(q, q, k, v, q, q)[3]", "dict[str, Tensor]"), ("causal.mask(4, 4)", "Mask"), ("causal.mask((4, 4))", "GridMask"),
     ("causal.explain(q, k, v)", "Explanation"), ("flex_attention(q, k, v)", "Tensor"), ("flex_attention(q, k, v, return_lse=True)", "tuple[Tensor, Tensor]"),
     ("flash_attn_func(q, k, v)", "Tensor | Any"), ("create_block_mask(mod, 1, 1, 4, 4)", "BlockMask"),
 )  # fmt: skip
