@@ -50,7 +50,7 @@ void luattn_engine_close(luattn_engine *engine) {
 luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spec, luattn_error *err) {
   fail_clear(err);
   NEED(engine);
-  NEED_ATTENTION(spec);
+  NEED(spec);
   return kernel_slots_forget(&engine->kernels, spec, err);
 }
 

@@ -66,6 +66,6 @@ def __getattr__(name: str) -> Any:
     """These modules load torch or JAX, or take milliseconds, so they are imported when somebody asks for them."""
     if name in _LATER:
         return getattr(importlib.import_module(f"luattn.{_LATER[name]}"), name)
-    if name in ("flash_attn", "flex", "jax", "natten", "parallel", "transformers", "vllm"):
+    if name in ("fla", "flash_attn", "flex", "jax", "natten", "parallel", "transformers", "vllm"):
         return importlib.import_module(f"luattn.{name}")
     raise AttributeError(f"module 'luattn' has no attribute '{name}'")

@@ -1,5 +1,6 @@
 """linear_test.py: linear attention on the CPU beside NumPy, its gradients beside differences; packed sequences, states, pools, refusals."""
 
+import gc
 import os
 import sys
 import unittest
@@ -280,6 +281,14 @@ class Refusals(unittest.TestCase):
             self.refuse("decay: is 0.25 at entry 1, value head 2, token 4", op, q, k, v, g=g)
         finally:
             del os.environ["LUATTN_CHECK"]
+
+    def test_freed(self):
+        """A spec that nobody has any more is freed when the next one is loaded, beside an engine that never had a kernel of it."""
+        q = np.zeros((1, 1, 2, 8))
+        luattn.attention("return attention { name = 'opens' }")(q, q, q)
+        for n in range(3):
+            luattn.linear_attention(f"return linear_attention {{ name = 'freed{n}' }}")
+            gc.collect()
 
     def test_form(self):
         self.refuse("'kda' is of linear attention; call luattn.linear_attention", luattn.attention, GATED)

@@ -1,0 +1,354 @@
+"""Operators of flash-linear-attention 0.6 (fla.ops) and of mamba-ssm's SSD by their names and arguments, on the CPU:
+
+    from luattn.fla import chunk_gated_delta_rule      # was: from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+chunk_ and fused_recurrent_ of an operator compute the same. Tensors are torch's, [B, T, H, ..]; autograd has all gradients. What an argument
+asks for and cannot have is refused by its name."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._arguments import what
+from ._fla_specs import operator
+from .errors import InvalidError, Unsupported
+
+__all__ = [
+    *(f"{kind}_{name}" for kind in ("chunk", "fused_recurrent") for name in (
+        "comba", "delta_rule", "gated_delta_rule", "gla", "kda", "lightning_attn", "linear_attn", "retention", "rwkv7", "simple_gla",
+    )),
+    "mamba_chunk_scan_combined",
+    "selective_state_update",
+]  # fmt: skip
+
+# Arguments that say how a kernel is to compute, and change nothing of what.
+_HOW = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute", "max_num_seqs", "head_first")
+_WHY = {
+    "reverse": "a sequence is taken from its beginning; flip the tensors along T, and o back",
+    "gv": "a decay of channels of v is no linear attention of this form",
+    "gk": "this operator has one decay a token; chunk_kda has one a channel",
+    "cp_context": "a sequence lies on one device; run each part from the final state of the one before it",
+    "use_graph": "there are no CUDA graphs on the CPU",
+    "return_intermediate_states": "states between chunks are not returned; run parts, and take each one's final state",
+}
+
+
+def _refuse(name: str, given: dict[str, Any]) -> None:
+    for key, value in given.items():
+        if key == "head_first" and value:
+            raise InvalidError(f"{name}: head_first: is {what(value)}; tensors are [B, T, H, ..], so transpose them")
+        if key in _HOW or (key in _WHY and (value is None or value is False)):
+            continue
+        if key in _WHY:
+            raise Unsupported(f"{name}: {key}: is {what(value)}; {_WHY[key]}")
+        raise InvalidError(f"{name}: {key}: is no argument that this operator knows; leave it out")
+
+
+def _run(
+    name: str,
+    decay: str,
+    update: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    cu_seqlens: Tensor | None,
+    state_v_first: bool = False,
+    norm: bool = False,
+    **inputs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    op = operator(name, decay, update, norm)
+    first = initial_state if initial_state is None or initial_state.dtype is torch.float64 else initial_state.float()
+    has_state = first is not None or output_final_state
+    result = op(
+        q, k, v, scale=scale, cu_seqlens=cu_seqlens, initial_state=first, output_final_state=output_final_state,
+        state_layout=("vk" if state_v_first else "kv") if has_state else None, **inputs,
+    )  # fmt: skip
+    return result if output_final_state else (result, None)
+
+
+# --- decays and strengths that an operator makes itself ---
+
+
+def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None) -> Tensor:
+    """The logarithm of a decay, of a gate's input [.., HV] or [.., HV, K]."""
+    shape = g.shape[-2:] if g.dim() == 4 else g.shape[-1:]
+    x = g.float() if g.dtype is not torch.float64 else g
+    x = x if dt_bias is None else x + dt_bias.view(shape)
+    if lower_bound is not None:
+        factor = 1.0 if A_log is None else A_log.exp().view(-1, *[1] * (len(shape) - 1))
+        return lower_bound * torch.sigmoid(factor * x)
+    if A_log is None:
+        raise InvalidError(f"{name}: A_log: is missing, and use_gate_in_kernel asks for -exp(A_log) * softplus(g + dt_bias)")
+    return -A_log.exp().view(-1, *[1] * (len(shape) - 1)) * F.softplus(x)
+
+
+def _strength(name: str, beta: Tensor | None, v: Tensor, is_logit: bool, is_signed: bool) -> Tensor:
+    if beta is None:
+        return torch.ones(v.shape[:3], dtype=torch.float32)
+    if beta.dim() == 4:
+        raise Unsupported(f"{name}: beta: has {tuple(beta.shape)}; one for each channel of v is no linear attention of this form: give [B, T, HV]")
+    if is_signed and not is_logit:
+        raise InvalidError(f"{name}: allow_neg_eigval: goes with use_beta_sigmoid_in_kernel alone")
+    return (2 if is_signed else 1) * beta.sigmoid() if is_logit else beta
+
+
+# --- fla.ops ---
+
+
+def _by_head(name: str, q: Tensor, k: Tensor, v: Tensor, g_gamma: Tensor, *given: Any, **more: Any) -> tuple[Tensor, Tensor | None]:
+    return _run(name, "head", "add", q, k, v, *given, g=g_gamma, **more)
+
+
+def chunk_simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, g_gamma: Tensor | None = None, scale: float | None = None,
+    initial_state: Tensor | None = None, output_final_state: bool = False, *, state_v_first: bool = False, cu_seqlens: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    name = "simple_gla"
+    _refuse(name, kwargs)
+    call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
+    if g is None:
+        return _by_head(name, q, k, v, g_gamma, *call[3:]) if g_gamma is not None else _run(name, "none", "add", *call)
+    return _run(name, "token", "add", *call, g=g if g_gamma is None else g + g_gamma)
+
+
+def chunk_retention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, initial_state: Tensor | None = None, output_final_state: bool = False,
+    *, cu_seqlens: Tensor | None = None, state_v_first: bool = False, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    _refuse("retention", kwargs)
+    gamma = (1 - 2.0 ** (-5.0 - torch.arange(v.shape[2], dtype=torch.float64))).log()
+    return _by_head("retention", q, k, v, gamma, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
+
+
+def chunk_lightning_attn(
+    q: Tensor, k: Tensor, v: Tensor, layer_idx: int, num_layers: int, scale: float | None = None, initial_state: Tensor | None = None,
+    output_final_state: bool = False, *, cu_seqlens: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    _refuse("lightning_attn", kwargs)
+    heads = v.shape[2]
+    gamma = -(8 / heads * (1 - layer_idx / num_layers)) * torch.arange(heads, dtype=torch.float64)
+    return _by_head("lightning_attn", q, k, v, gamma, scale, initial_state, output_final_state, cu_seqlens)
+
+
+def chunk_linear_attn(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, initial_state: Any = None, output_final_state: bool = False,
+    normalize: bool = True, cu_seqlens: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """With normalize states are pairs, as in fla: of k v', and of the sum of k [N, 1, H, K]."""
+    _refuse("linear_attn", kwargs)
+    first, of_sum = initial_state if normalize and isinstance(initial_state, tuple) else (initial_state, None)
+    o, final = _run("linear_attn", "none", "add", q, k, v, scale, first, output_final_state, cu_seqlens)
+    if not normalize:
+        return o, final
+    ones = torch.ones(*k.shape[:3], 1, dtype=torch.float32 if k.dtype is not torch.float64 else torch.float64)
+    start = None if of_sum is None else of_sum.transpose(1, 2).transpose(2, 3)  # [N, H, K, 1]
+    total, last = _run("linear_attn", "none", "add", q, k, ones, scale, start, True, cu_seqlens)
+    o = (o / (total + 1e-10)).to(o.dtype)
+    assert last is not None
+    return o, (final, last.transpose(2, 3).transpose(1, 2))
+
+
+def fused_recurrent_linear_attn(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, initial_state: Any = None, output_final_state: bool = False,
+    reverse: bool = False, normalize: bool = False, cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Any]:  # fmt: skip
+    return chunk_linear_attn(q, k, v, scale, initial_state, output_final_state, normalize, cu_seqlens, reverse=reverse)
+
+
+def chunk_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, scale: float | None = None, initial_state: Tensor | None = None, output_final_state: bool = False,
+    state_v_first: bool = False, cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    _refuse("gla", kwargs)
+    return _run("gla", "channel", "add", q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first, g=g)
+
+
+def fused_recurrent_gla(
+    q: Tensor, k: Tensor, v: Tensor, gk: Tensor | None = None, gv: Tensor | None = None, scale: float | None = None,
+    initial_state: Tensor | None = None, output_final_state: bool = False, reverse: bool = False, state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    _refuse("gla", {"gv": gv, "reverse": reverse, **kwargs})
+    call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
+    return _run("gla", "none", "add", *call) if gk is None else _run("gla", "channel", "add", *call, g=gk)
+
+
+def chunk_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None = None, scale: float | None = None, initial_state: Tensor | None = None,
+    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    name = "delta_rule"
+    _refuse(name, kwargs)
+    strength = _strength(name, beta, v, False, False)
+    return _run(name, "none", "delta", q, k, v, scale, initial_state, output_final_state, cu_seqlens, norm=use_qk_l2norm_in_kernel, beta=strength)
+
+
+def chunk_gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None = None, scale: float | None = None, initial_state: Tensor | None = None,
+    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False, state_v_first: bool = False, cu_seqlens: Tensor | None = None, *, use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None, dt_bias: Tensor | None = None, transpose_state_layout: bool = False, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    name = "gated_delta_rule"
+    _refuse(name, kwargs)
+    strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
+    call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first or transpose_state_layout, use_qk_l2norm_in_kernel)
+    if g is None:
+        return _run(name, "none", "delta", *call, beta=strength)
+    return _run(name, "token", "delta", *call, g=_gate(name, g, A_log, dt_bias, None) if use_gate_in_kernel else g, beta=strength)
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, gk: Tensor | None = None, gv: Tensor | None = None, beta: Tensor | None = None,
+    scale: float | None = None, initial_state: Tensor | None = None, output_final_state: bool = False, **given: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    _refuse("gated_delta_rule", {"gk": gk, "gv": gv})
+    return chunk_gated_delta_rule(q, k, v, g, beta, scale, initial_state, output_final_state, **given)
+
+
+def chunk_kda(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float | None = None, initial_state: Tensor | None = None,
+    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False, allow_neg_eigval: bool = False, safe_gate: bool = False, lower_bound: float | None = None, *,
+    state_v_first: bool = False, cu_seqlens: Tensor | None = None, A_log: Tensor | None = None, dt_bias: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    name = "kda"
+    _refuse(name, kwargs)
+    strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
+    decay = _gate(name, g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else g
+    return _run(
+        name, "channel", "delta", q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first, use_qk_l2norm_in_kernel,
+        g=decay, beta=strength,
+    )  # fmt: skip
+
+
+def fused_recurrent_kda(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None, dt_bias: Tensor | None = None, scale: float | None = None,
+    initial_state: Tensor | None = None, output_final_state: bool = False, **given: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    return chunk_kda(q, k, v, g, beta, scale, initial_state, output_final_state, A_log=A_log, dt_bias=dt_bias, **given)
+
+
+def chunk_comba(
+    q: Tensor, k: Tensor, v: Tensor, p: Tensor | None, g: Tensor, beta: Tensor | None = None, scale: float | None = None,
+    initial_state: Tensor | None = None, output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    name = "comba"
+    _refuse(name, kwargs)
+    call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, False, use_qk_l2norm_in_kernel)
+    return _run(name, "token", "comba", *call, g=g, beta=_strength(name, beta, v, False, False), p=k if p is None else p)
+
+
+def fused_recurrent_comba(
+    q: Tensor, k: Tensor, p: Tensor | None, v: Tensor, g: Tensor, beta: Tensor | None = None, *given: Any, **more: Any
+) -> tuple[Tensor, Tensor | None]:
+    return chunk_comba(q, k, v, p, g, beta, *given, **more)
+
+
+def chunk_rwkv7(
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: float | None = 1.0, initial_state: Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None, safe_gate: bool = False,
+    chunk_size: int | None = None, disable_recompute: bool = False, cp_context: Any = None, lower_bound: float | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """w is the logarithm of the decay; S <- Diag(e^w) S + b (a' S)' + k v'."""
+    _refuse("rwkv7", {"cp_context": cp_context})
+    return _run("rwkv7", "channel", "dplr", r, k, v, scale, initial_state, output_final_state, cu_seqlens, g=w, a=a, e=b)
+
+
+def fused_recurrent_rwkv7(
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: float | None = None, initial_state: Tensor | None = None,
+    output_final_state: bool = True, cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    return chunk_rwkv7(r, w, k, v, a, b, scale, initial_state, output_final_state, cu_seqlens)
+
+
+fused_recurrent_simple_gla = chunk_simple_gla
+fused_recurrent_retention = chunk_retention
+fused_recurrent_lightning_attn = chunk_lightning_attn
+fused_recurrent_delta_rule = chunk_delta_rule
+
+
+# --- mamba_ssm.ops.triton ---
+
+
+def _step(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[float, float]) -> Tensor:
+    dt = dt if dt.dtype is torch.float64 else dt.float()
+    dt = dt if dt_bias is None else dt + dt_bias
+    dt = F.softplus(dt) if dt_softplus else dt
+    return dt if limit == (0.0, float("inf")) else dt.clamp(*limit)
+
+
+def _ends_of(seq_idx: Tensor) -> tuple[Tensor, Tensor]:
+    """Where sequences begin and end among the rows of all batch entries, and which of them is the first of its entry."""
+    batch, length = seq_idx.shape
+    begins = torch.ones(batch, length, dtype=torch.bool)
+    begins[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
+    at = begins.flatten().nonzero().flatten()
+    return torch.cat([at, at.new_tensor([batch * length])]), at % length == 0
+
+
+def mamba_chunk_scan_combined(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, initial_states: Tensor | None = None, seq_idx: Tensor | None = None, cu_seqlens: Tensor | None = None,
+    dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
+    return_varlen_states: bool = False,
+) -> Any:  # fmt: skip
+    """x [b, l, heads, p], dt [b, l, heads], A [heads], B and C [b, l, groups, n], D [heads] or [heads, p]; states [b, heads, p, n]."""
+    name = "mamba_chunk_scan_combined"
+    dt = _step(dt, dt_bias, dt_softplus, tuple(dt_limit))
+    update = "ssd" if D is None else "ssd D" if D.dim() == 1 else "ssd Dp"
+    inputs = {"dt": dt, "A": A, **({} if D is None else {"D": D})}
+    batch, length = x.shape[:2]
+    rows, ends, first = (C, B, x), cu_seqlens, initial_states
+    if seq_idx is not None:
+        ends, is_first = _ends_of(seq_idx)
+        rows = tuple(t.reshape(1, -1, *t.shape[2:]) for t in rows)
+        inputs["dt"] = dt.reshape(1, -1, dt.shape[2])
+        if first is not None:
+            first = torch.zeros(len(is_first), *first.shape[1:], dtype=first.dtype).index_copy(0, is_first.nonzero().flatten(), first)
+    elif return_varlen_states or cu_seqlens is not None:
+        raise InvalidError(f"{name}: seq_idx: is missing, and cu_seqlens or return_varlen_states ask for sequences apart; give which one each row is of")
+    out, states = _run(name, "ssd", update, *rows, 1.0, first, True, ends, True, **inputs)
+    out = out.reshape(x.shape)
+    if z is not None:
+        out = (out.float() * F.silu(z.float())).to(x.dtype)
+    if not (return_final_states or return_varlen_states):
+        return out
+    assert states is not None
+    last = states if seq_idx is None else states[torch.tensor([int((ends <= (i + 1) * length - 1).sum()) - 1 for i in range(batch)])]  # type: ignore[operator]
+    if return_varlen_states and (cu_seqlens is None or len(cu_seqlens) != len(ends)):
+        raise InvalidError(f"{name}: cu_seqlens: does not have the {len(ends) - 1} sequences of seq_idx, whose states return_varlen_states asks for")
+    made = (out, last) if return_final_states else (out,)
+    return (*made, states) if return_varlen_states else made
+
+
+def selective_state_update(
+    state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, dt_softplus: bool = False, state_batch_indices: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """One token: updates state [b, heads, dim, dstate], or its rows, in place. x, dt and z [b, heads, dim], A [heads, dim, dstate], B and C
+    [b, groups, dstate], D and dt_bias [heads, dim]. dt, dt_bias and A are one number a head, as Mamba-2 has them."""
+    name = "selective_state_update"
+    if state.dim() != 4 or x.dim() != 3:
+        raise Unsupported(f"{name}: state: has {state.dim()} dimensions; one without heads is Mamba-1's, whose decay differs between channels of v")
+    for of, t in (("A", A), ("dt", dt), ("dt_bias", dt_bias)):
+        flat = None if t is None else t.flatten(1) if of != "dt" else t.flatten(2)
+        if flat is not None and flat.numel() and not bool((flat == flat[..., :1]).all()):
+            raise Unsupported(f"{name}: {of}: differs within a head, as Mamba-1's; a decay is one number a token and head here")
+    of_head = None if dt_bias is None else dt_bias[:, 0]
+    steps = _step(dt[..., 0], of_head, dt_softplus, (0.0, float("inf")))
+    update = "ssd" if D is None else "ssd Dp"
+    op = operator(name, "ssd", update, False)
+    with torch.no_grad():
+        out = op(
+            *(t.unsqueeze(1) for t in (C, B, x)), scale=1.0, initial_state=state, final_state=state, state_layout="vk",
+            state_indices=state_batch_indices, dt=steps.unsqueeze(1), A=A[:, 0, 0].contiguous(), **({} if D is None else {"D": D}),
+        ).squeeze(1)  # fmt: skip
+        return out if z is None else (out.float() * F.silu(z.float())).to(x.dtype)

@@ -1,0 +1,212 @@
+"""fla_test.py: the operators of luattn.fla beside recurrences in torch, with their gradients; what they refuse."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from with_torch import torch  # noqa: E402
+
+import luattn  # noqa: E402
+from luattn import fla  # noqa: E402
+
+F = torch.nn.functional
+B, T, H, HV, K, V = 2, 9, 2, 4, 5, 3
+f64 = {"dtype": torch.float64}
+
+
+def rand(*shape):
+    return torch.randn(*shape, **f64, requires_grad=True)
+
+
+def norm(x):
+    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def recurrence(q, k, v, g=None, w=None, r=None, e=None, before=False, state=None, scale=None):
+    """Of all heads at once: q, k, r, e [B, T, HV, K], v [B, T, HV, V], g [B, T, HV] or [.., K], w [B, T, HV]."""
+    s = torch.zeros(q.shape[0], *q.shape[2:], v.shape[3], **f64) if state is None else state
+    o = []
+    for t in range(q.shape[1]):
+        was = s
+        if g is not None:
+            s = s * (g[:, t, :, None, None] if g.dim() == 3 else g[:, t, :, :, None]).exp()
+        if r is not None:
+            y = torch.einsum("bhk,bhkv->bhv", r[:, t], was if before else s)
+            s = s - torch.einsum("bhk,bhv->bhkv", (k if e is None else e)[:, t], y)
+        b = v[:, t] if w is None else w[:, t, :, None] * v[:, t]
+        s = s + torch.einsum("bhk,bhv->bhkv", k[:, t], b)
+        o.append((K**-0.5 if scale is None else scale) * torch.einsum("bhk,bhkv->bhv", q[:, t], s))
+    return torch.stack(o, 1), s
+
+
+def of_values(x):
+    return x.repeat_interleave(HV // x.shape[2], 2)
+
+
+class Operators(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+        self.q, self.k, self.v, self.state = rand(B, T, H, K), rand(B, T, H, K), rand(B, T, HV, V), rand(B, HV, K, V)
+        self.g, self.gk, self.beta = rand(B, T, HV), rand(B, T, HV, K), rand(B, T, HV)
+
+    def check(self, found, want, *leaves):
+        """Both are (o, state): the same numbers, and gradients of leaves."""
+        ways = [torch.randn_like(x) for x in want]
+        for a, b in zip(found, want):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+        grads = [torch.autograd.grad([x for x in both], leaves, ways, retain_graph=True) for both in (found, want)]
+        for a, b in zip(*grads):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+    def test_decays(self):
+        q, k, v, s = self.q, self.k, self.v, self.state
+        more = {"initial_state": s, "output_final_state": True}
+        decay, decay_k = -self.g.exp(), -self.gk.exp()
+        rows = of_values(q), of_values(k), v
+        for operator in (fla.chunk_simple_gla, fla.fused_recurrent_simple_gla):
+            self.check(operator(q, k, v, decay, **more), recurrence(*rows, decay, state=s), q, k, v, s, self.g)
+        gamma = -self.g[0, 0].exp()
+        self.check(fla.chunk_simple_gla(q, k, v, g_gamma=gamma, **more), recurrence(*rows, gamma.expand(B, T, HV), state=s), q, self.g)
+        for operator in (fla.chunk_gla, lambda q, k, v, g, **more: fla.fused_recurrent_gla(q, k, v, gk=g, **more)):
+            self.check(operator(q, k, v, decay_k, **more), recurrence(*rows, decay_k, state=s), q, k, v, s, self.gk)
+        of_head = (1 - 2.0 ** (-5.0 - torch.arange(HV, **f64))).log()
+        self.check(fla.chunk_retention(q, k, v, **more), recurrence(*rows, of_head.expand(B, T, HV), state=s), q, k, v, s)
+        of_head = -(8 / HV * (1 - 3 / 12)) * torch.arange(HV, **f64)
+        self.check(fla.chunk_lightning_attn(q, k, v, 3, 12, **more), recurrence(*rows, of_head.expand(B, T, HV), state=s), q, k, v, s)
+
+    def test_v_first(self):
+        o, s = fla.chunk_gla(self.q, self.k, self.v, -self.gk.exp(), initial_state=self.state.transpose(2, 3), output_final_state=True, state_v_first=True)
+        o2, s2 = fla.chunk_gla(self.q, self.k, self.v, -self.gk.exp(), initial_state=self.state, output_final_state=True)
+        self.assertTrue(torch.equal(o, o2) and torch.equal(s.transpose(2, 3), s2))
+
+    def test_linear(self):
+        q, k, v = self.q.exp(), self.k.exp(), self.v
+        total = (of_values(q) * of_values(k).cumsum(1)).sum(-1, keepdim=True) * K**-0.5
+        want, s = recurrence(of_values(q), of_values(k), v)
+        rows = of_values(q), of_values(k), v
+        o, (state, of_sum) = fla.chunk_linear_attn(*rows, output_final_state=True)
+        self.check((o, state), (want / (total + 1e-10), s), self.q, self.k, self.v)
+        torch.testing.assert_close(of_sum, of_values(k).sum(1, keepdim=True))
+        first, pair = fla.chunk_linear_attn(*(x[:, :4] for x in rows), output_final_state=True)
+        rest, _ = fla.chunk_linear_attn(*(x[:, 4:] for x in rows), initial_state=pair)
+        torch.testing.assert_close(torch.cat([first, rest], 1), o)
+        self.check(fla.fused_recurrent_linear_attn(*rows, output_final_state=True), (want, s), self.q)
+
+    def test_deltas(self):
+        q, k, v, s = self.q, self.k, self.v, self.state
+        more = {"initial_state": s, "output_final_state": True, "use_qk_l2norm_in_kernel": True}
+        nq, nk, beta = of_values(norm(q)), of_values(norm(k)), self.beta.sigmoid()
+        decay, decay_k, r = -self.g.exp(), -self.gk.exp(), beta[..., None] * nk
+        leaves = q, k, v, s, self.beta
+        self.check(fla.chunk_delta_rule(q, k, v, beta, **more), recurrence(nq, nk, v, None, beta, r, state=s), *leaves)
+        self.check(fla.chunk_gated_delta_rule(q, k, v, decay, beta, **more), recurrence(nq, nk, v, decay, beta, r, state=s), *leaves, self.g)
+        logit = fla.fused_recurrent_gated_delta_rule(q, k, v, g=decay, beta=self.beta, use_beta_sigmoid_in_kernel=True, allow_neg_eigval=True, **more)
+        self.check(logit, recurrence(nq, nk, v, decay, 2 * beta, 2 * r, state=s), *leaves, self.g)
+        self.check(fla.chunk_kda(q, k, v, decay_k, beta, **more), recurrence(nq, nk, v, decay_k, beta, r, state=s), *leaves, self.gk)
+        A_log, bias = rand(HV), rand(HV * K)
+        gate = {"use_gate_in_kernel": True, "A_log": A_log, "dt_bias": bias}
+        decay = -A_log.exp()[:, None] * F.softplus(self.gk + bias.view(HV, K))
+        self.check(fla.fused_recurrent_kda(q, k, v, self.gk, beta, **gate, **more), recurrence(nq, nk, v, decay, beta, r, state=s), *leaves, A_log, bias, self.gk)
+        bounded = -5 * torch.sigmoid(A_log.exp()[:, None] * (self.gk + bias.view(HV, K)))
+        found = fla.chunk_kda(q, k, v, self.gk, beta, safe_gate=True, lower_bound=-5.0, **gate, **more)
+        self.check(found, recurrence(nq, nk, v, bounded, beta, r, state=s), *leaves, A_log, bias, self.gk)
+
+    def test_other_vectors(self):
+        q, k, v, s, p = self.q, self.k, self.v, self.state, rand(B, T, H, K)
+        decay, beta = -self.g.exp(), self.beta.sigmoid()
+        r = beta[..., None] * of_values(norm(p))
+        want = recurrence(of_values(norm(q)), of_values(norm(k)), v, decay, beta, r, before=True, state=s)
+        more = {"initial_state": s, "output_final_state": True, "use_qk_l2norm_in_kernel": True}
+        self.check(fla.chunk_comba(q, k, v, p, decay, beta, **more), want, q, k, v, s, p, self.g, self.beta)
+        self.check(fla.fused_recurrent_comba(q, k, p, v, decay, beta, **more), want, q, k, v, s, p, self.g, self.beta)
+        q, k, a, b = (rand(B, T, HV, K) for _ in "qkab")
+        want = recurrence(q, k, v, -self.gk.exp(), None, -a, b / 3, True, s, 1.0)
+        found = fla.chunk_rwkv7(q, -self.gk.exp(), k, v, a, b / 3, initial_state=s, output_final_state=True)
+        self.check(found, want, q, k, v, a, b, s, self.gk)
+
+    def test_packed(self):
+        cu = torch.tensor([0, 4, 4, 9])
+        rows = [x[:1].detach() for x in (self.q, self.k, self.v, -self.g.exp(), self.beta.sigmoid())]
+        o, s = fla.chunk_gated_delta_rule(*rows, output_final_state=True, cu_seqlens=cu, cu_seqlens_cpu=cu)
+        for n, (first, end) in enumerate(((0, 4), (4, 4), (4, 9))):
+            alone, last = fla.chunk_gated_delta_rule(*(x[:, first:end] for x in rows), output_final_state=True)
+            self.assertTrue(torch.equal(o[:, first:end], alone) and torch.equal(s[n], last[0]))
+
+    def test_refusals(self):
+        q, k, v, g = self.q, self.k, self.v, self.g
+        for words, call in (
+            ("gla: reverse: is True; a sequence is taken from its beginning", lambda: fla.fused_recurrent_gla(q, k, v, self.gk, reverse=True)),
+            ("gla: gv: is a tensor of float64; a decay of channels of v", lambda: fla.fused_recurrent_gla(q, k, v, gv=v)),
+            ("gated_delta_rule: gk: is a tensor", lambda: fla.fused_recurrent_gated_delta_rule(q, k, v, gk=self.gk)),
+            ("kda: cp_context: is 3", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, cp_context=3)),
+            ("simple_gla: head_first: is True; tensors are [B, T, H, ..]", lambda: fla.chunk_simple_gla(q, k, v, g, head_first=True)),
+            ("simple_gla: speed: is no argument", lambda: fla.chunk_simple_gla(q, k, v, g, speed=1)),
+            ("delta_rule: beta: has (2, 9, 4, 3); one for each channel of v", lambda: fla.chunk_delta_rule(q, k, v, v)),
+            ("allow_neg_eigval: goes with use_beta_sigmoid_in_kernel", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, allow_neg_eigval=True)),
+            ("kda: A_log: is missing", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, use_gate_in_kernel=True)),
+        ):
+            with self.subTest(words), self.assertRaises(luattn.Error) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+
+
+class Mamba(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(2)
+        self.x, self.dt, self.A, self.D = rand(B, T, HV, V), rand(B, T, HV), rand(HV), rand(HV, V)
+        self.B, self.C, self.state = rand(B, T, H, K), rand(B, T, H, K), rand(B, HV, V, K)
+        self.bias, self.z = rand(HV), rand(B, T, HV, V)
+
+    def want(self, rows, state):
+        """The state recurrence of rows (x, dt, B, C)."""
+        x, dt, b, c = rows
+        step = F.softplus(dt + self.bias)
+        o, s = recurrence(of_values(c), of_values(b), step[..., None] * x, -self.A.exp() * step, state=None if state is None else state.transpose(2, 3), scale=1.0)
+        return o + self.D * x, s.transpose(2, 3)
+
+    def scan(self, **more):
+        args = self.x, self.dt, -self.A.exp(), self.B, self.C
+        return fla.mamba_chunk_scan_combined(*args, 64, D=self.D, dt_bias=self.bias, dt_softplus=True, **more)
+
+    def test_scan(self):
+        found = self.scan(initial_states=self.state, return_final_states=True)
+        want = self.want((self.x, self.dt, self.B, self.C), self.state)
+        ways = [torch.randn_like(x) for x in want]
+        leaves = (self.x, self.dt, self.A, self.B, self.C, self.D, self.bias, self.state)
+        for a, b in zip(found, want):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+        for a, b in zip(*(torch.autograd.grad(list(x), leaves, ways) for x in (found, want))):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(self.scan(z=self.z), (self.scan().float() * F.silu(self.z.float())).double())
+
+    def test_sequences_apart(self):
+        idx = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0] * 9])
+        o, last, all_states = self.scan(
+            seq_idx=idx, initial_states=self.state, return_final_states=True, return_varlen_states=True, cu_seqlens=torch.tensor([0, 3, 7, 9, 18])
+        )
+        for row, first, end, has_state in ((0, 0, 3, True), (0, 3, 7, False), (0, 7, 9, False), (1, 0, 9, True)):
+            rows = [x[row : row + 1, first:end] for x in (self.x, self.dt, self.B, self.C)]
+            want, s = self.want(rows, self.state[row : row + 1] if has_state else None)
+            torch.testing.assert_close(o[row : row + 1, first:end], want, rtol=0, atol=1e-11)
+        torch.testing.assert_close(last[1:], s, rtol=0, atol=1e-11)
+        self.assertEqual(len(all_states), 4)
+        self.assertTrue(torch.equal(last, all_states[[2, 3]]))
+
+    def test_step(self):
+        pool = torch.randn(5, HV, V, K, **f64)
+        before, indices = pool.clone(), torch.tensor([4, -1])
+        x, dt, b, c = (t[:, 0].detach() for t in (self.x, self.dt, self.B, self.C))
+        A = (-self.A.exp()).detach()[:, None, None].expand(HV, V, K)
+        more = {"D": self.D.detach(), "dt_bias": self.bias.detach()[:, None].expand(HV, V), "dt_softplus": True}
+        o = fla.selective_state_update(pool, x, dt[..., None].expand(B, HV, V), A, b, c, state_batch_indices=indices, **more)
+        want, s = self.want([t[:1, None] for t in (x, dt, b, c)], before[4:5])
+        torch.testing.assert_close(o[:1], want[:, 0].detach())
+        torch.testing.assert_close(pool[4], s[0].detach())
+        self.assertTrue(torch.equal(pool[:4], before[:4]) and not o[1].any())
+        with self.assertRaisesRegex(luattn.Unsupported, "A: differs within a head, as Mamba-1's"):
+            fla.selective_state_update(pool[:2], x, dt[..., None].expand(B, HV, V), -torch.rand(HV, V, K, **f64), b, c)
+
+
+if __name__ == "__main__":
+    unittest.main()
