@@ -390,6 +390,7 @@ luattn_status check_results(const cli_problem *p, const cli_result *got, bool ba
     s = compare_large_scores(p, &c, err);
   else if (s == LUATTN_OK)
     compare_all(&c, &p->info);
+  if (s == LUATTN_OK && out->failed > 0) s = check_lost(p, &r.want, backward, out, err);
   references_free(&r);
   return s;
 }

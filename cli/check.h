@@ -17,6 +17,8 @@ typedef struct check_report {
   bool backward_disagrees; /* the spec's own backward, from differences */
   bool accepts_backward;   /* and all that disagrees is accepted */
   double loss_noise;       /* rounding error of the loss (slopes.c) */
+  const char *lost;        /* a result that float32 itself does not have (check_lost), or NULL */
+  double lost_error, lost_biggest;
   check_line line[CHECK_MAX_LINES];
   double slope[32]; /* by differences, along each scalar */
   uint32_t jumps;   /* a bit for each scalar at whose value the result has no derivative: not compared */
@@ -45,6 +47,11 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, 
 /* The same for given results, of the forward pass or of both. What `got` lacks is not compared. */
 luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
                             luattn_error *err);
+
+/* After a comparison that failed, enters a result that plain arithmetic in float32 does not have either: not finite, or off
+ * by a part in 128 of the largest. Not of packed sequences. */
+luattn_status check_lost(const cli_problem *p, const cli_result *want, bool backward, check_report *out,
+                         luattn_error *err);
 
 /* Checks the CPU path against plain Lua, one score at a time: forward to 1e-12, gradients to 1e-6 and the
  * rounding error of a difference quotient, by check_slopes. p is float64. */

@@ -12,6 +12,19 @@ void check_add(check_report *r, const char *name, double error, double tolerance
   r->failed += !l->ok;
 }
 
+static void print_lost(const check_report *r) {
+  char off[64] = "is not finite";
+  if (r->lost == NULL) return;
+  if (isfinite(r->lost_error)) snprintf(off, sizeof off, "is off by %.3g of %.3g", r->lost_error, r->lost_biggest);
+  printf(
+      "  float32: plain arithmetic of the hooks gives a %s that %s, so that nothing is said of kernels, which compute "
+      "hooks in it; "
+      "where a hook subtracts nearly equal numbers, as 0.1 * kv_idx - 0.5 does, write it so that the difference is "
+      "exact, as "
+      "0.1 * (kv_idx - 5), or compute in f64\n",
+      r->lost, off);
+}
+
 void check_print(const char *title, const check_report *r) {
   printf("%s\n", title);
   for (int i = 0; i < r->count; i++) {
@@ -25,6 +38,7 @@ void check_print(const char *title, const check_report *r) {
     if (r->jumps >> i & 1)
       printf("  d_%s: not compared, as the result jumps or bends at this value; --set %s=.. moves it\n",
              r->scalar_names[i], r->scalar_names[i]);
+  print_lost(r);
   if (r->backward_disagrees && r->accepts_backward)
     printf("  the spec's own backward is not the gradient of its forward, which --own-backward accepts\n");
   else if (r->backward_disagrees)
