@@ -198,7 +198,7 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
   return read_grad(info, given, &p->input[i], &p->input_grad[i], err);
 }
 
-static luattn_status open_input_tangent(const luattn_input *given, cpu_problem *p, luattn_error *err) {
+static luattn_status open_input_tangent(const luattn_input *given, bool is_forward, cpu_problem *p, luattn_error *err) {
   const traced_spec *t = &p->spec->traced;
   char label[FAIL_NAME_SIZE + 32], shown[FAIL_NAME_SIZE];
   int i = 0;
@@ -213,13 +213,21 @@ static luattn_status open_input_tangent(const luattn_input *given, cpu_problem *
                        "take it out",
                        label);
   if (p->input_tangent[i].data != NULL) return luattn_fail(err, LUATTN_INVALID, "cpu: %s: was given twice", label);
-  if (given->grad != NULL)
+  if (given->grad != NULL && is_forward)
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has a grad, which tangents have not; leave it NULL", label);
   view_rule rule = {.name = label, .axes = "as the input", .ndim = t->input[i].num_axes == 0 ? 0 : p->input[i].ndim};
   memcpy(rule.shape, p->input[i].shape, sizeof p->input[i].shape);
-  TRY(view_open(&rule, given->tensor, &p->input_tangent[i], err));
+  if (given->tensor != NULL || is_forward) TRY(view_open(&rule, given->tensor, &p->input_tangent[i], err));
   if (rule.ndim == 0) p->input_tangent[i].shape[0] = 1;
-  return LUATTN_OK;
+  if (given->grad == NULL) return LUATTN_OK;
+  if (!t->input[i].grad)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "cpu: %s: its grad is asked for, and the spec does not mark the input; leave grad NULL, or write "
+        "grad = true in the spec",
+        label);
+  rule.is_output = true;
+  return view_open(&rule, given->grad, &p->input_tangent_grad[i], err);
 }
 
 static luattn_status take_scalar_tangent(const luattn_scalar *given, uint32_t *taken, cpu_problem *p,
@@ -241,14 +249,14 @@ static luattn_status take_scalar_tangent(const luattn_scalar *given, uint32_t *t
   return LUATTN_OK;
 }
 
-luattn_status problem_open_tangents(const luattn_tangents *given, cpu_problem *p, luattn_error *err) {
+luattn_status problem_open_tangents(const luattn_tangents *given, bool is_forward, cpu_problem *p, luattn_error *err) {
   uint32_t taken = 0;
   if ((given->num_inputs > 0 && given->inputs == NULL) || (given->num_scalars > 0 && given->scalars == NULL))
     return luattn_fail(err, LUATTN_INVALID, "cpu: tangents: %s is NULL, but num_%s is %zu",
                        given->num_inputs > 0 && given->inputs == NULL ? "inputs" : "scalars",
                        given->num_inputs > 0 && given->inputs == NULL ? "inputs" : "scalars",
                        given->num_inputs > 0 && given->inputs == NULL ? given->num_inputs : given->num_scalars);
-  for (size_t i = 0; i < given->num_inputs; i++) TRY(open_input_tangent(&given->inputs[i], p, err));
+  for (size_t i = 0; i < given->num_inputs; i++) TRY(open_input_tangent(&given->inputs[i], is_forward, p, err));
   for (size_t i = 0; i < given->num_scalars; i++) TRY(take_scalar_tangent(&given->scalars[i], &taken, p, err));
   p->scalar_tangents = taken;
   return LUATTN_OK;

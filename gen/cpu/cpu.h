@@ -126,7 +126,8 @@ typedef struct cpu_problem {
   uint64_t seed, offset; /* of what the spec draws, if anything */
   cpu_view input[12];
   cpu_view input_grad[12];
-  cpu_view input_tangent[12]; /* data NULL: it has none */
+  cpu_view input_tangent[12];      /* data NULL: it has none */
+  cpu_view input_tangent_grad[12]; /* likewise: where the tangent of its gradient goes */
   double scalar_tangent[32];
   uint32_t scalar_tangents; /* bit i: scalar i has one */
   mask_info mask;
@@ -172,7 +173,7 @@ typedef struct cpu_row {
   const row_tables *tables; /* NULL: nothing reads it */
   int first;
   const double *x, *grad; /* [dim] */
-  const double *x_tangent;
+  const double *x_tangent, *grad_tangent;
 } cpu_row;
 
 /* What the lanes of one run read. Where an array is NULL, the scalar of the same name holds for all lanes. */
@@ -185,7 +186,8 @@ typedef struct cpu_lanes {
   const double *score, *dp, *x, *grad;
   const double *state, *final, *row, *red, *pass; /* per index, same for all lanes */
   const double *score_tangent, *x_tangent, *state_tangent, *red_tangent;
-  double pos0, delta, dlse, out;
+  const double *dp_tangent, *grad_tangent, *final_tangent, *row_tangent;
+  double pos0, delta, dlse, out, delta_tangent, dlse_tangent;
   bool of_keys;   /* pos and h are those of keys: a key_mod or value_mod */
   cpu_row row_of; /* in an input mod that reads x[..] */
 } cpu_lanes;
@@ -285,7 +287,7 @@ void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count)
 /* x[0..count) = 0. */
 void problem_zero(const cpu_problem *p, double *x, int64_t count);
 /* Finds the tangents of inputs and scalars by name: convert_args.c. */
-luattn_status problem_open_tangents(const luattn_tangents *given, cpu_problem *p, luattn_error *err);
+luattn_status problem_open_tangents(const luattn_tangents *given, bool is_forward, cpu_problem *p, luattn_error *err);
 /* Fills q, k and v. */
 void problem_convert(cpu_problem *p);
 /* Applies an input mod to row i of head h of entry b, in place. of_keys: h is a head of keys. */

@@ -26,6 +26,10 @@ static const double *lane_values(const cpu_lanes *c, ir_var v) {
       return c->score_tangent;
     case VAR_X_TANGENT:
       return c->x_tangent;
+    case VAR_DP_TANGENT:
+      return c->dp_tangent;
+    case VAR_GRAD_TANGENT:
+      return c->grad_tangent;
     default:
       return NULL;
   }
@@ -68,6 +72,14 @@ static double row_number(const cpu_lanes *c, ir_var v, uint32_t index) {
       return c->state_tangent[index];
     case VAR_RED_TANGENT:
       return c->red_tangent[index];
+    case VAR_FINAL_TANGENT:
+      return c->final_tangent[index];
+    case VAR_ROW_TANGENT:
+      return c->row_tangent[index];
+    case VAR_DELTA_TANGENT:
+      return c->delta_tangent;
+    case VAR_DLSE_TANGENT:
+      return c->dlse_tangent;
     default:
       return c->red[index];
   }
@@ -75,7 +87,8 @@ static double row_number(const cpu_lanes *c, ir_var v, uint32_t index) {
 
 static bool is_row_number(ir_var v) {
   return v == VAR_STATE || v == VAR_OUT || v == VAR_FINAL || v == VAR_DELTA || v == VAR_DLSE || v == VAR_PASS ||
-         v == VAR_ROW || v == VAR_RED || v == VAR_STATE_TANGENT || v == VAR_RED_TANGENT;
+         v == VAR_ROW || v == VAR_RED || v == VAR_STATE_TANGENT || v == VAR_RED_TANGENT || v == VAR_FINAL_TANGENT ||
+         v == VAR_ROW_TANGENT || v == VAR_DELTA_TANGENT || v == VAR_DLSE_TANGENT;
 }
 
 /* Fills all lanes. A NaN exposes variables that should not be left after analysis. */
@@ -117,6 +130,9 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_SCORE_TANGENT:
     case VAR_X_TANGENT:
     case VAR_READ_TANGENT:
+    case VAR_DP_TANGENT:
+    case VAR_GRAD_TANGENT:
+    case VAR_READ_GRAD_TANGENT:
       return 0; /* the caller of the program fills these */
     default:
       break;
@@ -127,7 +143,10 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
 /* Fills VAR_READ and similar variables of an input mod from other channels of the row. */
 static void row_values(const cpu_row *row, ir_var v, uint32_t index, int lanes, double *out) {
   const uint16_t *channel = row->tables->channel[index] + row->first;
-  const double *from = v == VAR_READ ? row->x : v == VAR_READ_TANGENT ? row->x_tangent : row->grad;
+  const double *from = v == VAR_READ                ? row->x
+                       : v == VAR_READ_TANGENT      ? row->x_tangent
+                       : v == VAR_READ_GRAD_TANGENT ? row->grad_tangent
+                                                    : row->grad;
   for (int i = 0; i < lanes; i++) out[i] = v == VAR_CHANNEL ? channel[i] : from[channel[i]];
 }
 
@@ -150,7 +169,7 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
     place_values(c, v, (int)index, lanes, out);
     return;
   }
-  if (v == VAR_READ || v == VAR_READ_GRAD || v == VAR_READ_TANGENT || v == VAR_CHANNEL) {
+  if (v == VAR_READ || v == VAR_READ_GRAD || v == VAR_READ_TANGENT || v == VAR_READ_GRAD_TANGENT || v == VAR_CHANNEL) {
     row_values(&c->row_of, v, index, lanes, out);
     return;
   }

@@ -15,6 +15,10 @@ static uint8_t leaf_level(ir_var v) {
     case VAR_PASS:
     case VAR_STATE_TANGENT:
     case VAR_RED_TANGENT:
+    case VAR_DELTA_TANGENT:
+    case VAR_DLSE_TANGENT:
+    case VAR_FINAL_TANGENT:
+    case VAR_ROW_TANGENT:
       return LEVEL_ROW;
     case VAR_KV:
       return LEVEL_COL;
@@ -33,6 +37,9 @@ static uint8_t leaf_level(ir_var v) {
     case VAR_SCORE_TANGENT:
     case VAR_X_TANGENT:
     case VAR_READ_TANGENT:
+    case VAR_DP_TANGENT:
+    case VAR_GRAD_TANGENT:
+    case VAR_READ_GRAD_TANGENT:
       return LEVEL_ELEMENT;
     default:
       return LEVEL_HEAD;

@@ -75,6 +75,13 @@ typedef enum ir_var {
   VAR_STATE_TANGENT,
   VAR_RED_TANGENT,
   VAR_SCALAR_TANGENT, /* REAL, index: of VAR_READ, VAR_STATE, VAR_RED and VAR_SCALAR: analysis/specs/spec_tangents.h */
+  VAR_DP_TANGENT,
+  VAR_DELTA_TANGENT,
+  VAR_DLSE_TANGENT,
+  VAR_GRAD_TANGENT, /* REAL: of what backward reads: VAR_DP, VAR_DELTA, VAR_DLSE, VAR_GRAD, */
+  VAR_FINAL_TANGENT,
+  VAR_ROW_TANGENT,
+  VAR_READ_GRAD_TANGENT, /* REAL, index: VAR_FINAL, VAR_ROW and VAR_READ_GRAD */
   VAR_COUNT
 } ir_var;
 

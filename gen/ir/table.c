@@ -156,6 +156,13 @@ static const var_row var_table[] = {
     [VAR_STATE_TANGENT] = {"state_tangent", IR_REAL, true},
     [VAR_RED_TANGENT] = {"red_tangent", IR_REAL, true},
     [VAR_SCALAR_TANGENT] = {"scalar_tangent", IR_REAL, true},
+    [VAR_DP_TANGENT] = {"dp_tangent", IR_REAL, false},
+    [VAR_DELTA_TANGENT] = {"delta_tangent", IR_REAL, false},
+    [VAR_DLSE_TANGENT] = {"dlse_tangent", IR_REAL, false},
+    [VAR_GRAD_TANGENT] = {"grad_tangent", IR_REAL, false},
+    [VAR_FINAL_TANGENT] = {"final_tangent", IR_REAL, true},
+    [VAR_ROW_TANGENT] = {"row_tangent", IR_REAL, true},
+    [VAR_READ_GRAD_TANGENT] = {"read_grad_tangent", IR_REAL, true},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

@@ -21,6 +21,7 @@ static int deps_of_var(ir_var v) {
     case VAR_P:
     case VAR_TERM:
     case VAR_SCORE_TANGENT:
+    case VAR_DP_TANGENT:
       return DEP_ELEMENT;
     case VAR_STATE:
     case VAR_OTHER:
@@ -33,8 +34,12 @@ static int deps_of_var(ir_var v) {
     case VAR_SHIFT:
     case VAR_STATE_TANGENT:
     case VAR_RED_TANGENT:
+    case VAR_DELTA_TANGENT:
+    case VAR_DLSE_TANGENT:
+    case VAR_FINAL_TANGENT:
       return DEP_STEP;
     case VAR_ROW:
+    case VAR_ROW_TANGENT:
       return DEP_ROW;
     case VAR_X:
     case VAR_POS:
@@ -46,21 +51,12 @@ static int deps_of_var(ir_var v) {
     case VAR_CHANNEL:
     case VAR_X_TANGENT:
     case VAR_READ_TANGENT:
+    case VAR_GRAD_TANGENT:
+    case VAR_READ_GRAD_TANGENT:
       return DEP_MOD;
     case VAR_PART:
       return DEP_PART;
-    case VAR_B:
-    case VAR_H:
-    case VAR_Q_LEN:
-    case VAR_KV_LEN:
-    case VAR_HEADS:
-    case VAR_HEADS_KV:
-    case VAR_SCALAR:
-    case VAR_SCALAR_TANGENT:
-    case VAR_SCALE:
-    case VAR_HEAD_DIM:
-    case VAR_HEAD_DIM_V:
-    case VAR_COUNT:
+    default:
       break;
   }
   return DEP_SITE;

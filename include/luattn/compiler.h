@@ -238,6 +238,15 @@ LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luat
  * large_scores, and skip and decode with _ALWAYS). */
 LUATTN_API luattn_status luattn_cpu_forward_jvp(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
+/* Tangents of the gradients that luattn_cpu_backward has, along args->tangents: the product of the second derivatives with
+ * the tangents of q, k, v, inputs and scalars, and what tangents of dout and dlse add. With dout = b and dlse those of the
+ * tangents of o and lse, and tangents.dout = a those of o and lse, it is the gradient of luattn_cpu_forward_jvp: the
+ * gradients themselves are those of its tangents, and their tangents those of q, k, v, .. themselves. Of args it reads q, k,
+ * v, inputs, scalars, dout and dlse, and it writes what args->tangents has; o, lse and saved are computed anew. On one
+ * thread. Errors besides those of luattn_cpu_forward_jvp: LUATTN_UNSUPPORTED (packed sequences, a backward that takes a row
+ * pass or that the spec lacks). */
+LUATTN_API luattn_status luattn_cpu_backward_jvp(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+
 /* The same with q.k, probabilities and their gradients rounded to `precision`, as an unfused implementation in that
  * type does, and constants and operations of hooks to float32. `luattn check` compares the error of kernels with its
  * error. LUATTN_F64 rounds nothing. */

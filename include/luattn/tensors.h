@@ -165,12 +165,17 @@ typedef struct luattn_args {
 typedef struct luattn_tangents {
   size_t struct_size;
   const DLTensor *q, *k, *v;
-  const luattn_input *inputs; /* by name: `tensor` is the tangent, `grad` is NULL. Of real inputs, `grad` in the spec or
+  const luattn_input
+      *inputs; /* by name: `tensor` is the tangent, `grad` is NULL in forward. Of real inputs, `grad` in the spec or
                                * not: integers have none */
   size_t num_inputs;
   const luattn_scalar *scalars; /* by name: `value` is the tangent, any finite number */
   size_t num_scalars;
   const DLTensor *o, *lse; /* written: as o and lse. Rows that keep nothing have 0. NULL: not wanted */
+  /* Of luattn_cpu_backward_jvp alone: tangents of dout and dlse; and where those of dq, dk, dv and scalar_grads are
+   * written, beside those of the inputs' gradients, in `grad` of `inputs`, whose `tensor` may then be NULL. */
+  const DLTensor *dout, *dlse;
+  const DLTensor *dq, *dk, *dv, *scalar_grads;
 } luattn_tangents;
 
 #ifdef __cplusplus

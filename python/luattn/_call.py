@@ -328,25 +328,38 @@ class Frame:
         fill(weights, to.at[0])
         self.check(lib.luattn_weights(engine, self.spec.pointer, self.args, to.at[0], stream, self._err_at))
 
-    def run_jvp(self, engine: int, fill: Fill, tangents: Sequence[Any], results: Sequence[Any], scalars: Sequence[float], stream: int | None) -> None:
-        """Forward, with tangents of q, k, v and the inputs (None: it has none), and of the scalars, and results for o and lse."""
-        given = [*tangents[:3], *results, *tangents[3:]]
+    def run_jvp(
+        self, run: Callable[[], int], fill: Fill, tensors: Mapping[str, Any], inputs: Sequence[Any], grads: Sequence[Any], scalars: Sequence[float]
+    ) -> None:
+        """Calls `run` with luattn_tangents: its tensors by name, tangents of the inputs (None: it has none), where the tangents of their gradients go
+        (None: nowhere), and tangents of the scalars."""
+        n = len(self.spec.inputs)
+        given = [*tensors.values(), *inputs, *(grads or [None] * n)]
         places = Tensors(len(given))
         found: list[int | None] = []
         for t, at in zip(given, places.at):
             if t is not None:
                 fill(t, at)
             found.append(None if t is None else at)
-        pairs = [(info.name.encode(), at) for info, at in zip(self.spec.inputs, found[5:]) if at is not None]
-        inputs = (capi.Input * len(pairs))(*(capi.Input(name, at, None) for name, at in pairs))
-        along = [(name.encode(), x) for name, x in zip(self.spec.scalars, scalars) if x != 0]
-        numbers = (capi.Scalar * len(along))(*(capi.Scalar(name, x) for name, x in along))
-        made = capi.Tangents(ctypes.sizeof(capi.Tangents), *found[:3], ctypes.addressof(inputs), len(pairs), ctypes.addressof(numbers), len(along), *found[3:5])
+        of_inputs = found[len(tensors) :]
+        pairs = [(info.name.encode(), at, grad) for info, at, grad in zip(self.spec.inputs, of_inputs[:n], of_inputs[n:]) if at is not None or grad is not None]
+        numbers = [(name.encode(), x) for name, x in zip(self.spec.scalars, scalars) if x != 0]
+        kept = (capi.Input * len(pairs))(*(capi.Input(*pair) for pair in pairs)), (capi.Scalar * len(numbers))(*(capi.Scalar(*pair) for pair in numbers))
+        made = capi.Tangents(
+            struct_size=ctypes.sizeof(capi.Tangents), inputs=ctypes.addressof(kept[0]), num_inputs=len(pairs), scalars=ctypes.addressof(kept[1]),
+            num_scalars=len(numbers), **dict(zip(tensors, found)),
+        )  # fmt: skip
         self._args.tangents = ctypes.addressof(made)
         try:
-            self.check(lib.luattn_forward_jvp(engine, self.spec.pointer, self.args, stream, self._err_at))
+            self.check(run())
         finally:
             self._args.tangents = None
+
+    def run_forward_jvp(self, engine: int, stream: int | None, *rest: Any) -> None:
+        self.run_jvp(lambda: lib.luattn_forward_jvp(engine, self.spec.pointer, self.args, stream, self._err_at), *rest)
+
+    def run_backward_jvp(self, *rest: Any) -> None:
+        self.run_jvp(lambda: lib.luattn_cpu_backward_jvp(self.spec.pointer, self.args, self._err_at), *rest)
 
     def set_workspace(self, address: int, size: int) -> None:
         self._args.workspace, self._args.workspace_size = address, size

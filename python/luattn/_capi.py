@@ -99,7 +99,7 @@ class Tangents(c.Structure):
         ("num_inputs", c.c_size_t),
         ("scalars", c.c_void_p),
         ("num_scalars", c.c_size_t),
-        *((name, c.c_void_p) for name in ("o", "lse")),
+        *((name, c.c_void_p) for name in ("o", "lse", "dout", "dlse", "dq", "dk", "dv", "scalar_grads")),
     ]
 
 

@@ -38,6 +38,18 @@ def join(primal: Tensor, tangent: Tensor) -> Tensor:
     return made
 
 
+def mark_level() -> Tensor | None:
+    """Something by which is_open knows this level of forward mode again; None: there is none, or one of torch.func, whose levels see backward themselves."""
+    if not is_dual_level() or is_transformed():
+        return None
+    made: Tensor = forward_ad.make_dual(torch.zeros(()), torch.ones(()))
+    return made
+
+
+def is_open(mark: Tensor | None) -> bool:
+    return tangent_of(mark) is not None
+
+
 def refuse(said: str, tensors: Sequence[Tensor | None], instead: str) -> None:
     """Where a tangent would be dropped without a word."""
     if have_tangents(tensors):

@@ -429,13 +429,58 @@ def forward_jvp(
     frame = take_frame(spec, False)
     try:
         fill_forward(frame, (q, k, v), made, inputs, scalars, scale, given)
-        frame.run_jvp(engine_of(capi.CPU) if stream is None else engine_for(index, given), fill, tangents, along, scalar_tangents, stream)
+        named = dict(zip(("q", "k", "v", "o", "lse"), (*tangents[:3], *along)))
+        engine = engine_of(capi.CPU) if stream is None else engine_for(index, given)
+        frame.run_forward_jvp(engine, stream, fill, named, tangents[3:], (), scalar_tangents)
     except RuntimeError:
         _check_devices(spec, q, inputs, given, k=k, v=v)
         raise
     finally:
         give_back(frame)
     return (*made, *along)
+
+
+def backward_jvp(
+    spec: Spec,
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    scale: float,
+    tangents: Sequence[Tensor | None],
+    scalar_tangents: Sequence[float],
+    given: Mapping[str, Any],
+    wants: int,
+    want_inputs: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
+    """Tangents of what gradients() has. tangents: of dout, dlse, q, k, v and the inputs."""
+    if q.is_cuda:
+        raise Unsupported(f"{spec.said}: no kernel computes second derivatives on a GPU yet: move the tensors to the CPU")
+    if not spec.has_backward:
+        raise spec.blamed(Unsupported(spec.why_no_backward))
+    _check(spec, q, inputs, scalars, given)
+    made = gradients(spec, q, k, v, inputs, wants, want_inputs, bool(given and given.get("grad_f32")))
+    dq, dk, dv, dscalars, dinputs = made
+    tangents = [None if t is None else _aligned(t) for t in tangents]
+    frame = take_frame(spec, True)
+    try:
+        frame.set(fill, (_aligned(q), _aligned(k), _aligned(v), None, None, None, _aligned(dout), None if dlse is None else dlse.contiguous()))
+        if inputs:
+            frame.set_inputs(fill, inputs)
+        frame.set_numbers(scale, scalars)
+        if given:
+            _set_given(frame, given)
+        named = dict(zip(("dout", "dlse", "q", "k", "v", "dq", "dk", "dv", "scalar_grads"), (*tangents[:5], dq, dk, dv, dscalars)))
+        frame.run_backward_jvp(fill, named, tangents[5:], dinputs, scalar_tangents)
+    except RuntimeError:
+        _check_devices(spec, q, inputs, given, k=k, v=v, dout=dout)
+        raise
+    finally:
+        give_back(frame)
+    return made
 
 
 def fake_weights(q: Tensor, k: Tensor, given: Mapping[str, Any]) -> Tensor:

@@ -47,6 +47,11 @@ _lib.define(
     f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', _OF_RESULTS)}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
 )
+# Tangents of backward's results, along those of dout, dlse, q, k, v, learned and the inputs. It finds o, lse and saved itself.
+_lib.define(
+    f"backward_jvp({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor?[] tangents, ', _OF_RESULTS)}, "
+    "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
+)
 # Writes rows to caches, as in graphs of torch.compile; eager calls go past it.
 _lib.define(
     "append(str spec, Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor[] inputs, Tensor new_k, Tensor new_v, *, Tensor seqused_k, "
@@ -60,6 +65,7 @@ _lib.define(
 forward_op = torch.ops.luattn.forward.default
 forward_jvp_op = torch.ops.luattn.forward_jvp.default
 backward_op = torch.ops.luattn.backward.default
+backward_jvp_op = torch.ops.luattn.backward_jvp.default
 weights_op = torch.ops.luattn.weights.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
@@ -103,6 +109,16 @@ def _backward_kernel(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wa
     return (*filled(q, made), filled(q, dinputs))
 
 
+def _backward_jvp_kernel(text, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
+    spec = spec_in_graph(text)
+    *of_rows, of_learned = tangents[:6]
+    along = [0.0] * len(spec.scalars) if of_learned is None else of_learned.tolist()
+    *made, dinputs = tensors.backward_jvp(
+        spec, dout, dlse, q, k, v, inputs, values_of(scalars, learned), scale, [*of_rows, *tangents[6:]], along, given, wants, want_inputs or [False] * len(inputs),
+    )  # fmt: skip
+    return (*filled(q, made), filled(q, dinputs))
+
+
 def _weights_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     return tensors.weights(spec_in_graph(text), q, k, v, inputs, values_of(scalars, learned), scale, given)
 
@@ -119,6 +135,7 @@ for _device in ("CPU", "CUDA"):
     _lib.impl("forward_jvp", _forward_jvp_kernel, _device)
     _lib.impl("weights", _weights_kernel, _device)
     _lib.impl("backward", _backward_kernel, _device)
+    _lib.impl("backward_jvp", _backward_jvp_kernel, _device)
 
 
 def _check_fake(text: str, inputs: Sequence[Tensor], q: Tensor, given: dict[str, Any], **others: Tensor | None) -> None:
@@ -145,6 +162,13 @@ def _(text, q, k, v, tangents, inputs, scalars, learned, scale, **given):  # typ
     _check_fake(text, inputs, q, given, k=k, v=v)
     o, lse, saved = _allocate.fake_results(spec_in_graph(text), q, v, out_f32=given.get("out_f32", False))
     return tuple(filled(q, (o, lse, saved, torch.empty_like(o), None if lse is None else torch.empty_like(lse))))
+
+
+@torch.library.register_fake("luattn::backward_jvp", lib=_lib)
+def _(text, dout, dlse, q, k, v, tangents, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
+    _check_fake(text, inputs, q, given, k=k, v=v, dout=dout)
+    *made, dinputs = _allocate.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs or [False] * len(inputs), given.get("grad_f32", False))
+    return (*filled(q, made), filled(q, dinputs))
 
 
 @torch.library.register_fake("luattn::append", lib=_lib)
@@ -253,7 +277,7 @@ class _JvpRules:
 
     @staticmethod
     def forward(ctx, call, q, k, v, learned, *rest):  # type: ignore[no-untyped-def]
-        spec, scalars, scale, given = call
+        spec, scalars, scale, given, ctx.level = call
         n = len(spec.inputs)
         inputs, tangents = rest[:n], rest[n:]
         with _tangents.below():
@@ -261,21 +285,33 @@ class _JvpRules:
         o, lse, saved, _, lse_tangent = made
         names = [name for name in given if name in _SAVED and given[name] is not None]
         ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED}, names, False
-        ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs, *(given[name] for name in names))
+        ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs, *(given[name] for name in names), *tangents)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*([saved] if spec.has_lse else [lse, saved, lse_tangent]))
         return made
 
     @staticmethod
     def backward(ctx, dout, dlse=None, _=None, along_o=None, along_lse=None):  # type: ignore[no-untyped-def]
-        if along_o is not None or along_lse is not None:
-            raise Unsupported(
-                f"{ctx.call[0].said}: there are no gradients through tangents yet: detach the tangent, as MeanFlow's target is"
-            )
-        if _tangents.is_dual_level():
-            raise Unsupported(f"{ctx.call[0].said}: gradients have no tangents yet: call backward outside of the dual level")
-        made = _Rules.backward(ctx, dout, dlse)
-        return (*made, *[None] * (len(ctx.needs_input_grad) - len(made)))
+        spec, scalars, scale, given, names, _ = ctx.call
+        n = len(spec.inputs)
+        (q, k, v, learned, o, lse, saved, *rest), needs = ctx.saved_tensors, ctx.needs_input_grad
+        inputs, arrays, tangents = rest[:n], rest[n : n + len(names)], rest[n + len(names) :]
+        given = {name: x for name, x in (given | dict(zip(names, arrays))).items() if name not in ("exact_rows", "num_splits", "decode")}
+        of_tangents, asked = [None] * (4 + n), (scalars, scale, given, needs[1:5], needs[5 : 5 + n])
+        if along_o is None and along_lse is None:
+            primals, along = _tangents.split((dout, dlse)) if _tangents.is_open(ctx.level) else ((dout, dlse), None)
+            made = _gradients(spec, *primals, (q, k, v, o, lse, saved, learned, *inputs), *asked)
+            if along is not None:  # backward within the level whose tangents these are
+                of_made = _gradient_tangents(spec, torch.zeros_like(o) if dout is None else primals[0], primals[1], (q, k, v, learned, *inputs), (*along, *tangents), *asked)
+                made = [d if d is None or tangent is None else _tangents.join(d, tangent) for d, tangent in zip(made, of_made)]
+        elif _tangents.is_open(ctx.level):
+            raise Unsupported(f"{spec.said}: there are no tangents of gradients through tangents: call backward outside of the dual level")
+        else:  # the gradients of tangents, and their tangents, which those of q, k, v, .. are
+            along_o = torch.zeros_like(o) if along_o is None else along_o
+            pulled = needs[5 + n : 9 + n], needs[9 + n :]
+            of_tangents = _gradients(spec, along_o, along_lse, (q, k, v, o, lse, saved, learned, *inputs), scalars, scale, given, *pulled)
+            made = _gradient_tangents(spec, along_o, along_lse, (q, k, v, learned, *inputs), (dout, dlse, *tangents), *asked)
+        return (None, *made, *of_tangents)
 
 
 class _Jvp(_JvpRules, torch.autograd.Function):
@@ -331,24 +367,79 @@ def _backward_plainly(
 apply_plain = super(torch.autograd.Function, _Attention).apply
 
 
+def _wanted(spec: Spec, needs: Sequence[bool], need_inputs: Sequence[bool]) -> tuple[int, list[bool]]:
+    """wants and want_inputs, of q, k, v and learned, and of the inputs."""
+    return sum(bit * bool(need) for bit, need in zip((1, 2, 4, 16), needs)), [info.grad and need for info, need in zip(spec.inputs, need_inputs)]
+
+
+def _as_asked(spec, made, inputs, needs, wants):  # type: ignore[no-untyped-def]
+    """Of q, k, v, learned and the inputs; None where nobody asks."""
+    dq, dk, dv, dscalars, dinputs = made
+    dlearned = dscalars.to("cpu", torch.float64) if needs[3] else None
+    first = [d if need else None for d, need in zip((dq, dk, dv), needs)]
+    return [*first, dlearned, *(d.to(t.dtype) if want else None for d, t, want in zip(dinputs, inputs, wants))]
+
+
+def _gradients(spec, dout, dlse, tensors, scalars, scale, given, needs, need_inputs):  # type: ignore[no-untyped-def]
+    """Of q, k, v, learned and the inputs, by the op."""
+    q, k, v, o, lse, saved, learned, *inputs = tensors
+    wants, want_inputs = _wanted(spec, needs, need_inputs)
+    if (dout is None and dlse is None) or not (wants or any(want_inputs)):
+        return [None] * (4 + len(inputs))
+    dout = torch.zeros_like(o) if dout is None else dout
+    lse, saved = filled(q, (_given(lse), _given(saved)))
+    made = backward_op(spec.line, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given, wants=wants, want_inputs=want_inputs)
+    return _as_asked(spec, made, inputs, needs, want_inputs)
+
+
+def _gradient_tangents(spec, dout, dlse, tensors, tangents, scalars, scale, given, needs, need_inputs):  # type: ignore[no-untyped-def]
+    """Of the gradients of q, k, v, learned and the inputs, along tangents of dout, dlse and of these."""
+    q, k, v, learned, *inputs = tensors
+    wants, want_inputs = _wanted(spec, needs, need_inputs)
+    if not (wants or any(want_inputs)):
+        return [None] * (4 + len(inputs))
+    made = backward_jvp_op(spec.line, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, **given, wants=wants, want_inputs=want_inputs)
+    return _as_asked(spec, made, inputs, needs, want_inputs)
+
+
 class _BackwardRules:
-    """The backward pass where its own gradient might be asked for."""
+    """The backward pass where its own gradient might be asked for. Backward is a function of q, k, v, .., dout and dlse: what it reads of o, lse and saved is
+    counted as theirs."""
 
     @staticmethod
     def forward(ctx, said, given, *args):  # type: ignore[no-untyped-def]
-        ctx.said = said
         text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs = args
         with _tangents.below():
             *first, dinputs = backward_op(
                 text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given
             )
+        spec, given = spec_in_graph(text), {name: x for name, x in given.items() if name not in ("wants", "want_inputs")}
+        names = [name for name in given if name in _SAVED and given[name] is not None]
+        ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED}, names
+        ctx.save_for_backward(dout, dlse, q, k, v, learned, *inputs, *(given[name] for name in names))
+        ctx.set_materialize_grads(False)
         return (*first, *dinputs)
 
     @staticmethod
-    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        raise Unsupported(
-            f"{ctx.said}: there are no second derivatives yet: leave out create_graph=True, or detach the gradient"
-        )
+    def backward(ctx, along_q, along_k, along_v, along_scalars, *along_inputs):  # type: ignore[no-untyped-def]
+        spec, scalars, scale, given, names = ctx.call
+        n, needs = len(spec.inputs), ctx.needs_input_grad
+        dout, dlse, q, k, v, learned, *rest = ctx.saved_tensors
+        inputs, given = rest[:n], given | dict(zip(names, rest[n:]))
+        along = [
+            along_q, along_k, along_v, None if along_scalars is None else along_scalars.to("cpu", torch.float64),
+            *(None if d is None else d.to(t.dtype) for d, t in zip(along_inputs, inputs)),
+        ]  # fmt: skip
+        if learned is None and along[3] is not None:
+            learned, scalars = torch.tensor(scalars, dtype=torch.float64, device="cpu"), []
+        of_primals = needs[5:8] + needs[12:13]
+        made = _gradient_tangents(spec, dout, dlse, (q, k, v, learned, *inputs), (None, None, *along), scalars, scale, given, of_primals, needs[14:])
+        o_tangent = lse_tangent = None
+        if needs[3] or needs[4]:
+            of_forward = {name: x for name, x in given.items() if name != "grad_f32"}
+            *_, o_tangent, lse_tangent = forward_jvp_op(spec.line, q, k, v, along, inputs, scalars, learned, scale, **of_forward)
+        dq, dk, dv, dlearned, *dinputs = made
+        return (None, None, None, o_tangent, lse_tangent if needs[4] else None, dq, dk, dv, None, None, None, None, dlearned, None, *dinputs)
 
 
 class _Backward(_BackwardRules, torch.autograd.Function):
@@ -381,8 +472,11 @@ def _forward_jvp_autograd(text, q, k, v, tangents, inputs, scalars, learned, sca
     spec = spec_in_graph(text)
     _tangents.refuse(spec.said, (q, k, v, learned, *inputs, *tangents), "its tangents have none of their own; take one derivative forwards")
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tangents)
+    for info, t in zip(spec.inputs, tangents[4:]):
+        if needs_grad and t is not None and t.requires_grad and not info.grad:
+            raise InvalidError(f"{spec.name}: the tangent of input '{info.name}' requires a gradient, and the spec has none of the input: write {info.name} = {{ .., grad = true }}, or detach it")
     if any_needs_grad(spec, q, k, v, learned, inputs) or needs_grad or _tangents.is_transformed():
-        return _tangents.apply(spec.said, _Jvp, _JvpOfLevel, (spec, scalars, scale, given), q, k, v, learned, *inputs, *tangents)
+        return _tangents.apply(spec.said, _Jvp, _JvpOfLevel, (spec, scalars, scale, given, _tangents.mark_level()), q, k, v, learned, *inputs, *tangents)
     with _below_autograd():
         return forward_jvp_op(text, q, k, v, tangents, inputs, scalars, learned, scale, **given)
 
@@ -413,13 +507,63 @@ def any_needs_grad(spec: Spec, q: Tensor, k: Tensor, v: Tensor, learned: Tensor 
 def _backward_autograd(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     tensors = (dout, dlse, q, k, v, o, lse, saved, learned, *inputs)
     said = spec_in_graph(text).said
-    _tangents.refuse(said, tensors, "its backward has none yet; call backward outside of the dual level, where q, k and v have no tangents")
+    if _tangents.have_tangents(tensors):
+        return _backward_dual(text, tensors, scalars, scale, given)
     if _tangents.is_transformed() or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)):
         args = (text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs)
         *first, dinputs = _split(_tangents.apply(said, _Backward, _BackwardOfLevel, said, given, *args))
         return (*first, dinputs)
     with _below_autograd():
         return backward_op(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given)
+
+
+def _backward_dual(text, tensors, scalars, scale, given):  # type: ignore[no-untyped-def]
+    """Gradients with tangents. Those of o, lse and saved are of q, k, v, .., as forward has given them."""
+    (dout, dlse, q, k, v, o, lse, saved, learned, *inputs), along = _tangents.split(tensors)
+    made = backward_op(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given)
+    tangents = backward_jvp_op(text, dout, dlse, q, k, v, [*along[:5], *along[8:]], inputs, scalars, learned, scale, **given)
+
+    def joined(d: Tensor, tangent: Tensor) -> Tensor:
+        return d if d.numel() == 0 else _tangents.join(d, tangent)
+
+    *first, dinputs = made
+    *of_first, of_inputs = tangents
+    return (*map(joined, first, of_first), [joined(d, t) for d, t in zip(dinputs, of_inputs)])
+
+
+def _backward_jvp_autograd(text, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+    every = (dout, dlse, q, k, v, learned, *inputs, *tangents)
+    said = spec_in_graph(text).said
+    _tangents.refuse(said, every, "there are no third derivatives; take two")
+    if _tangents.is_transformed() or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in every)):
+        args = (text, dout, dlse, q, k, v, scalars, learned, scale, len(inputs), *inputs, *tangents)
+        *first, dinputs = _split(_tangents.apply(said, _Second, _SecondOfLevel, said, given, *args))
+        return (*first, dinputs)
+    with _below_autograd():
+        return backward_jvp_op(text, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, **given)
+
+
+class _SecondRules:
+    """Tangents of gradients, where their own gradient might be asked for."""
+
+    @staticmethod
+    def forward(ctx, said, given, *args):  # type: ignore[no-untyped-def]
+        ctx.said = said
+        text, dout, dlse, q, k, v, scalars, learned, scale, n, *rest = args
+        with _tangents.below():
+            *first, dinputs = backward_jvp_op(text, dout, dlse, q, k, v, rest[n:], rest[:n], scalars, learned, scale, **given)
+        return (*first, *dinputs)
+
+    @staticmethod
+    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+        raise Unsupported(f"{ctx.said}: there are no third derivatives: leave out create_graph=True, or detach the gradient")
+
+
+class _Second(_SecondRules, torch.autograd.Function):
+    pass
+
+
+_SecondOfLevel = _tangents.of_level(_SecondRules)
 
 
 def _without_tangents(op, text, *args, **given):  # type: ignore[no-untyped-def]
@@ -439,6 +583,7 @@ _lib.impl("weights", functools.partial(_without_tangents, weights_op), "Autograd
 _lib.impl("forward", _forward_autograd, "Autograd")
 _lib.impl("forward_jvp", _forward_jvp_autograd, "Autograd")
 _lib.impl("backward", _backward_autograd, "Autograd")
+_lib.impl("backward_jvp", _backward_jvp_autograd, "Autograd")
 
 
 def _autocast(key: str, device: str) -> None:
@@ -469,6 +614,7 @@ def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
 _lib.impl("forward", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("forward_jvp", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("backward", _refuse_vmap, "FuncTorchBatched")
+_lib.impl("backward_jvp", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("weights", _refuse_vmap, "FuncTorchBatched")
 
 

@@ -69,6 +69,8 @@ static void cpu(void **state) {
   REFUSES(luattn_cpu_backward, "args", c.spec, NULL, err);
   REFUSES(luattn_cpu_forward_jvp, "spec", NULL, &c.args, err);
   REFUSES(luattn_cpu_forward_jvp, "args", c.spec, NULL, err);
+  REFUSES(luattn_cpu_backward_jvp, "spec", NULL, &c.args, err);
+  REFUSES(luattn_cpu_backward_jvp, "args", c.spec, NULL, err);
   REFUSES(luattn_cpu_weights, "spec", NULL, &c.args, c.args.o, err);
   REFUSES(luattn_cpu_weights, "args", c.spec, NULL, c.args.o, err);
   REFUSES(luattn_cpu_weights, "weights", c.spec, &c.args, NULL, err);

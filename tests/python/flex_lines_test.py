@@ -235,9 +235,11 @@ class Lines(Case):
         def same(s, b, h, i, j):  # same
             return s * learned[i]
 
-        def second(scale=None):
-            o = flex.flex_attention(self.q, self.k, self.v, mod, scale=scale)
-            torch.autograd.grad(o.square().sum(), self.q, create_graph=True)[0].sum().backward()
+        def third(scale=None):
+            g = flex.flex_attention(self.q, self.k, self.v, mod, scale=scale)
+            for _ in range(2):
+                g = torch.autograd.grad(g.square().sum(), self.q, create_graph=True)[0]
+            g.sum().backward()
 
         def refused():
             o = flex.flex_attention(self.q, self.k, self.v, mod)
@@ -246,15 +248,15 @@ class Lines(Case):
 
         place, scaled = here("mod").removesuffix(": "), torch.tensor(-1.0)
         for call, what in (
-            (second, "there are no second derivatives yet"), (lambda: second(scaled), "there are no second derivatives yet"), (refused, "backward of 'm': it takes 9 times"),
-            (lambda: torch.func.grad(lambda q: flex.flex_attention(q, self.k, self.v, mod).sum())(self.q), "transforms of torch.func"),
+            (third, "there are no third derivatives"), (lambda: third(scaled), "there are no third derivatives"), (refused, "backward of 'm': it takes 9 times"),
+            (lambda: torch.vmap(lambda q: flex.flex_attention(q, self.k, self.v, mod))(torch.stack([self.q, self.q])), "torch.vmap does not exist"),
         ):  # fmt: skip
             with self.subTest(what), self.assertRaisesRegex(luattn.Unsupported, rf"^{re.escape(place)}: .*mod: {what}"):
                 call()
         flex.flex_attention(self.q, self.k, self.v, same)  # which has the same spec
         other = here("same").removesuffix(": ")
-        with self.assertRaisesRegex(luattn.Unsupported, rf"^{re.escape(place)} or {re.escape(other)}: .*mod: there are no second"):
-            second()
+        with self.assertRaisesRegex(luattn.Unsupported, rf"^{re.escape(place)} or {re.escape(other)}: .*mod: there are no third"):
+            third()
 
     def test_compiled(self):
         run = torch.compile(flex.flex_attention, backend="eager", fullgraph=True)

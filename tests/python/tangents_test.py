@@ -149,6 +149,72 @@ class Values(Case):
             self.close([got[a:b].transpose(0, 1)], [luattn.jvp(full, one, one[::-1])[1][0]])
 
 
+class Second(Case):
+    """Second derivatives beside those of the math, and by torch's own checks."""
+
+    def leaves(self):
+        primals = [t.clone().requires_grad_() for t in arguments()]
+        primals[4].requires_grad_(False)  # shift has none
+        return primals
+
+    def test_hessian_products(self):
+        primals = arguments()
+        along = tuple(torch.randn_like(x) for x in primals)
+        found = []
+        for f in (ours, math):
+            loss = lambda q, k, v, bias, cap: sum(t.square().sum() for t in f(q, k, v, bias, primals[4], cap))  # noqa: B023, E731
+            some, t = (*primals[:4], primals[5]), (*along[:4], along[5])
+            found.append(torch.func.jvp(torch.func.grad(loss, argnums=(0, 1, 2, 3, 4)), some, t)[1])
+        self.close(*found)
+
+    def test_double_backward(self):
+        found = []
+        for f in (ours, math):
+            leaves = self.leaves()
+            wanted = [*leaves[:4], leaves[5]]
+            o, lse = f(*leaves)
+            first = torch.autograd.grad(o.square().sum() + lse.sin().sum(), wanted, create_graph=True)
+            found.append(torch.autograd.grad(sum(t.square().sum() for t in first), wanted))
+        self.close(*found)
+
+    def test_gradients_through_tangents(self):
+        """Of the primals and of the tangents, as in terminal velocity matching."""
+        found = []
+        for f in (ours, math):
+            leaves = self.leaves()
+            along = [torch.cos(3 * t.detach()).requires_grad_(t.requires_grad) for t in leaves]
+            (o, lse), (o_t, lse_t) = torch.func.jvp(f, tuple(leaves), tuple(along))
+            loss = (o - o_t).square().sum() + (lse * lse_t).sum()
+            found.append(torch.autograd.grad(loss, [t for t in (*leaves, *along) if t.requires_grad]))
+        self.close(*found)
+
+    def test_by_hand(self):
+        """luattn.jvp, whose tangents have gradients too."""
+        q, k, v, bias, shift, cap = self.leaves()
+        o, o_t = luattn.jvp(VARIANT, (q, k, v), (torch.cos(q), None, None), bias=bias, shift=shift, cap=cap)
+        got = torch.autograd.grad((o * o_t).sum(), (q, k, bias))
+        first = lambda q: math(q, k, v, bias, shift, cap)[0]  # noqa: E731
+        want_o, want_t = torch.func.jvp(first, (q,), (torch.cos(q),))
+        self.close(got, torch.autograd.grad((want_o * want_t).sum(), (q, k, bias)))
+
+    def test_checks(self):
+        small = "return attention { name = 'small', %s }"
+        for text in (
+            small % "",
+            small % "score_mod = function(s) return 3 * tanh(s / 3) end, block_mask = causal()",
+            small % "online_func = sigmoid_attention",
+            small % "online_func = attention_sink(0.5), query_mod = function(x, b, h, pos, d) return x * cos(0.1 * pos * d) end",
+            small % "online_func = online_retention",
+            small % "block_mask = sliding_window(1, 0), value_mod = function(x) return x * x end",
+        ):
+            attention = luattn.attention(text)
+            torch.manual_seed(1)
+            leaves = [rand(1, 2, 3, 2).requires_grad_(), rand(1, 1, 3, 2).requires_grad_(), rand(1, 1, 3, 2).requires_grad_()]
+            with self.subTest(text):
+                self.assertTrue(torch.autograd.gradcheck(attention, leaves, check_forward_ad=True))
+                self.assertTrue(torch.autograd.gradgradcheck(attention, leaves, check_fwd_over_rev=True))
+
+
 class Refusals(Case):
     def test_words(self):
         q, k, v, bias, shift, cap = arguments()
@@ -157,24 +223,37 @@ class Refusals(Case):
         jvp = torch.func.jvp
         f = lambda q: ours(q, k, v, bias, shift, cap)[0]  # noqa: E731
 
-        def through():
+        def thrice():
             leaf = q.clone().requires_grad_()
-            u, du = jvp(f, (leaf,), (q,))
-            torch.autograd.grad((u - du).sum(), leaf)
+            first = torch.autograd.grad(f(leaf).square().sum(), leaf, create_graph=True)[0]
+            second = torch.autograd.grad(first.square().sum(), leaf, create_graph=True)[0]
+            torch.autograd.grad(second.square().sum(), leaf)
 
         def inside():
             leaf = q.clone().requires_grad_()
             with forward_ad.dual_level():
-                o = f(forward_ad.make_dual(leaf, q))
-                torch.autograd.grad(forward_ad.unpack_dual(o).primal.sum(), leaf)
+                u, du = forward_ad.unpack_dual(f(forward_ad.make_dual(leaf, q)))
+                torch.autograd.grad((u * du).sum(), leaf)
+
+        def undeclared():
+            along = shift.clone().requires_grad_()
+            luattn.jvp(VARIANT, (q, k, v), {"shift": along}, **given)
+
+        packed = torch.tensor([0, 7], dtype=torch.int32)
+        rows = [t[0].transpose(0, 1).contiguous().requires_grad_() for t in (q, q, q)]
+
+        def of_sequences():
+            full = luattn.attention("return attention { }")
+            o = full(*rows, cu_seqlens_q=packed, cu_seqlens_k=packed)
+            g = torch.autograd.grad(o.square().sum(), rows, create_graph=True)
+            torch.autograd.grad(g[0].sum(), rows)
 
         for call, words in (
-            (through, "no gradients through tangents yet"),
-            (inside, "call backward outside of the dual level"),
-            (lambda: jvp(torch.func.grad(lambda q: f(q).sum()), (q,), (q,)), "has no forward-mode derivative"),
+            (thrice, "there are no third derivatives"),
+            (inside, "no tangents of gradients through tangents"),
+            (undeclared, "the tangent of input 'shift' requires a gradient"),
+            (of_sequences, "batch: has cu_seqlens_q"),
             (lambda: jvp(lambda q: jvp(f, (q,), (q,))[1], (q,), (q,)), "take one derivative forwards"),
-            (lambda: torch.func.grad(lambda q: jvp(f, (q,), (q,))[1].sum())(q), "no gradients through tangents yet"),
-            (lambda: torch.func.grad(lambda q: torch.func.grad(lambda q: f(q).sum())(q).sum())(q), "no second derivatives yet"),
             (lambda: torch.func.jacfwd(f)(q), "torch.vmap does not exist"),
             (lambda: luattn.jvp(VARIANT, (q, k), (q, k, v), **given), r"primals: .*expected \(q, k, v\)"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q, k), **given), "tangents: .*or a dict by name"),

@@ -5,7 +5,7 @@
 #include "common/fail.h"
 #include "gen/ir/passes.h"
 
-enum { MOST_LEAVES = 2 + SPEC_MAX_STATE + SPEC_MAX_RED + 32 + ROW_MAX_TABLES };
+enum { MOST_LEAVES = 8 + SPEC_MAX_STATE + SPEC_MAX_RED + 32 + 2 * ROW_MAX_TABLES + 2 * DERIVED_MAX_ROWS };
 
 /* What expressions are differentiated by: nodes, and the tangent of each. */
 typedef struct leaves {
@@ -121,4 +121,69 @@ luattn_status spec_tangents_of(arena *a, const traced_spec *t, const tangent_sou
   l.count = count;
   online_tangents(&l, &t->online, out->score_mod != IR_NONE, out);
   return ir_failed(t->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file) : LUATTN_OK;
+}
+
+/* ---- backward ---- */
+
+/* Tangents of the values of terms, in the arena. */
+static ir_ref *term_tangents(arena *a, leaves *l, const derived_terms *terms) {
+  ir_ref *out = arena_array(a, (size_t)terms->count + 1, sizeof *out);
+  for (int i = 0; out != NULL && i < terms->count; i++) out[i] = tangent_of(l, terms->term[i].value);
+  return out;
+}
+
+static void add_family(leaves *l, ir_var of, ir_var tangent, int count) {
+  for (int i = 0; i < count; i++) add_var(l, of, tangent, (uint32_t)i);
+}
+
+/* What a row's numbers are computed from. */
+static bool row_tangents(arena *a, leaves *l, const traced_spec *t, const derived_spec *d, const spec_tangents *forward,
+                         backward_tangents *out) {
+  const int count = l->count;
+  for (int i = 0; i < t->online.num_state; i++)
+    if (forward->init[i] != IR_NONE || forward->next[i] != IR_NONE)
+      add_var(l, VAR_STATE, VAR_STATE_TANGENT, (uint32_t)i);
+  for (int i = 0; i < d->num_saved; i++) out->saved[i] = tangent_of(l, d->saved[i]);
+  l->count = count;
+  add_family(l, VAR_FINAL, VAR_FINAL_TANGENT, (t->online.lse >= 0 ? 1 : 0) + d->num_saved);
+  add_var(l, VAR_DELTA, VAR_DELTA_TANGENT, 0);
+  add_var(l, VAR_DLSE, VAR_DLSE_TANGENT, 0);
+  for (int i = 0; i < d->num_rows; i++) out->row[i] = tangent_of(l, d->row[i]);
+  out->row_terms = term_tangents(a, l, &d->row_terms);
+  l->count = count;
+  return out->row_terms != NULL;
+}
+
+static bool element_tangents(arena *a, leaves *l, const derived_spec *d, backward_tangents *out) {
+  const int count = l->count;
+  add_var(l, VAR_SCORE, VAR_SCORE_TANGENT, 0);
+  add_var(l, VAR_DP, VAR_DP_TANGENT, 0);
+  add_family(l, VAR_ROW, VAR_ROW_TANGENT, d->num_rows);
+  out->prob = tangent_of(l, d->prob);
+  out->ds = tangent_of(l, d->ds);
+  out->element_terms = term_tangents(a, l, &d->element_terms);
+  l->count = count;
+  return out->element_terms != NULL;
+}
+
+luattn_status backward_tangents_of(arena *a, const traced_spec *t, const derived_spec *d, const spec_tangents *forward,
+                                   backward_tangents *out, luattn_error *err) {
+  const derived_mod *mod[] = {&d->query_mod, &d->key_mod, &d->value_mod};
+  const ir_ref of_tensor[] = {t->query_mod, t->key_mod, t->value_mod};
+  leaves l;
+  *out = (backward_tangents){0};
+  TRY(open_leaves(a, t, &forward->of, &l, err));
+  bool ok = row_tangents(a, &l, t, d, forward, out) && element_tangents(a, &l, d, out);
+  const int reads = reads_of(t);
+  add_var(&l, VAR_X, VAR_X_TANGENT, 0);
+  add_var(&l, VAR_GRAD, VAR_GRAD_TANGENT, 0);
+  add_family(&l, VAR_READ, VAR_READ_TANGENT, reads);
+  add_family(&l, VAR_READ_GRAD, VAR_READ_GRAD_TANGENT, reads);
+  for (int i = 0; i < 3 && ok; i++) {
+    if (of_tensor[i] == IR_NONE) continue;
+    out->dx[i] = tangent_of(&l, mod[i]->dx);
+    out->mod_terms[i] = term_tangents(a, &l, &mod[i]->terms);
+    ok = out->mod_terms[i] != NULL;
+  }
+  return ok && !ir_failed(t->g) ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
 }
