@@ -30,7 +30,9 @@ from transformers.masking_utils import (
 
 from . import _tangents
 from .errors import InvalidError, Unsupported
+from .attention import attention as load
 from .flex._attention import attend
+from .flex._programs import find as find_spec
 from .flex._translate import Extras
 
 _PADDED_TO = 256  # so that a mask of padding, which grows by each token, is seldom another shape
@@ -75,6 +77,54 @@ def make_mask(
     return Mask(mask_function, (batch_size, q_length, kv_length), q_offset, kv_offset)
 
 
+class _OverRanks:
+    """What register(context_parallel=) makes: the attention and the masks of models whose tokens are the rows of a rank."""
+
+    def __init__(self, plan: Any, group: Any) -> None:
+        self.plan, self.group = plan, group
+        self._locals: dict[str, list[Any]] = {}  # of each spec a ContextParallel for whatever its mask reads, the last ones
+
+    def make_mask(self, batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0, **given: Any) -> Mask:
+        """As make_mask, of the whole sequence."""
+        rows = self.plan.rows
+        if isinstance(q_offset, Tensor) or q_offset or kv_offset or (q_length, kv_length) != (rows, rows):
+            raise Unsupported(
+                f"luattn: context_parallel: the model has {q_length} queries and {kv_length} keys, and each rank of the plan {rows} tokens: pass shard(input_ids), and no cache"
+            )
+        attention_mask = given.pop("attention_mask", None)
+        if attention_mask is None:
+            raise InvalidError(
+                "luattn: context_parallel: attention_mask: is None, with which transformers takes positions that jump for packed sequences: pass one of ones, and position_ids=positions()"
+            )
+        if not bool(attention_mask.all()):
+            raise Unsupported("luattn: context_parallel: attention_mask: leaves out tokens, and ranks share out one sequence without padding: pass ones")
+        return make_mask(batch_size, self.plan.q_len, self.plan.q_len, **given)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, score_mod: Any, mask_mod: Any, extras: Extras, scale: float | None
+    ) -> Tensor:  # fmt: skip
+        if torch.compiler.is_dynamo_compiling():
+            raise Unsupported("luattn: context_parallel: torch.compile does not see the other ranks: call the model without it")
+        sizes = (query.shape[0], query.shape[1], self.plan.q_len, self.plan.q_len)
+        spec, inputs, scalars = find_spec(score_mod, mask_mod, extras, query.dtype, query.device, sizes)
+        given = {**{info.name: t for info, t in zip(spec.inputs, inputs)}, **dict(zip(spec.scalars, scalars))}
+        made: Tensor = self._local(spec, given, query, key)(query, key, value, scale=scale, **given)
+        return made
+
+    def _local(self, spec: Any, given: dict[str, Any], query: Tensor, key: Tensor) -> Any:
+        """That of this spec, whose mask keeps what it did when its keys were counted."""
+        from .parallel import ContextParallel
+
+        known = self._locals.setdefault(spec.text, [])
+        for local in known:
+            if local.counts_for(given):
+                return local
+        of = load(spec.text)
+        plan = self.plan.with_layer(of, inputs=given, heads=(query.shape[1], key.shape[1]), batch=query.shape[0])
+        known[:] = [ContextParallel(of, self.group, plan, sum_gradients=False), *known[:7]]
+        return known[0]
+
+
 def attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -87,6 +137,7 @@ def attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     is_causal: bool | None = None,
+    over: _OverRanks | None = None,
     **given: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in each layer: [batch, length, heads, head_dim], and no weights."""
@@ -106,7 +157,7 @@ def attention(
     if position_bias is not None:
         score_mods.append(_added(position_bias))
     if isinstance(attention_mask, Mask):
-        if key.shape[2] != attention_mask.sizes[2]:
+        if over is None and key.shape[2] != attention_mask.sizes[2]:
             raise InvalidError(
                 f"luattn: keys have {key.shape[2]} positions, and the mask is for {attention_mask.sizes[2]}"
             )
@@ -128,6 +179,11 @@ def attention(
         mask_mod, q_offset = causal_mask_function, key.shape[2] - query.shape[2]
     score_mod = None if not score_mods else score_mods[0] if len(score_mods) == 1 else _chained(score_mods)
     extras = Extras(sinks=s_aux, dropout=float(dropout))
+    if over is not None:
+        if not isinstance(attention_mask, Mask) or position_bias is not None:
+            name = "attention_mask" if position_bias is None else "position_bias"
+            raise Unsupported(f"luattn: context_parallel: {name}: is not of the whole sequence; pass an attention_mask of ones, from which the model makes its mask")
+        return over.attend(query, key, value, score_mod, mask_mod, extras, scaling).transpose(1, 2).contiguous(), None
     shared = attention_mask if isinstance(attention_mask, Mask) else None
     o, _ = attend(query, key, value, score_mod, mask_mod, extras, scaling, q_offset, kv_offset, shared)
     return o.transpose(1, 2).contiguous(), None
@@ -214,11 +270,16 @@ def _warn_of_others() -> None:
     setattr(PreTrainedModel, "get_correct_attn_implementation", chosen)
 
 
-def register(name: str = "luattn") -> list[str]:
+def register(name: str = "luattn", *, context_parallel: Any = None, group: Any = None) -> list[str]:
     """Makes attn_implementation=name mean luattn, for every model that takes its attention by name. Returns families(), which it serves; another
-    model warns when it is made with this name (RuntimeWarning), and keeps its own attention."""
-    AttentionInterface.register(name, attention)
-    AttentionMaskInterface.register(name, make_mask)
+    model warns when it is made with this name (RuntimeWarning), and keeps its own attention.
+
+    context_parallel: a plan of luattn.parallel, which shares a sequence out to the ranks of `group` (None: the default one): models get shard(input_ids),
+    position_ids=positions() and an attention_mask of ones, and give the rank's rows of logits. Which keys a layer needs is found from its mask. Gradients of all
+    parameters are those of the rank's tokens, to be added up over the ranks as in data parallelism."""
+    over = None if context_parallel is None else _OverRanks(context_parallel, group)
+    AttentionInterface.register(name, attention if over is None else functools.partial(attention, over=over))
+    AttentionMaskInterface.register(name, make_mask if over is None else over.make_mask)
     _names.add(name)
     _warn_of_others()
     return families()

@@ -178,6 +178,15 @@ def check_arguments(n):
         torch.testing.assert_close(local.unshard(got[0], 1), want[0].transpose(1, 2), rtol=0, atol=1e-12)
         for x, y in zip(got[1:], want[1:]):
             torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-11)
+    sink = luattn.attention("attention_sink")
+    p = plan(sink, rows, n)
+    summed, own = (ContextParallel(sink, None, p, sum_gradients=sums) for sums in (True, False))
+    case = Case(sink, rows)
+    q, k, v = (summed.shard(t.detach(), 2) for t in case.qkv)
+    sinks = case.inputs["sinks"]
+    total, part = (torch.autograd.grad(f(q, k, v, sinks=sinks).sum(), sinks)[0] for f in (summed, own))
+    dist.all_reduce(part)
+    torch.testing.assert_close(part, total)
     check_both(n)
     check_halves(n)
 

@@ -47,6 +47,7 @@ class Job:
     by_lse: bool
     out_f32: bool
     swapped: bool
+    sums: bool  # gradients of what is whole on all ranks are summed over them
 
 
 def side_of(axes: Sequence[str]) -> str:
@@ -372,7 +373,8 @@ class Distributed(torch.autograd.Function):
             one = _Backward(job, q, k, v, tensors[:count], scale)
             dq, dk, dv, named = one.run(o, list(zip(of_lse, of_saved)), dout, dlse)
             whole = {p.name for p in job.parameters if not side_of(p.axes)} | {"scale"}
-            job.exchange.add_up([d for name, d in named.items() if name in whole])
+            if job.sums:
+                job.exchange.add_up([d for name, d in named.items() if name in whole])
         found: list[Any] = [named.get(name) for name in (*(p.name for p in job.parameters), "scale")]
         grads = [d.reshape(t.shape).to(t.device, t.dtype) if need and d is not None else None for d, t, need in zip(found, tensors, needs[5:])]
         return None, dq, dk.to(k.dtype), dv.to(v.dtype), None, *grads

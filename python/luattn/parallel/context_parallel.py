@@ -35,13 +35,14 @@ class ContextParallel:
     """attention over the sequence that the ranks of `group` share out by `plan`: a function of the rank's rows of q, k and v, with the attention's own
     arguments, whose result has the rank's rows of o. All ranks call it alike. Inputs with an axis q or kv are the rank's rows, as shard() has them (of a
     pair of axes q and kv, the rows of q and all columns); others are whole and equal on all ranks, and so are scalars and seeds. Gradients of q, k, v and of
-    sharded inputs are the rank's rows; those of other inputs and scalars are summed over the group.
+    sharded inputs are the rank's rows; those of other inputs and scalars are summed over the group. sum_gradients=False leaves each rank the part of its own
+    rows, for parameters of a model whose gradients are added up over the ranks anyway.
 
     group: of torch.distributed, gloo for tensors on the CPU, NCCL on GPUs; None: the default one. schedule: as plan()'s; None: what the plan chose.
 
     Errors: InvalidError, where ranks have other plans or specs; Unsupported, where rows of this spec do not merge (the message has one that shows it)."""
 
-    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None) -> None:
+    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True) -> None:
         if not isinstance(attention, Attention):
             raise InvalidError(f"{_PLACE}: attention: is {what(attention)}, expected what luattn.attention(..) makes")
         if not isinstance(plan, Plan):
@@ -49,6 +50,7 @@ class ContextParallel:
         if schedule not in (None, *capi.SCHEDULES):
             raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}, or None")
         self.attention, self.plan = attention, plan
+        self._sums = take(_PLACE, "sum_gradients", "flag", sum_gradients)
         found: Any = dist.group.WORLD if group is None and dist.is_initialized() else group
         if found is None:
             raise InvalidError(f"{_PLACE}: group: is None, and torch.distributed has no default one; call init_process_group first")
@@ -158,7 +160,7 @@ class ContextParallel:
         job = Job(
             spec, self.schedule, self.plan, self._exchange, self._parameters, tuple(info.axes for info in spec.inputs),
             values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
-            by_lse=not self.gathered and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped,
+            by_lse=not self.gathered and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
         )  # fmt: skip
         learned = [x if isinstance(x, Tensor) else None for x in (*scalars, scale)]
         o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)
@@ -205,6 +207,16 @@ class ContextParallel:
         for p in self._parameters:
             if p.masks and p.name in named:
                 self._check_one(p, named[p.name])
+
+    def counts_for(self, given: dict[str, Any]) -> bool:
+        """Whether the mask reads of these inputs and scalars what the plan was made with."""
+        try:
+            for p in self._parameters:
+                if p.masks and p.name in given:
+                    self._check_one(p, given[p.name])
+        except InvalidError:
+            return False
+        return True
 
     def _check_one(self, p: Parameter, x: Any) -> None:
         known = (x.data_ptr(), x._version, x.shape, x.dtype) if isinstance(x, Tensor) else (x,)

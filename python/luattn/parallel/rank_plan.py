@@ -102,7 +102,19 @@ class Plan:
             if layer.text == of.text:
                 return layer
         names = ", ".join(layer.name for layer in self.layers)
-        raise InvalidError(f"luattn.parallel: {of.name}: the plan was made for {names}; make it with specs=[.., this one], so that its keys are known")
+        raise InvalidError(f"luattn.parallel: {of.name}: the plan was made for {names}; make it with specs=[.., this one], or take plan.with_layer(this one), so that its keys are known")
+
+    def with_layer(
+        self, of: Attention, *, inputs: Mapping[str, Any] | None = None, heads: Any = (32, 8), batch: int = 1, seed: Any = None, schedule: str | None = None
+    ) -> "Plan":
+        """The same partition, which also knows the keys of this attention: of a mask that became known later, or reads other data. Arguments are plan()'s;
+        schedule: None: that of the plan's first layer."""
+        shape = _shape_of(self.q_len, self.world_size, heads, 128, "bfloat16", batch)
+        tiles, read = _counted(of._spec, shape, self.chunk_rows, len(self.rank_of), inputs or {}, seed)
+        gathered = self.layers[0].gathered if schedule in (None, "auto") else schedule == "gathered"
+        made = _layer_of(of, 1.0, shape, tiles, len(self.rank_of), 1, gathered, read)
+        others = [layer for layer in self.layers if layer.text != of.text]
+        return Plan(self.q_len, self.world_size, self.chunk_rows, self.rank_of, [*others, made], self.node, self.candidates, self.chosen, self.schedule)
 
     def shard(self, tensor: Any, rank: int, dim: int | None = None, fill: float = 0) -> Any:
         """A rank's rows of a tensor of the whole sequence, which lies along `dim`; None: the one axis of length q_len. Rows of padding have `fill`."""
@@ -246,6 +258,12 @@ def _counted(spec: Spec, shape: _Shape, chunk_rows: int, chunks: int, given: Map
     return _counting.widened(tiles, real, chunks), read
 
 
+def _layer_of(of: Attention, weight: float, shape: _Shape, tiles: Any, chunks: int, times: int, gathered: bool, read: Mapping[str, Any]) -> Layer:
+    """times: how many of the counted chunks one of the plan's has."""
+    differs = lib.luattn_spec_mask_differs(of._spec.pointer)
+    return Layer(of.text, of.name, weight, _counting.needs_of(tiles, chunks, times), gathered, read, (shape.batch, shape.heads[0]), differs)
+
+
 def _rates_of(rates: Mapping[str, float] | None, node: int) -> capi.ParallelRates:
     for name in rates or {}:
         if name not in _RATES:
@@ -334,11 +352,5 @@ def plan(
         partition, used_rows, gathered, candidates, chosen = _choose(
             shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, take(_PLACE, "node", "integer", node)), capi.SCHEDULES.index(schedule)
         )
-    layers = [
-        Layer(
-            a.text, a.name, numbers[i], _counting.needs_of(tiles[i], chunks, used_rows // chunk_rows), gathered[i], read[i],
-            (shape.batch, shape.heads[0]), lib.luattn_spec_mask_differs(a._spec.pointer),
-        )
-        for i, a in enumerate(found)
-    ]  # fmt: skip
+    layers = [_layer_of(a, numbers[i], shape, tiles[i], chunks, used_rows // chunk_rows, gathered[i], read[i]) for i, a in enumerate(found)]
     return Plan(shape.q_len, shape.world_size, used_rows, partition, layers, node or 8, candidates, chosen, schedule)
