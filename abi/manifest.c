@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "abi/workspace.h"
 #include "common/fail.h"
 #include "common/call/input_dtype.h"
 #include "common/struct_size.h"
@@ -238,9 +239,13 @@ static luattn_status check_grid(const image_manifest *m, luattn_error *err) {
       return luattn_fail(err, LUATTN_IMAGE, "image: grid: a name has no end; compile it again");
     rows *= g->q_box[a], columns *= g->kv_box[a];
   }
-  for (uint32_t i = 0; i < m->num_entries; ++i)
-    if (luattn_role_is_main(m->entry[i].role) && (m->entry[i].tile_m != rows || m->entry[i].tile_n != columns))
+  for (uint32_t i = 0; i < m->num_entries; ++i) {
+    const manifest_entry *e = &m->entry[i];
+    const bool in_pairs = m->pass == LUATTN_BACKWARD && manifest_traits(m)->pairs_blocks;
+    const uint64_t blocks = (uint64_t)workspace_blocks_together(in_pairs, (int)e->tile_n);
+    if (luattn_role_is_main(e->role) && (e->tile_m != rows || e->tile_n * blocks != columns))
       return bad(err, "grid: places of a box", (long long)rows, "the rows of a tile");
+  }
   return LUATTN_OK;
 }
 

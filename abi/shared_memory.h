@@ -25,6 +25,8 @@ typedef struct LayoutSizes {
   int has_terms;      /* simt: scores have a distance_term */
   int hands_sums;     /* sm90 backward: consumer warps hand distance sums to a writer warp
                        * (templates/sm90/bwd/distance_grad_writer.cuh) */
+  int axes;           /* sm90 backward: of the grid whose places kept by keys lie there; 0: along a line
+                       * (templates/score/kept_box_queries.cuh) */
   int in_order;       /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
 } LayoutSizes;
 
@@ -162,8 +164,8 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
 }
 
 /* sm90 backward up to head dim 128: K and V; the stages of Q and dO; dS stages; dQ staging of each consumer
- * warp, which also holds 16 rows of dK or dV; distance sums; the stages of row numbers; barriers and tile
- * messages; 256 bytes of ones. */
+ * warp, which also holds 16 rows of dK or dV; distance sums; the stages of row numbers; places that keys
+ * keep along axes of a grid; barriers and tile messages; 256 bytes of ones. */
 typedef struct BwdSm90Layout {
   int k, v, q, dout, ds; /* bytes of a tile */
   int dq;                /* bytes of a consumer warp's dQ staging */
@@ -173,13 +175,14 @@ typedef struct BwdSm90Layout {
   int barriers;          /* bytes, without the ones */
   int ds_slots;          /* one more than pipeline stages, if it fits: dQ of a tile is then computed one tile
                           * later; else two */
-  int at_v, at_q, at_do, at_ds, at_dq, at_sums, at_rows, at_barriers; /* K is at 0 */
+  int at_v, at_q, at_do, at_ds, at_dq, at_sums, at_rows, at_places, at_barriers; /* K is at 0 */
   int bytes;
 } BwdSm90Layout;
 
 ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
   const int boxes = layout_ceil(s.head_dim, 64), boxes_v = layout_ceil(s.head_dim_v, 64), warps = s.tile_n / 16;
   const int sums = s.hands_sums ? 4 * (warps * (s.tile_m + 32) + s.tile_m + s.tile_n) : 0;
+  const int places = s.axes * s.tile_n * 4;
   BwdSm90Layout l = {0};
   l.k = boxes * s.tile_n * 128;
   l.v = boxes_v * s.tile_n * 128;
@@ -191,7 +194,8 @@ ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
   l.rows = l.bwd_row + s.tile_m * s.row;
   l.barriers = s.stages == 2 ? 256 : 384;
   l.dq = layout_max(s.tile_m * boxes * 64 * 4 / warps, 16 * l.row_pitch);
-  const int others = l.k + l.v + s.stages * (l.q + l.dout + l.rows) + warps * l.dq + sums + 15 + l.barriers + 256;
+  const int others =
+      l.k + l.v + s.stages * (l.q + l.dout + l.rows) + warps * l.dq + sums + 15 + places + l.barriers + 256;
   l.ds_slots = others + (s.stages + 1) * l.ds <= LUATTN_SM90_SHARED_BYTES ? s.stages + 1 : 2;
   l.at_v = l.k;
   l.at_q = l.at_v + l.v;
@@ -200,7 +204,8 @@ ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
   l.at_dq = l.at_ds + l.ds_slots * l.ds;
   l.at_sums = l.at_dq + warps * l.dq;
   l.at_rows = l.at_sums + sums;
-  l.at_barriers = layout_round(l.at_rows + s.stages * l.rows, 16);
+  l.at_places = layout_round(l.at_rows + s.stages * l.rows, 16);
+  l.at_barriers = l.at_places + places;
   l.bytes = l.at_barriers + l.barriers + 256;
   return l;
 }

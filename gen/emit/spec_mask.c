@@ -61,6 +61,8 @@ const char *bounds_of(writer *w, ir_ref r) {
     const char *side = ir_var_of(n) == VAR_Q ? "q" : "kv";
     const unsigned i = ir_index_of(n);
     if (w->f->plan->axes == 0) return offsets_tile(w, ir_var_of(n));
+    if (!writer_forward(w)) /* of a part of a box */
+      return writer_format(w, "ivi_make(%s_from<%u>(p, %s0), %s_to<%u>(p, %s1))", side, i, side, side, i, side);
     return writer_format(w, "ivi_make(%s_first<%u>(p, %s0), %s_last<%u>(p, %s0))", side, i, side, side, i, side);
   }
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";

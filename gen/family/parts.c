@@ -16,6 +16,7 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .warps_n = p->sm80_warps_n,
                        .has_terms = r->has_distance_term,
                        .hands_sums = p->deterministic && r->sums_distances,
+                       .axes = p->axes,
                        .in_order = p->deterministic};
 }
 

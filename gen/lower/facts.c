@@ -126,13 +126,13 @@ static bool rows_need_full_data(const lowered *f) {
   return f->mask->rows.apart && !keep_is_cheap(f) && !f->facts.tile_bits;
 }
 
-/* Whether one interval along each axis of a grid is what a row keeps, for kernels that make bits of them. */
-static bool has_axis_intervals(const lowered *f) {
+/* Whether one interval along each axis of a grid is what a row, or a column, keeps, for kernels that make bits of them. */
+static bool has_axis_intervals(const lowered *f, bool of_rows) {
   const mask_info *m = f->mask;
-  bool all = m->is_product && tiles_free_boxes(f->plan);
+  bool all = m->is_product && (of_rows ? tiles_free_boxes(f->plan) : plan_kernel(f->plan)->masks_without_row);
   for (int a = 0; a < m->num_axes; a++) {
-    const mask_intervals *rows = &m->axis[a].rows;
-    all &= rows->count == 1 && rows->period == 0 && !rows->apart;
+    const mask_intervals *own = of_rows ? &m->axis[a].rows : &m->axis[a].columns;
+    all &= own->count == 1 && own->period == 0 && !own->apart;
   }
   return all;
 }
@@ -141,7 +141,7 @@ static bool has_axis_intervals(const lowered *f) {
 static int row_intervals(const lowered *f) {
   const mask_info *m = f->mask;
   if (m->keep == IR_NONE) return 1;
-  if (m->num_axes > 0) return has_axis_intervals(f);
+  if (m->num_axes > 0) return has_axis_intervals(f, true);
   return m->rows.apart && !rows_need_full_data(f) ? 0 : m->rows.count;
 }
 
@@ -153,6 +153,7 @@ static bool row_from_start(const lowered *f) {
 /* The number of intervals that a column keeps, as row_intervals. */
 static int column_intervals(const lowered *f) {
   const mask_intervals *m = &f->mask->columns;
+  if (f->mask->num_axes > 0) return has_axis_intervals(f, false);
   if (f->facts.tile_bits && m->apart) return 0;
   return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }

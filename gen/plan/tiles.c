@@ -23,7 +23,7 @@ int tiles_shared_limit(int arch) {
 }
 
 void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) {
-  int axis = LUATTN_MAX_AXES - 1, left = keys ? p->tile_n : p->tile_m;
+  int axis = LUATTN_MAX_AXES - 1, left = keys ? tiles_walk_columns(p) : p->tile_m;
   for (int a = 0; a < LUATTN_MAX_AXES; a++) box[a] = 1;
   for (; left % 2 == 0; left /= 2) {
     box[axis] *= 2;

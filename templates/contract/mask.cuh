@@ -55,7 +55,8 @@
 //                        whether keep has one value for two columns in any row, for two rows in any column
 //   over_grid            positions are slots of a grid of several axes, and the ranges are those of boxes: of the box
 //                        of the slot, along each axis (ops/grid_places.cuh). Left out along a line. row_intervals
-//                        is then 1 where a row keeps row_box_range, which is exact, but for the extents
+//                        is then 1 where a row keeps row_box_range, which is exact, but for the extents; likewise column_intervals
+//                        and column_box_range. In backward tile_class is also asked about parts of boxes, which are boxes
 //   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
 //                        drops nothing
 //   kv_range             every kept kv of these rows lies inside, and inside [0, kv_len)
@@ -92,7 +93,8 @@ concept ValidMask =
       requires(S::row_intervals == 2) == requires { Range(S::second_row_interval(p, s, q)); };
       requires(S::row_period > 0) == requires { Range(S::row_remainders(p, s, q)); };
       requires(S::row_period > 0) == requires { int(S::row_phase(p, s)); };
-      requires(S::column_intervals > 0) == requires { Range(S::column_interval(p, s, kv)); };
+      requires(S::column_intervals > 0 && !OverGrid<S>) == requires { Range(S::column_interval(p, s, kv)); };
+      requires(S::column_intervals > 0 && OverGrid<S>) == requires { S::column_box_range(p, s, kv).lo[0]; };
       requires(S::column_intervals == 2) == requires { Range(S::second_column_interval(p, s, kv)); };
       requires(S::column_period > 0) == requires { Range(S::column_remainders(p, s, kv)); };
       requires(S::column_period > 0) == requires { int(S::column_phase(p, s)); };

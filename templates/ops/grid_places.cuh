@@ -16,7 +16,9 @@ struct GridRange {
 
 template <bool Keys>
 struct GridSideOf {
-  static constexpr int first_axis = LUATTN_GRID_AXES - Config::axes, rows = Keys ? Config::tile_n : Config::tile_m;
+  static constexpr int first_axis = LUATTN_GRID_AXES - Config::axes,
+                       rows = Keys ? Config::kv_box(0) * Config::kv_box(1) * Config::kv_box(2) * Config::kv_box(3)
+                                   : Config::q_box(0) * Config::q_box(1) * Config::q_box(2) * Config::q_box(3);
 
   static constexpr __device__ int box(int axis) { return Keys ? Config::kv_box(axis) : Config::q_box(axis); }
   // From a row of a box to the next one along the axis.
@@ -49,6 +51,14 @@ struct GridSideOf {
   }
   LUATTN_FN int within(int slot, int axis) { return slot / step(axis) % box(axis); }
 
+  // Of a slot in two parts that have no bit in common, the second a constant: where a kernel asks about all of a thread's
+  // scores, the box is found once, and what is left of each is a constant.
+  LUATTN_FN int at(const LuattnParams &p, const Position &slot, int axis) {
+    if constexpr ((rows & (rows - 1)) == 0)
+      return corner(p, slot.base / rows, axis) + within(slot.base, axis) + within(slot.offset, axis);
+    else
+      return at(p, int(slot), axis);
+  }
   // The coordinate of a slot along the axis; the first and the last one of its box, of those that exist.
   LUATTN_FN int at(const LuattnParams &p, int slot, int axis) {
     return corner(p, slot / rows, axis) + within(slot, axis);
@@ -127,6 +137,14 @@ LUATTN_FN int q_at(const LuattnParams &p, int q) {
   return GridSideOf<false>::at(p, q, GridSideOf<false>::first_axis + A);
 }
 template <int A>
+LUATTN_FN int q_at(const LuattnParams &p, const Position &q) {
+  return GridSideOf<false>::at(p, q, GridSideOf<false>::first_axis + A);
+}
+template <int A>
+LUATTN_FN int kv_at(const LuattnParams &p, const Position &kv) {
+  return GridSideOf<true>::at(p, kv, GridSideOf<true>::first_axis + A);
+}
+template <int A>
 LUATTN_FN int kv_at(const LuattnParams &p, int kv) {
   return GridSideOf<true>::at(p, kv, GridSideOf<true>::first_axis + A);
 }
@@ -145,6 +163,23 @@ LUATTN_FN int kv_first(const LuattnParams &p, int kv) {
 template <int A>
 LUATTN_FN int kv_last(const LuattnParams &p, int kv) {
   return GridSideOf<true>::last(p, kv, GridSideOf<true>::first_axis + A);
+}
+// Of the part of a box from one slot to another, which is a box: where it begins, and its last place, of those that exist.
+template <int A>
+LUATTN_FN int q_from(const LuattnParams &p, int q) {
+  return max_of(q_at<A>(p, q), 0);
+}
+template <int A>
+LUATTN_FN int q_to(const LuattnParams &p, int q) {
+  return min_of(q_at<A>(p, q), GridSideOf<false>::extent(p, GridSideOf<false>::first_axis + A) - 1);
+}
+template <int A>
+LUATTN_FN int kv_from(const LuattnParams &p, int kv) {
+  return max_of(kv_at<A>(p, kv), 0);
+}
+template <int A>
+LUATTN_FN int kv_to(const LuattnParams &p, int kv) {
+  return min_of(kv_at<A>(p, kv), GridSideOf<true>::extent(p, GridSideOf<true>::first_axis + A) - 1);
 }
 template <int A>
 LUATTN_FN int q_extent(const LuattnParams &p) {

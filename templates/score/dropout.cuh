@@ -50,6 +50,13 @@ struct Dropout {
   }
 };
 
+// The type of what a kernel draws of a tile: DroppedBlocks, or over a grid that of score/box_dropout.cuh.
+template <bool OverGrid>
+struct DroppedOf;
+template <class Config, class Fragment, bool Transposed, int Blocks, int RowBlocks = 1>
+using DroppedKind =
+    typename DroppedOf<requires { Config::axes; }>::template type<Config, Fragment, Transposed, Blocks, RowBlocks>;
+
 // Which of a lane's scores dropout keeps, in blocks of 16 x 16 accumulators: RowBlocks rows of Blocks beside each
 // other. Rows are queries and columns keys, or the other way round if Transposed.
 template <class Config, class Fragment, bool Transposed, int Blocks, int RowBlocks = 1>
@@ -133,4 +140,10 @@ struct DroppedBlocks {
     }
     return drawn;
   }
+};
+
+template <>
+struct DroppedOf<false> {
+  template <class Config, class Fragment, bool Transposed, int Blocks, int RowBlocks>
+  using type = DroppedBlocks<Config, Fragment, Transposed, Blocks, RowBlocks>;
 };

@@ -4,6 +4,9 @@
 #include "score/mask_intervals.cuh"
 #include "score/online_rows.cuh"
 
+template <bool OverGrid>
+struct BoxPlaces;  // score/kept_box_queries.cuh: over a grid
+
 // Returns the bits of the queries that keep a key, in the tile from q0 on: the queries in `kept` and, with a
 // long period, only those in each row of the grid. The thread's first query is `first`.
 template <class Spec, class Fragment, int TileM>

@@ -42,7 +42,7 @@ struct BackwardProducer {
       tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, box, message.at.h);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v; ++i)
-      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, box, message.at.h);
+      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, of_v(box), message.at.h);
   }
   // Brings K and V to the L2 cache, while their place is in use. With few q tiles a kv tile, that hides a part of the
   // load.
@@ -53,7 +53,7 @@ struct BackwardProducer {
 #pragma unroll
     for (int i = 0; i < Shared::boxes; ++i) tensor_prefetch(maps.k, i * 64, box, at.h);
 #pragma unroll
-    for (int i = 0; i < Shared::boxes_v; ++i) tensor_prefetch(maps.v, i * 64, box, at.h);
+    for (int i = 0; i < Shared::boxes_v; ++i) tensor_prefetch(maps.v, i * 64, of_v(box), at.h);
   }
   // The sequence of the block's kv tile. Consumers wait for K and V here, so that a packed entry's lengths are not read
   // again: the entry's first q tile is loaded already.
@@ -80,7 +80,8 @@ struct BackwardProducer {
       load_numbers<Spec>(p, site, shared, q.stage, shared.do_full(q.stage), row, rows);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, box, site.h);
+        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, of_dout(box),
+                    site.h);
     }
     if constexpr (Shared::has_rows) {
       if (Spec::grad_reads_row || (tile.masked && !tile.by_range))

@@ -6,15 +6,31 @@
 #include "work/grid_sequence.cuh"
 #include "work/tile_walk.cuh"
 
+// The class of the scores of parts of boxes, which are boxes: `queries` from slot q on by `keys` from slot kv on.
+template <class Spec>
+LUATTN_FN TileClass class_of_parts(const LuattnParams &p, const Site &s, int q, int queries, int kv, int keys) {
+  if constexpr (Spec::has_mask)
+    return Spec::tile_class(p, s, q, q + queries - 1, kv, kv + keys - 1);
+  else
+    return TILE_FULL;
+}
+template <class Spec>
+LUATTN_FN TileClass class_of_boxes(const LuattnParams &p, const Site &s, int q, int kv) {
+  return class_of_parts<Spec>(p, s, q, GridSideOf<false>::rows, kv, GridSideOf<true>::rows);
+}
+
 template <class Spec, bool Keys>
 struct BoxWalk {
   using Walked = GridSideOf<Keys>;
   using Own = GridSideOf<!Keys>;
   int own;  // first slot of the block's own box
   bool own_is_ragged;
-  int first[LUATTN_GRID_AXES], count[LUATTN_GRID_AXES];  // boxes along each axis
+  u32 span[LUATTN_GRID_AXES];  // along each axis the first box, and how many there are in the upper 16 bits
   int todo, end;
 
+  BoxWalk() = default;
+  __device__ __forceinline__ int first(int axis) const { return int(span[axis] & 0xffffu); }
+  __device__ __forceinline__ int count(int axis) const { return int(span[axis] >> 16); }
   __device__ __forceinline__ BoxWalk(const LuattnParams &p, const Site &s, int tile)
       : own(tile * Own::rows), own_is_ragged(!Own::has_all(p, own)), todo(0), end(1) {
     const GridRange kept = range(p, s);
@@ -22,9 +38,9 @@ struct BoxWalk {
     for (int axis = Walked::first_axis; axis < LUATTN_GRID_AXES; ++axis) {
       const int from = Walked::of(p, axis).first, lo = max_of(kept.lo[axis], 0),
                 hi = min_of(kept.hi[axis], Walked::extent(p, axis));
-      first[axis] = (lo - from) / Walked::box(axis);
-      count[axis] = lo < hi ? (hi - 1 - from) / Walked::box(axis) + 1 - first[axis] : 0;
-      end *= count[axis];
+      const int begin = (lo - from) / Walked::box(axis), after = (hi - 1 - from) / Walked::box(axis) + 1;
+      span[axis] = lo < hi ? u32(begin) | u32(after - begin) << 16 : 0;
+      end *= count(axis);
     }
   }
 
@@ -54,24 +70,51 @@ struct BoxWalk {
     }
   }
   __device__ __forceinline__ TileClass class_at(const LuattnParams &p, const Site &s, int other) const {
-    if constexpr (!Spec::has_mask)
-      return TILE_FULL;
-    else if constexpr (Keys)
-      return Spec::tile_class(p, s, own, own, other, other);
-    else
-      return Spec::tile_class(p, s, other, other, own, own);
+    return Keys ? class_of_boxes<Spec>(p, s, own, other) : class_of_boxes<Spec>(p, s, other, own);
   }
+
+ public:
   // The number among all boxes of number `at` of the walk.
   __device__ __forceinline__ int number(const LuattnParams &p, int at) const {
     int tile = 0, boxes = 1;
 #pragma unroll
     for (int axis = LUATTN_GRID_AXES - 1; axis >= Walked::first_axis; --axis) {
-      const int outer = at / count[axis];
-      tile += boxes * (first[axis] + at - outer * count[axis]);
+      const int outer = at / count(axis);
+      tile += boxes * (first(axis) + at - outer * count(axis));
       boxes *= int(Walked::of(p, axis).boxes.d);
       at = outer;
     }
     return tile;
+  }
+  // Whether a box is among those that the walk asks about, and its number there.
+  __device__ __forceinline__ bool has(const LuattnParams &p, int tile) const {
+    bool inside = end > 0;
+    each_place(p, tile, [&](int axis, int at) { inside = inside && u32(at - first(axis)) < u32(count(axis)); });
+    return inside;
+  }
+  __device__ __forceinline__ int rank(const LuattnParams &p, int tile) const {
+    int at_walk = 0, boxes = 1;
+    each_place(p, tile, [&](int axis, int at) {
+      at_walk += boxes * (at - first(axis));
+      boxes *= count(axis);
+    });
+    return at_walk;
+  }
+  // At most so many tiles.
+  __device__ __forceinline__ int most() const { return end; }
+
+ private:
+  // Calls body(axis, number of the box along it), the innermost axis first.
+  template <class Body>
+  LUATTN_FN void each_place(const LuattnParams &p, int tile, const Body &body) {
+    u32 rest = u32(tile);
+#pragma unroll
+    for (int axis = LUATTN_GRID_AXES - 1; axis >= Walked::first_axis; --axis) {
+      const LuattnDivisor &boxes = Walked::of(p, axis).boxes;
+      const u32 outer = axis > Walked::first_axis ? quotient(rest, boxes) : 0;
+      body(axis, int(rest - outer * boxes.d));
+      rest = outer;
+    }
   }
 };
 

@@ -388,6 +388,12 @@ using ConditionalOf = typename Conditional<If, Then, Else>::type;
 struct GridSequence;  // work/grid_sequence.cuh
 template <class Config>
 concept HasAxes = requires { Config::axes; };
+// 0: along a line.
+template <class Config>
+inline constexpr int axes_of = 0;
+template <class Config>
+  requires HasAxes<Config>
+inline constexpr int axes_of<Config> = Config::axes;
 template <class Config>
 using QueriesOf =
     ConditionalOf<HasAxes<Config>, GridSequence, ConditionalOf<Config::packed, PackedSequence, DenseSequence>>;

@@ -23,7 +23,7 @@ struct WrittenGroups : ResultGroups {
     const float scale = is_v ? 1.f : float(p.scale);
     if (acc == nullptr || to.data == nullptr || h >= heads || row0 >= len) return;
     if constexpr (!Sequence::is_line)
-      write_apart<Config>(p, which, to, acc, heads, len, b, h, row0, splits, scale, first_store);
+      write_apart<Config>(p, which, acc, heads, len, b, h, row0, splits, scale, first_store);
     else if constexpr (Config::head_dim == Config::head_dim_v)
       write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, first_store);
     else if (is_v)
@@ -46,22 +46,23 @@ struct WrittenGroups : ResultGroups {
   }
 
  private:
-  // Where rows of queries and of keys are not addressed alike: `to` of write_rows is then the rows of a head.
+  // Where rows of queries and of keys are not addressed alike: `to` of write_rows is then the rows of a head. A Sequence
+  // knows the call's tensors by their places in `p`.
   template <class Config>
-  LUATTN_FN void write_apart(const LuattnParams &p, int which, const LuattnTensor &to, const float *acc, int heads,
-                             int len, int b, int h, int row0, int splits, float scale, const u32 *first_store) {
+  LUATTN_FN void write_apart(const LuattnParams &p, int which, const float *acc, int heads, int len, int b, int h,
+                             int row0, int splits, float scale, const u32 *first_store) {
     using Grad = GradOf<Config>;
     constexpr int D = Config::head_dim, DV = Config::head_dim_v;
     const SequenceOf<Config> site(p, b, h);
     if (which == WHICH_Q)
-      write_rows<Config, D>(p, site.template q_rows<Grad>(p, to), acc, heads, len, b, h, row0, splits, scale,
+      write_rows<Config, D>(p, site.template q_rows<Grad>(p, p.tensors.dq), acc, heads, len, b, h, row0, splits, scale,
                             first_store);
     else if (which == WHICH_K)
-      write_rows<Config, D>(p, site.template kv_rows<Grad>(p, to, h), acc, heads, len, b, h, row0, splits, scale,
-                            first_store);
+      write_rows<Config, D>(p, site.template kv_rows<Grad>(p, p.tensors.dk, h), acc, heads, len, b, h, row0, splits,
+                            scale, first_store);
     else
-      write_rows<Config, DV>(p, site.template kv_rows<Grad>(p, to, h), acc, heads, len, b, h, row0, splits, scale,
-                             first_store);
+      write_rows<Config, DV>(p, site.template kv_rows<Grad>(p, p.tensors.dv, h), acc, heads, len, b, h, row0, splits,
+                             scale, first_store);
   }
   // A warp writes 16 rows of a head, 128 channels at a time. It reads them all before it writes the first, to
   // have as many loads in flight as possible. For dk and dv it adds up, in order, the parts of blocks that

@@ -38,8 +38,11 @@ struct SharedBwdSm90 {
   static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
-  static constexpr BwdSm90Layout layout = bwd_sm90_layout(layout_sizes<Config>(
-      {.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0, .bwd_row = int(sizeof(BwdRow)), .hands_sums = hands_sums}));
+  static constexpr BwdSm90Layout layout =
+      bwd_sm90_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
+                                            .bwd_row = int(sizeof(BwdRow)),
+                                            .hands_sums = hands_sums,
+                                            .axes = axes_of<Config>}));
   static constexpr int k_bytes = layout.k, v_bytes = layout.v, q_bytes = layout.q, do_bytes = layout.dout,
                        ds_bytes = layout.ds, dq_bytes = layout.dq, row_pitch = layout.row_pitch;
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows, barrier_bytes = layout.barriers;
@@ -49,7 +52,7 @@ struct SharedBwdSm90 {
   static constexpr bool lags = ds_slots > 2;
   static constexpr int at_v = layout.at_v, at_q = layout.at_q, at_do = layout.at_do, at_ds = layout.at_ds,
                        at_dq = layout.at_dq, at_sums = layout.at_sums, at_rows = layout.at_rows,
-                       at_barriers = layout.at_barriers;
+                       at_places = layout.at_places, at_barriers = layout.at_barriers;
   static_assert(has_shared<Config, layout.bytes>());
   static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_n);
   // A consumer's part of dQ: 64 rows if tile_m is 128, half of the columns if it is 64.
@@ -69,6 +72,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 dout(int stage) const { return start + at_do + stage * do_bytes; }
   __device__ __forceinline__ u32 ds(int stage) const { return start + at_ds + stage * ds_bytes; }
   __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
+  __device__ __forceinline__ u32 places(int warp) const { return start + at_places + warp * 16 * axes_of<Config> * 4; }
   __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
   __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // for the warp that adds them
   __device__ __forceinline__ float *numbers(int stage) const {              // BwdRow::x[i] of row r at [i * tile_m + r]

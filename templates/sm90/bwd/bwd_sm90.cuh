@@ -43,6 +43,11 @@
 #include "tma/mbarrier.cuh"
 #include "tma/stages.cuh"
 #include "tma/warp_roles.cuh"
+#ifdef LUATTN_GRID
+#include "score/box_dropout.cuh"
+#include "score/kept_box_queries.cuh"
+#include "tma/warp_q_boxes.cuh"
+#endif
 
 // A consumer warpgroup. Its sections, in order: a thread's state; P and dS of its elements; staging of dS;
 // products; the loop over q tiles; the epilogue.
@@ -66,7 +71,8 @@ struct ConsumerBwdSm90 {
 
   static constexpr bool on_line = SequenceOf<Config>::is_line;
   using Distances = DistanceTerms<Spec, Fragment, 2, tile_m / 8, true>;
-  static_assert(on_line || !(Distances::any || Dropout<Config>::any),
+  static constexpr bool over_grid = HasAxes<Config>;
+  static_assert(on_line || !(Distances::any || (Dropout<Config>::any && !over_grid)),
                 "distances, and what dropout draws, lie along lines");
   // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
@@ -108,7 +114,7 @@ struct ConsumerBwdSm90 {
   Col col[2];
   Acc acc;
   using Drops = Dropout<Config>;
-  using Dropped = DroppedBlocks<Config, Fragment, true, tile_m / 16>;
+  using Dropped = DroppedKind<Config, Fragment, true, tile_m / 16>;
   Drops dropout;
   Dropped kept;  // which weights of the tile at work dropout keeps
   Sums sums;
@@ -150,6 +156,8 @@ struct ConsumerBwdSm90 {
     for (int half = 0; half < 2; ++half) col[half] = Spec::col(p, site, head, ends().clamped_key(p, kv_of(half)));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
     if constexpr (Drops::any) dropout.enter_head(p, site);
+    if constexpr (over_grid)
+      BoxPlaces<over_grid>{shared.places(group * 4 + warp)}.template store<Spec>(p, site, kv0, lane);
     sums.enter_head();
   }
 
@@ -181,7 +189,9 @@ struct ConsumerBwdSm90 {
 
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half.
   __device__ __forceinline__ void find_kept(TileMessage tile, int q0, KeepBits<cols> (&keep)[2]) const {
-    if constexpr (Spec::column_intervals > 0) {
+    if constexpr (over_grid) {
+      BoxPlaces<over_grid>{shared.places(group * 4 + warp)}.template find<Spec, Fragment, Config>(*this, q0, keep);
+    } else if constexpr (Spec::column_intervals > 0) {
       if (!Spec::columns_need_full_data || tile.by_range())
         find_kept_queries<Spec, Fragment, tile_m>(p, site, int(kv_of(0)), q0, keep);
       else
@@ -309,8 +319,9 @@ struct ConsumerBwdSm90 {
   // Whether bits of the elements are set first: where intervals decide, and where the mask is long. If it is cheap, and
   // needs data too, intervals decide in tiles by_range alone, and elsewhere it is asked for each element at once.
   static constexpr bool asks_data_at_once = Spec::keep_is_cheap && Spec::columns_need_full_data && on_line;
-  static constexpr bool drops_by_bits = Spec::has_mask && ((Spec::column_intervals > 0 && !asks_data_at_once) ||
-                                                           !Spec::keep_is_cheap || Spec::keep_by_row);
+  static constexpr bool drops_by_bits =
+      over_grid || (Spec::has_mask &&
+                    ((Spec::column_intervals > 0 && !asks_data_at_once) || !Spec::keep_is_cheap || Spec::keep_by_row));
   LUATTN_FN void drop_by_bits(float (&s)[tile_m / 2], float (&dp)[tile_m / 2], const KeepBits<cols> (&keep)[2]) {
     select(s, dp, [&](int j, int half) { return keep[half].get(j); });
   }
@@ -346,7 +357,9 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void draw(int q0) {
     const int row = kv0 + dropout.first_kv(p, site);
     int column = q0 + dropout.first_q(p, site);
-    if constexpr (tile_m == 64) {
+    if constexpr (over_grid) {
+      kept = Dropped::draw(dropout, p, row, column, lane);
+    } else if constexpr (tile_m == 64) {
       kept = Dropped::draw(dropout, row, column, lane);
     } else {
       if (site.never()) __nanosleep(0);

@@ -66,7 +66,7 @@ struct ProducerD256 {
         const auto rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
-          tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, rows, at.h);
+          tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, of_v(rows), at.h);
       }
     }
     if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.stage));
@@ -110,7 +110,7 @@ struct ProducerD256 {
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(dout.stage) + i * box, maps.dout, full, i * 64, at_q, site.h);
+        tensor_load(shared.dout(dout.stage) + i * box, maps.dout, full, i * 64, of_dout(at_q), site.h);
       load_numbers<Spec>(p, site, shared, dout.stage, full, row, rows);
     }
     if constexpr (Shared::has_rows) {
@@ -139,7 +139,7 @@ struct ProducerD256 {
     const QShare share{at.split};
     SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
     const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
-    using Walk = WarpQTilesOf<Spec, SequenceOf<Config>, tile_m, 2 * tile_n>;
+    using Walk = WarpQTilesOf<Spec, SequenceOf<Config>, tile_m, 2 * tile_n, false, Shared::in_order>;
     Walk walk;
     bool begins = true;
     for (Tile tile{-1, false};;) {

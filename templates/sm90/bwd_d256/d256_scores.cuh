@@ -5,12 +5,18 @@
 #include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
 #include "score/fragment.cuh"
+#include "score/kept_queries.cuh"
 #include "score/mask_runs.cuh"
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 #include "tma/bulk_copies.cuh"
 #include "tma/cluster.cuh"
 #include "tma/mbarrier.cuh"
 #include "tma/stages.cuh"
+#ifdef LUATTN_GRID
+#include "score/box_dropout.cuh"
+#include "score/kept_box_queries.cuh"
+#include "tma/warp_q_boxes.cuh"
+#endif
 
 // A tile whose dQ is to be computed: its first query (-1 for no tile), and its batch and head as one number.
 struct DqPlace {
@@ -23,7 +29,7 @@ struct ScoresD256 {
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
-  static constexpr bool on_line = SequenceOf<Config>::is_line;
+  static constexpr bool on_line = SequenceOf<Config>::is_line, over_grid = HasAxes<Config>;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -50,7 +56,7 @@ struct ScoresD256 {
   Col col[2];
   Acc acc;
   using Drops = Dropout<Config>;
-  using Dropped = DroppedBlocks<Config, Fragment, true, tile_m / 16>;
+  using Dropped = DroppedKind<Config, Fragment, true, tile_m / 16>;
   Drops dropout;
   PipelineState<Config::stages> q, dout;
   PipelineState<2> ds, before;  // dS stages: the next to fill, and the one whose dQ comes next
@@ -266,6 +272,7 @@ struct ScoresD256 {
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half. The loop is rolled
   // because a hook may be long.
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
+    if constexpr (over_grid) return BoxPlaces<over_grid>::template find_anew<Spec, Fragment, Config>(*this, q0, keep);
     if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && tile_m % 32 == 0 && on_line) {
       const int first = int(kv_of(0)) - Fragment::row(lane);
       if (ends().has_keys(p, first, 16) && ends().has_queries(p, q0, tile_m) && flags_are_wide<Spec>(p, first + 16))
@@ -295,7 +302,8 @@ struct ScoresD256 {
   }
   // The term of a score that bias rows or distances give, an argument of grad.
   using Distances = DistanceTerms<Spec, Fragment, 2, cols / 2, true>;
-  static_assert(on_line || !(Distances::any || Drops::any), "distances, and what dropout draws, lie along lines");
+  static_assert(on_line || !(Distances::any || (Drops::any && !over_grid)),
+                "distances, and what dropout draws, lie along lines");
   __device__ __forceinline__ float term(const Distances &distances, int half, int j) const {
     if constexpr (Lines::any)
       return lines.get(half, j / 2, j % 2);
@@ -309,7 +317,9 @@ struct ScoresD256 {
     if constexpr (Masked) find_kept(q0, keep);
     const Distances terms(p, site, head, q0 - (kv0 + 15), lane);
     Dropped weights;
-    if constexpr (Drops::any)
+    if constexpr (Drops::any && over_grid)
+      weights = Dropped::draw(dropout, p, kv0, q0, lane);
+    else if constexpr (Drops::any)
       weights = Dropped::draw(dropout, kv0 + dropout.first_kv(p, site), q0 + dropout.first_q(p, site), lane);
     BwdRow bwd[2];
 #pragma unroll
@@ -331,20 +341,22 @@ struct ScoresD256 {
       }
     }
   }
+  // Whether the mask is asked for each element where it is needed.
+  static constexpr bool asks_each = Spec::keep_is_cheap && !over_grid;
   // Zeroes P and dS of elements that the mask drops.
   __device__ __forceinline__ void drop(int q0) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-    if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
+    if constexpr (!asks_each) find_kept(q0, keep);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const int at = q0 + Fragment::column(lane, j);
       const auto keys = ends().keys_of(p, at);
       Row row{};
-      if constexpr (Spec::keep_is_cheap) row = row_at(Fragment::column(lane, j));
+      if constexpr (asks_each) row = row_at(Fragment::column(lane, j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = Fragment::element(half, j);
-        const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), keys) : keep[half].get(j);
+        const bool kept = asks_each ? keeps(row, half, at, kv_of(half), keys) : keep[half].get(j);
         s[e] = kept ? s[e] : 0.f;
         dp[e] = kept ? dp[e] : 0.f;
       }

@@ -331,4 +331,14 @@ struct NearMask : Hoisted, NoDataPart, NoBlockBounds, NoTileBits {
   LUATTN_FN Range column_interval(const LuattnParams &, const Site &, int) { return {0, 0}; }
 #endif
 };
-struct Spec : NearMask, Score, Online, Grad, NoMods {};
+// Scores of backward are larger by SHIFT, and so is the lse that it is given. A query that does not exist has the numbers
+// of an lse of 0, so its weights are no floats, and whoever takes it for one that exists gives NaN.
+struct ShiftedGrad : Grad {
+  template <bool WithInputs>
+  LUATTN_FN void grad(const LuattnParams &, const Site &, const Head &head, const Row &, const Col &, const BwdRow &row,
+                      Real dot, Real dp, Position, Position, Real, Real &prob, Real &ds, Acc &) {
+    prob = power_of_two(dot * head.scale_log2 + Real(SHIFT * 1.4426950408889634) - row.x[0]);
+    ds = prob * (dp - row.x[1]);
+  }
+};
+struct Spec : NearMask, Score, Online, ShiftedGrad, NoMods {};

@@ -1,0 +1,44 @@
+// score/box_dropout.cuh: which weights dropout keeps over a grid, whose patches are of 4 x 4 places of the two innermost
+// axes (abi/philox.h) and lie in boxes as the boxes' extents and starts have it.
+#pragma once
+#include "ops/grid_places.cuh"
+#include "score/dropout.cuh"
+
+// A lane's scores of a tile of 16 rows by Blocks * 16 columns, as DroppedBlocks. A lane draws once for columns that come
+// one after another in the same patch.
+template <class Config, class Fragment, bool Transposed, int Blocks>
+struct DroppedBoxes {
+  static constexpr int columns = Fragment::columns(Blocks * 16);
+  static_assert(columns <= 32);
+  u32 bits[2];  // of the two rows
+
+  __device__ __forceinline__ bool get(int column, int half) const { return (bits[half] >> column & 1u) != 0; }
+
+  // `row` and `column`: the slots of the tile's first ones.
+  LUATTN_FN DroppedBoxes draw(const Dropout<Config> &from, const LuattnParams &p, int row, int column, int lane) {
+    using Rows = GridSideOf<Transposed>;
+    using Columns = GridSideOf<!Transposed>;
+    DroppedBoxes made;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int of_row = Rows::drawn_at(p, row + Fragment::row(lane, half));
+      u32 patch = ~0u, drawn = 0;
+      made.bits[half] = 0;
+#pragma unroll 1
+      for (int j = 0; j < columns; ++j) {
+        const int of_column = Columns::drawn_at(p, column + Fragment::column(lane, j)),
+                  q = Transposed ? of_column : of_row, kv = Transposed ? of_row : of_column;
+        const u32 at = Transposed ? dropout_q_patch(q) : dropout_kv_patch(kv);
+        if (at != patch) drawn = from.draw(dropout_q_patch(q), dropout_kv_patch(kv));
+        patch = at;
+        made.bits[half] |= (drawn >> dropout_bit(q, kv) & 1u) << j;
+      }
+    }
+    return made;
+  }
+};
+template <>
+struct DroppedOf<true> {
+  template <class Config, class Fragment, bool Transposed, int Blocks, int RowBlocks>
+  using type = DroppedBoxes<Config, Fragment, Transposed, Blocks>;
+};
