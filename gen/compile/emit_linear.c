@@ -4,6 +4,7 @@
 
 #include "common/fail.h"
 #include "gen/analysis/linear/describe_linear.h"
+#include "gen/emit/linear_spec.h"
 #include "gen/ir/passes.h"
 
 enum { ROOTS = LINEAR_HOOKS * (2 + 2 * CHANNEL_SUMS_MAX) };
@@ -38,20 +39,53 @@ static void add_gradients(const linear_hook *hook, const char *name, linear_root
   add(r, hook->grad.dx, arena_printf(r->a, "%s.dx", name));
 }
 
-static void plan(const luattn_spec *spec, text *out) {
-  describe_linear(spec->linear, out);
-  text_add(out, "kernels: none yet on a GPU; the CPU runs the recurrence token by token, in double precision\n");
+/* What the kernel for a target would get of the spec. */
+static luattn_status lower(const luattn_spec *spec, const luattn_target *target, arena *a, linear_lowered *f,
+                           luattn_error *err) {
+  static const uint32_t inputs[] = {LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16};
+  const int dim = target->head_dim > 0 ? target->head_dim : 128,
+            dim_v = target->head_dim_v > 0 ? target->head_dim_v : dim;
+  const uint32_t real =
+      (unsigned)target->dtype < sizeof inputs / sizeof *inputs ? inputs[target->dtype] : LUATTN_INPUT_F32;
+  return lower_linear(a, spec, dim, dim_v, target->packed != 0, real, f, err);
 }
 
-luattn_status emit_linear_stage(const luattn_spec *spec, const char *name, text *out, luattn_error *err) {
+static luattn_status plan(const luattn_spec *spec, const luattn_target *target, text *out) {
+  linear_lowered f;
+  luattn_error why;
+  describe_linear(spec->linear, out);
+  text_add(out, "kernels: none on a GPU yet; the CPU runs the recurrence token by token, in double precision\n");
+  const luattn_status status = lower(spec, target, out->a, &f, &why);
+  if (status == LUATTN_NO_MEMORY) return status;
+  if (status == LUATTN_OK)
+    text_add(out,
+             "  its hooks are what the forward kernel of templates/linear takes (--stage spec), which is not compiled "
+             "yet\n");
+  else
+    text_add(out, "  %s\n", why.message);
+  return LUATTN_OK;
+}
+
+static luattn_status source(const luattn_spec *spec, const luattn_target *target, text *out, luattn_error *err) {
+  linear_lowered f;
+  const char *printed = NULL;
+  TRY(lower(spec, target, out->a, &f, err));
+  TRY(emit_linear_spec(&f, &printed, err));
+  text_add(out, "%s", printed);
+  return LUATTN_OK;
+}
+
+luattn_status emit_linear_stage(const luattn_spec *spec, const luattn_target *target, const char *name, text *out,
+                                luattn_error *err) {
   const traced_spec *t = &spec->traced;
   const bool is_grad = strcmp(name, "grad") == 0;
-  if (strcmp(name, "plan") == 0) return plan(spec, out), LUATTN_OK;
+  if (strcmp(name, "plan") == 0) return plan(spec, target, out);
+  if (strcmp(name, "spec") == 0) return source(spec, target, out, err);
   if (!is_grad && strcmp(name, "ir") != 0)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
-        "emit: %s: stage '%s' is of a kernel, and linear attention has none yet; its stages are ir, grad "
-        "and plan",
+        "emit: %s: stage '%s' is of a kernel, and linear attention has none yet; its stages are ir, grad, "
+        "plan and spec",
         t->name, name);
   linear_roots *r = arena_new(out->a, sizeof *r);
   if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", t->name);

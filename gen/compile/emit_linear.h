@@ -6,6 +6,7 @@
 #include "gen/spec.h"
 
 /* Errors: LUATTN_INVALID (no such stage), LUATTN_UNSUPPORTED (a stage of kernels, of which there are none yet). */
-luattn_status emit_linear_stage(const luattn_spec *spec, const char *name, text *out, luattn_error *err);
+luattn_status emit_linear_stage(const luattn_spec *spec, const luattn_target *target, const char *name, text *out,
+                                luattn_error *err);
 
 #endif

@@ -280,7 +280,7 @@ static luattn_status emit_linear(const emit_call *given, luattn_error *err) {
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", given->name);
   text t;
   text_init(&t, a);
-  luattn_status status = emit_linear_stage(given->spec, given->name, &t, err);
+  luattn_status status = emit_linear_stage(given->spec, given->target, given->name, &t, err);
   if (status == LUATTN_OK) status = copy_text(&t, given->name, given->out, err);
   arena_close(a);
   return status;

@@ -98,7 +98,17 @@ static void add_spelling(writer *w, const char *spelling, ir_ref r) {
   }
 }
 
+/* Of linear attention: an axis of tokens has the rows of all packed sequences, of which there is one batch entry. */
+static const char *token_index(writer *w, unsigned input, int axis, ir_ref r) {
+  const luattn_input_info *in = &w->f->spec->traced.input[input];
+  bool has_tokens = false;
+  for (uint32_t i = 0; i < in->num_axes; i++) has_tokens |= in->axis[i] == LUATTN_AXIS_T;
+  if (in->axis[axis] == LUATTN_AXIS_T) return "s.row(t)";
+  return in->axis[axis] == LUATTN_AXIS_B && has_tokens && w->f->plan->packed ? "0" : body_int(w, r);
+}
+
 static const char *index_of(writer *w, unsigned input, int axis, ir_ref r) {
+  if (w->names != NULL) return token_index(w, input, axis, r);
   return offsets_index(w, input, axis, r, body_int(w, r));
 }
 

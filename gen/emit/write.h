@@ -13,19 +13,20 @@ typedef struct writer {
   /* The function being written. */
   int has, num_temps;
   bool *need;
-  int *temp;           /* per node: t<n>; 0: none yet */
-  float *reach;        /* per node with an initializer: the operations that NVRTC visits to check it */
-  const char *state;   /* "old", "state" or "mine" */
-  const char *element; /* which of a thread's elements is computed, where the hook takes it */
-  bool outlined;       /* the function is outlined and reads only its parameters */
-  uint8_t *param;      /* per node: PARAM_* if it is a parameter */
-  bool calls_ops;      /* long functions are called, not inlined */
-  const char *call;    /* the call */
-  bool of_cells;       /* bounds over cells, for which there are no block bounds */
-  bool of_place;       /* an end of a box over a grid is that of one place */
-  int num_values;      /* how many values a gradient function returns before the sums for Acc */
-  size_t body;         /* the start of its first statement in `out` */
-  const char *places;  /* the axis of offsets: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */
+  int *temp;                /* per node: t<n>; 0: none yet */
+  float *reach;             /* per node with an initializer: the operations that NVRTC visits to check it */
+  const char *state;        /* "old", "state" or "mine" */
+  const char *element;      /* which of a thread's elements is computed, where the hook takes it */
+  bool outlined;            /* the function is outlined and reads only its parameters */
+  uint8_t *param;           /* per node: PARAM_* if it is a parameter */
+  bool calls_ops;           /* long functions are called, not inlined */
+  const char *call;         /* the call */
+  bool of_cells;            /* bounds over cells, for which there are no block bounds */
+  bool of_place;            /* an end of a box over a grid is that of one place */
+  int num_values;           /* how many values a gradient function returns before the sums for Acc */
+  size_t body;              /* the start of its first statement in `out` */
+  const char *places;       /* the axis of offsets: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */
+  const char *const *names; /* of linear attention: of the variables without an index; NULL: attention's */
   bool failed;
 } writer;
 

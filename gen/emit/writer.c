@@ -164,7 +164,8 @@ const char *writer_own(writer *w, const ir_node *n) {
   const ir_var v = ir_var_of(n);
   const char *place = w->f->plan->axes > 0 ? of_grid(w, v, ir_index_of(n)) : NULL;
   if (place != NULL) return place;
-  return single[v] != NULL ? single[v] : member(w, v, ir_index_of(n));
+  const char *const name = (w->names != NULL ? w->names : single)[v];
+  return name != NULL ? name : member(w, v, ir_index_of(n));
 }
 
 const char *writer_parameter(writer *w, ir_ref r) {

@@ -296,7 +296,7 @@ static void check_hooks(lua_State *L, int table) {
 }
 
 /* Takes the call of a form with one table, the first of the file; its line is that of messages from now on. */
-static void take_form(lua_State *L, luattn_form form, const char *example, const field_row *fields, int n) {
+static void take_form(lua_State *L, luattn_form form, const char *example) {
   front_state *s = front_of(L);
   const luattn_form before = s->spec->form;
   s->spec->form = form;
@@ -310,7 +310,6 @@ static void take_form(lua_State *L, luattn_form form, const char *example, const
     front_raise(L, "both attention and linear_attention are called; one file is one spec");
   }
   lua_pop(L, 1);
-  fields_check(L, 1, name, fields, n);
 }
 
 static int finish_form(lua_State *L) {
@@ -334,8 +333,8 @@ static int attention(lua_State *L) {
       {"value_mod", FIELD_ANY, NULL},
       {"online_func", FIELD_ANY, NULL},
   };
-  take_form(L, LUATTN_FORM_ATTENTION, "attention { name = .., score_mod = .. }", fields,
-            sizeof fields / sizeof *fields);
+  take_form(L, LUATTN_FORM_ATTENTION, "attention { name = .., score_mod = .. }");
+  fields_check(L, 1, "attention", fields, sizeof fields / sizeof *fields);
   declare_name(L, 1);
   declare_scalars(L, 1);
   grid_declare(L, 1);
@@ -360,8 +359,11 @@ static int linear_attention(lua_State *L) {
       {"normalize", FIELD_BOOLEAN, "true or false"},
       {"scale", FIELD_ANY, NULL},
   };
-  take_form(L, LUATTN_FORM_LINEAR, "linear_attention { name = .., decay = .. }", fields,
-            sizeof fields / sizeof *fields);
+  take_form(L, LUATTN_FORM_LINEAR, "linear_attention { name = .., decay = .. }");
+  lua_getfield(L, LUA_REGISTRYINDEX, DECLARE_OTHER_NAMES);
+  lua_insert(L, 1);
+  lua_call(L, 1, 1);
+  fields_check(L, 1, "linear_attention", fields, sizeof fields / sizeof *fields);
   declare_name(L, 1);
   declare_scalars(L, 1);
   declare_inputs(L, 1);

@@ -37,7 +37,7 @@ const hook_row *hook_get(hook_id id) { return &rows[id]; }
 bool hook_is_of_form(lua_State *L, hook_id id) {
   const front_state *s = front_of(L);
   const bool of_linear = id >= HOOK_LINEAR_QUERY;
-  return s->declared_line == 0 || of_linear == (s->spec->form == LUATTN_FORM_LINEAR);
+  return s->mode == FRONT_LOADING || of_linear == (s->spec->form == LUATTN_FORM_LINEAR);
 }
 
 const hook_row *hook_running(lua_State *L) {

@@ -39,7 +39,7 @@ typedef struct hook_row {
 } hook_row;
 
 const hook_row *hook_get(hook_id id);
-/* Whether the hook is a field of the form that the file declares; as long as it declares none, of any. */
+/* Whether the hook is a field of the form that the file declares; while it is loaded, of any. */
 bool hook_is_of_form(lua_State *L, hook_id id);
 const hook_row *hook_running(lua_State *L); /* NULL: none */
 

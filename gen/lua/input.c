@@ -193,8 +193,14 @@ static void push_variable(lua_State *L, ir_var var, uint32_t index) {
   value_push_leaf(L, ir_variable(front_of(L)->g, var, index));
 }
 
-/* Names that attention's hooks have. */
+/* Names that attention's hooks have, and results. */
 static void refuse_length(lua_State *L, const char *name) {
+  if (strcmp(name, "o") == 0 || strcmp(name, "state") == 0)
+    front_raise(
+        L,
+        "undefined name '%s': a hook of linear_attention is computed before its token's step, from its arguments, "
+        "inputs and scalars",
+        name);
   for (int i = 0; i < NAMES_LENGTHS; i++) {
     if (strcmp(name, names_lengths[i].name) != 0) continue;
     if (names_lengths[i].var == VAR_HEADS_KV) front_raise(L, "undefined name '%s'; did you mean 'heads_v'?", name);

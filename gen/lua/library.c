@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gen/lua/declare.h"
 #include "gen/lua/fields.h"
 #include "gen/lua/gather.h"
 #include "gen/lua/hooks.h"
@@ -298,6 +299,13 @@ static int field(lua_State *L) {
   return 0;
 }
 
+/* other_names(f): f(t) is t, or of one with another library's names the same with luattn's */
+static int other_names(lua_State *L) {
+  lua_settop(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, DECLARE_OTHER_NAMES);
+  return 0;
+}
+
 static int look_up(lua_State *L) {
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_pushvalue(L, 2);
@@ -318,9 +326,10 @@ static int looked_up(lua_State *L) {
 }
 
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {
-      num_axes,    axis_size, shown, check_fields, check_entries, check_function, check_result, makers_makes,
-      makers_made, covers,    takes, uncalled,     grid_names,    needs_extent,   looked_up,    field};
+  static const lua_CFunction functions[] = {num_axes,       axis_size,    shown,        check_fields, check_entries,
+                                            check_function, check_result, makers_makes, makers_made,  covers,
+                                            takes,          uncalled,     grid_names,   needs_extent, looked_up,
+                                            field,          other_names};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

@@ -2,7 +2,7 @@
 -- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
 -- and kv is kv_idx; positions count from 0.
 
-local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled, grid_names, needs_extent, looked_up, field_line = ... -- gen/lua/library.c
+local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled, grid_names, needs_extent, looked_up, field_line, other_names = ... -- gen/lua/library.c
 
 local function whole(what, x, least)
   local integer = math.type(x) and math.tointeger(x)
@@ -706,16 +706,11 @@ local function of_attention_engine(t)
   return spec
 end
 
-local declare = linear_attention
-function linear_attention(...)
-  local t = ...
-  local is_engine = select("#", ...) == 1 and type(t) == "table" and type(t.custom_io) ~= "nil"
-  if select("#", ...) == 1 and type(t) == "table" then
-    for field in pairs(engine_mods) do is_engine = is_engine or type(t[field]) ~= "nil" end
-  end
-  if is_engine then return declare(of_attention_engine(t)) end
-  return declare(...)
-end
+other_names(function(t)
+  local is_engine = type(t.custom_io) ~= "nil"
+  for field in pairs(engine_mods) do is_engine = is_engine or type(t[field]) ~= "nil" end
+  return is_engine and of_attention_engine(t) or t
+end)
 
 ---- Combining
 

@@ -1,0 +1,107 @@
+/* linear_spec.c: prints spec.cuh of linear attention, in the order of templates/contract/linear.cuh. */
+#include "gen/emit/linear_spec.h"
+#include "gen/emit/sections.h"
+
+#define LINEAR_SITE "const LuattnLinearParams &p, const LinearSite &s, "
+
+/* A function of the contract: a number of a token, or of one element x at channel d. */
+static void function(writer *w, const char *name, bool of_element, ir_ref r) {
+  if (r == IR_NONE) return;
+  open_function(w, writer_format(w, "float %s(" LINEAR_SITE "%sint t%s)", name, of_element ? "float x, " : "",
+                                 of_element ? ", int d" : ""));
+  body_begin(w, 0, NULL);
+  w->outlined = true; /* it reads its parameters alone: there are no slots */
+  body_return(w, r);
+  w->out.indent--;
+  text_add(&w->out, "}\n");
+}
+
+/* Names of variables in hooks of value heads, and of heads of q. */
+static const char *const of_values[VAR_COUNT] = {[VAR_B] = "s.b",
+                                                 [VAR_H] = "s.hv",
+                                                 [VAR_POS] = "t",
+                                                 [VAR_D] = "d",
+                                                 [VAR_X] = "x",
+                                                 [VAR_HEADS] = "p.heads",
+                                                 [VAR_HEADS_KV] = "p.heads_v"};
+static const char *const of_queries[VAR_COUNT] = {[VAR_B] = "s.b",
+                                                  [VAR_H] = "s.h",
+                                                  [VAR_POS] = "t",
+                                                  [VAR_D] = "d",
+                                                  [VAR_X] = "x",
+                                                  [VAR_HEADS] = "p.heads",
+                                                  [VAR_HEADS_KV] = "p.heads_v"};
+
+/* A struct, or the name of what lacks all of it. */
+static const char *part(writer *w, const char *name, const char *absent, bool any, const char *constants) {
+  if (!any) return absent;
+  text_add(&w->out, "\nstruct %s {\n", name);
+  w->out.indent++;
+  text_add(&w->out, "static constexpr %s;\n", constants);
+  return name;
+}
+
+static void close(writer *w, bool any) {
+  if (!any) return;
+  w->out.indent--;
+  text_add(&w->out, "};\n");
+}
+
+static const char *flag(ir_ref r) { return r != IR_NONE ? "true" : "false"; }
+
+static void print(writer *w, const linear_lowered *f) {
+  static const char *const decays[] = {"DECAY_NONE", "DECAY_HEAD", "DECAY_TOKEN"};
+  const bool updates = f->write != IR_NONE || f->read != IR_NONE;
+  const bool has_mods = f->query_factor != IR_NONE || f->key_factor != IR_NONE || f->value_mod != IR_NONE;
+  text_add(&w->out,
+           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/linear.cuh.\n",
+           writer_traced(w)->name, writer_file(w));
+  text_add(&w->out,
+           "#pragma once\n#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n#include \"config.cuh\"\n#include "
+           "\"contract/linear.cuh\"\n#include \"ops/math.cuh\"\n#include \"ops/input.cuh\"\n\nusing Real = float;\n");
+  w->names = of_values;
+  const char *const decay = part(w, "SpecDecay", "NoDecay", f->decay != IR_NONE,
+                                 writer_format(w, "DecayOf decay_of = %s", decays[f->decay_of]));
+  function(w, "decay", false, f->decay);
+  close(w, f->decay != IR_NONE);
+  const char *const update = part(w, "SpecUpdate", "PlainUpdate", updates,
+                                  writer_format(w, "bool has_write = %s, erases = %s", flag(f->write), flag(f->read)));
+  function(w, "write", false, f->write);
+  function(w, "read", false, f->read);
+  close(w, updates);
+  const char *const mods = part(w, "SpecRowMods", "NoRowMods", has_mods,
+                                writer_format(w, "bool has_query_factor = %s, has_key_factor = %s, has_value_mod = %s",
+                                              flag(f->query_factor), flag(f->key_factor), flag(f->value_mod)));
+  w->names = of_queries;
+  function(w, "query_factor", false, f->query_factor);
+  function(w, "key_factor", false, f->key_factor);
+  w->names = of_values;
+  function(w, "value_mod", true, f->value_mod);
+  close(w, has_mods);
+  const char *const skip = part(w, "SpecSkip", "NoSkip", f->skip != IR_NONE, "bool has_skip = true");
+  function(w, "skip", true, f->skip);
+  close(w, f->skip != IR_NONE);
+  text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s {};\n", decay, update, mods, skip);
+}
+
+luattn_status emit_linear_spec(const linear_lowered *l, const char **out, luattn_error *err) {
+  arena *a = l->a;
+  writer *w = arena_new(a, sizeof *w);
+  lowered *f = arena_new(a, sizeof *f);
+  plan *p = arena_new(a, sizeof *p);
+  *out = NULL;
+  if (w != NULL && f != NULL && p != NULL) {
+    *p = (plan){.dtype = LUATTN_BF16, .packed = l->packed};
+    *f = (lowered){.a = a, .g = l->g, .spec = l->spec, .plan = p, .num_nodes = ir_count(l->g)};
+    if (writer_open(w, f)) {
+      print(w, l);
+      *out = text_get(&w->out);
+    }
+  }
+  if (*out == NULL || text_failed(&w->out) || arena_failed(a))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", l->spec->traced.name);
+  if (w->failed)
+    return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: an expression holds what no kernel has; please report the spec",
+                       l->spec->traced.name);
+  return LUATTN_OK;
+}

@@ -1,0 +1,95 @@
+#include "common/fail.h"
+#include "gen/ir/passes.h"
+#include "gen/lower/linear_lowered.h"
+
+typedef struct linear_work {
+  linear_lowered *f;
+  const derived_linear *d;
+  ir_ref from[2], to[2]; /* head dims */
+  luattn_error *err;
+} linear_work;
+
+static luattn_status lacks(const linear_work *w, linear_hook_id id, const char *what) {
+  return luattn_fail(w->err, LUATTN_UNSUPPORTED,
+                     "%s: %s: %s, and there is no kernel of linear attention for that yet; run it on the CPU",
+                     w->f->spec->traced.file, linear_hook_rows[id].name, what);
+}
+
+static bool is_of_token(const ir *g, ir_ref r) { return !ir_uses(g, r, VAR_X) && !ir_uses(g, r, VAR_D); }
+
+/* f of r = f * x, f being of the token; IR_NONE: r is no such product. */
+static ir_ref factor_of(ir *g, ir_ref r, int depth) {
+  if (ir_is_var(g, r, VAR_X)) return ir_real(g, 1);
+  const ir_node n = *ir_get(g, r);
+  ir_ref part = IR_NONE;
+  if (depth == 0 || (n.op != IR_NEG && n.op != IR_MUL && n.op != IR_DIV)) return IR_NONE;
+  if (n.op == IR_NEG) {
+    part = factor_of(g, n.arg[0], depth - 1);
+    return part != IR_NONE ? ir_op1(g, IR_NEG, part) : IR_NONE;
+  }
+  if (is_of_token(g, n.arg[1])) {
+    part = factor_of(g, n.arg[0], depth - 1);
+    return part != IR_NONE ? ir_op2(g, (ir_op)n.op, part, n.arg[1]) : IR_NONE;
+  }
+  if (n.op == IR_DIV || !is_of_token(g, n.arg[0])) return IR_NONE;
+  part = factor_of(g, n.arg[1], depth - 1);
+  return part != IR_NONE ? ir_op2(g, IR_MUL, n.arg[0], part) : IR_NONE;
+}
+
+/* The hook's expression for these head dims. */
+static luattn_status value_of(linear_work *w, linear_hook_id id, ir_ref *out) {
+  const linear_hook *hook = &w->d->hook[id];
+  *out = IR_NONE;
+  if (!hook->given) return LUATTN_OK;
+  if (hook->sums.count > 0) return lacks(w, id, "sums over a row's channels");
+  *out = ir_substitute(w->f->g, hook->sums.value, w->from, w->to, 2);
+  ir_simplify(w->f->g, out, 1);
+  return LUATTN_OK;
+}
+
+/* A hook that multiplies its row by a number of the token; IR_NONE: by 1. */
+static luattn_status factor(linear_work *w, linear_hook_id id, ir_ref *out) {
+  double x;
+  TRY(value_of(w, id, out));
+  if (*out == IR_NONE) return LUATTN_OK;
+  *out = factor_of(w->f->g, *out, 16);
+  if (*out == IR_NONE) return lacks(w, id, "is no number of the token times the element");
+  ir_simplify(w->f->g, out, 1);
+  if (id != LINEAR_READ && ir_is_const(w->f->g, *out, &x) && x == 1) *out = IR_NONE;
+  return LUATTN_OK;
+}
+
+static luattn_status lower(linear_work *w) {
+  linear_lowered *f = w->f;
+  const linear_class *c = &w->d->class;
+  if (c->normalizes) return lacks(w, LINEAR_VALUE, "is normalised (normalize = true)");
+  if (c->erases) return lacks(w, LINEAR_ERASE, "erases along a vector of its own");
+  if (c->before) return lacks(w, LINEAR_READ, "reads the state before its decay");
+  if (c->decay == LINEAR_DECAY_CHANNEL) return lacks(w, LINEAR_DECAY, "differs between channels");
+  if (c->writes_channels) return lacks(w, LINEAR_WRITE, "differs between channels of v");
+  f->decay_of = c->decay;
+  if (c->decay != LINEAR_DECAY_NONE) TRY(value_of(w, LINEAR_DECAY, &f->decay));
+  TRY(value_of(w, LINEAR_WRITE, &f->write));
+  TRY(factor(w, LINEAR_READ, &f->read));
+  TRY(factor(w, LINEAR_QUERY, &f->query_factor));
+  TRY(factor(w, LINEAR_KEY, &f->key_factor));
+  TRY(value_of(w, LINEAR_VALUE, &f->value_mod));
+  TRY(value_of(w, LINEAR_SKIP, &f->skip));
+  return ir_failed(f->g) ? luattn_fail(w->err, LUATTN_NO_MEMORY, "lower: out of memory") : LUATTN_OK;
+}
+
+luattn_status lower_linear(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
+                           linear_lowered *out, luattn_error *err) {
+  luattn_spec *own = arena_new(a, sizeof *own);
+  ir *g = own != NULL ? ir_clone(a, spec->traced.g) : NULL;
+  if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "lower: out of memory");
+  *own = *spec;
+  own->traced.g = g;
+  for (int i = 0; i < own->traced.num_inputs; i++)
+    if (own->traced.input[i].dtype == LUATTN_INPUT_ANY) own->traced.input[i].dtype = real;
+  *out = (linear_lowered){.a = a, .g = g, .spec = own, .packed = packed};
+  linear_work w = {.f = out, .d = spec->linear, .err = err};
+  w.from[0] = ir_variable(g, VAR_HEAD_DIM, 0), w.from[1] = ir_variable(g, VAR_HEAD_DIM_V, 0);
+  w.to[0] = ir_int(g, k_dim), w.to[1] = ir_int(g, v_dim);
+  return lower(&w);
+}

@@ -1,0 +1,24 @@
+/* linear_lowered.h: a spec of linear attention as templates/contract/linear.cuh has it: numbers of a token that rows are
+ * multiplied by, and functions of one element. */
+#ifndef LUATTN_GEN_LINEAR_LOWERED_H
+#define LUATTN_GEN_LINEAR_LOWERED_H
+
+#include "gen/analysis/linear/linear_adjoint.h"
+
+typedef struct linear_lowered {
+  arena *a;
+  ir *g; /* a clone: the spec's own is shared */
+  const luattn_spec *spec;
+  bool packed;
+  linear_decay decay_of;
+  /* IR_NONE: absent. Factors of rows of q and k, and the one of k that read is, are of a token; value_mod and skip are of
+   * VAR_X, too. */
+  ir_ref decay, write, read, query_factor, key_factor, value_mod, skip;
+} linear_lowered;
+
+/* Lowers for kernels with these head dims, and inputs of any type as real (luattn_input_dtype). Errors: LUATTN_UNSUPPORTED
+ * (what the kernels that there are lack, and of which hook), LUATTN_NO_MEMORY. */
+luattn_status lower_linear(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
+                           linear_lowered *out, luattn_error *err);
+
+#endif
