@@ -40,7 +40,9 @@ typedef struct engine_merges {
   struct merge_kernel
       *kernel[2][3][4][4]; /* by pass, merge_call.size, types of parts and of o; NULL: not compiled yet */
   struct merge_kernel *page_table, *na_taps[4]; /* by the type of tensors */
-  struct state_kernel *by_state;                /* a list: of specs of parts */
+  struct na_spec *na_specs;                     /* of luattn_na_forward (na_fused.c); `close_na_specs` frees them */
+  void (*close_na_specs)(struct na_spec *specs);
+  struct state_kernel *by_state; /* a list: of specs of parts */
   void (*close)(struct engine_merges *merges);
 } engine_merges;
 engine_merges *engine_lock_merges(luattn_engine *engine);

@@ -73,6 +73,7 @@ void engine_close_merges(engine_merges *m) {
   for (int i = 0; i < 96; ++i) merge_kernel_unload(m->kernel[i / 48][i / 16 % 3][i / 4 % 4][i % 4]);
   merge_kernel_unload(m->page_table);
   for (int i = 0; i < 4; ++i) merge_kernel_unload(m->na_taps[i]);
+  if (m->na_specs != NULL) m->close_na_specs(m->na_specs);
 }
 
 static luattn_status compile(const engine_place *at, luattn_pass pass, const merge_call *call, const luattn_spec *spec,

@@ -1,5 +1,7 @@
-/* natten.h: neighborhood attention in two steps, as NATTEN had it up to 0.17: scores of each query with the keys of its
- * window (qk), and sums of values by such weights (av), with their gradients. Layouts are
+/* natten.h: neighborhood attention with the arguments of NATTEN up to 0.17, fused and in two steps.
+ *
+ * In two steps: scores of each query with the keys of its window (qk), and sums of values by such weights (av), with their
+ * gradients. Layouts are
  *
  * query, key       [batch, heads, .., head_dim]      .. are the 1 to 3 axes of a grid, the innermost last
  * value, out       [batch, heads, .., head_dim_v]
@@ -14,6 +16,9 @@
  * and on the CPU in double; each result is rounded once, and is the same in every run.
  *
  * With extra keys that all queries see, attn may be a part of a wider tensor: rows with a stride.
+ *
+ * Fused (luattn_na_forward) it is a spec of neighborhood { .. } over a grid, which the engine writes, loads and keeps: the
+ * same as luattn_forward of one, with heads last.
  */
 #ifndef LUATTN_NATTEN_H
 #define LUATTN_NATTEN_H
@@ -52,6 +57,38 @@ typedef struct luattn_na_av_args {
   const DLTensor *d_out; /* backward; its results, NULL: not wanted */
   const DLTensor *d_attn, *d_value;
 } luattn_na_av_args;
+
+/* query, output, grad_output, grad_query [batch, .., heads, head_dim or head_dim_v], key and value alike, with any strides
+ * but for the last axis. */
+typedef struct luattn_na_args {
+  size_t struct_size;
+  luattn_na_window window;
+  int64_t stride[LUATTN_NA_MAX_RANK]; /* 1 to kernel_size, 0: 1: so many queries in a row share a window */
+  const DLTensor *query, *key, *value;
+  const DLTensor *output; /* forward: the result; backward: that of forward */
+  const DLTensor
+      *logsumexp; /* [batch, heads, ..], contiguous, float32, of float64 float64. forward: NULL: not wanted */
+  const DLTensor *rel_pos_bias; /* or NULL; as above, beside is_causal too */
+  const DLTensor *grad_output;
+  const DLTensor *grad_query, *grad_key, *grad_value; /* NULL: not wanted */
+  const DLTensor *grad_rel_pos_bias;                  /* float32, of float64 float64; NULL: not wanted */
+  double attn_scale;                                  /* 0: head_dim^-1/2 */
+  /* Boxes of queries and keys, and in how many parts backward splits the keys: all 0, the engine's choice. Others are
+   * refused (LUATTN_UNSUPPORTED): the engine chooses boxes by mask and extents. */
+  int64_t query_tile_size[LUATTN_NA_MAX_RANK], key_tile_size[LUATTN_NA_MAX_RANK], num_splits_key[LUATTN_NA_MAX_RANK];
+  int compute_delta_with_torch; /* 0 or 1: backward's kernels compute sums of output * grad_output in float32 either way */
+  void *workspace;              /* as luattn_args.workspace */
+  size_t workspace_size;
+} luattn_na_args;
+
+/* The bytes that a pass needs: luattn_engine_workspace_size of its spec. */
+LUATTN_API luattn_status luattn_na_workspace_size(luattn_engine *engine, luattn_pass pass, const luattn_na_args *args,
+                                                  size_t *size, luattn_error *err);
+/* As luattn_forward and luattn_backward. Errors name q, k, v, o and so on as luattn/tensors.h does. */
+LUATTN_API luattn_status luattn_na_forward(luattn_engine *engine, const luattn_na_args *args, void *stream,
+                                           luattn_error *err);
+LUATTN_API luattn_status luattn_na_backward(luattn_engine *engine, const luattn_na_args *args, void *stream,
+                                            luattn_error *err);
 
 /* Each runs on the engine's device, on a GPU on `stream` (it may be captured into a CUDA graph, and allocates nothing);
  * the first call with a type compiles its kernel by NVRTC. On the CPU `stream` is NULL. Outputs must not overlap each

@@ -63,20 +63,34 @@ static luattn_status take_heads(checks *k, const char *name, const DLTensor *t) 
   return LUATTN_OK;
 }
 
-static luattn_status take_axis(checks *k, int a, LuattnNaAxis *out) {
-  const luattn_na_window *w = k->window;
+static luattn_status check_axis(const char *place, const luattn_na_window *w, int a, int64_t extent,
+                                luattn_error *err) {
   const int64_t dilation = w->dilation[a] == 0 ? 1 : w->dilation[a], kernel = w->kernel_size[a];
   if (dilation < 1 || dilation > INT32_MAX / 2)
-    return args_fail(&k->c, "window: dilation[%d]: is %" PRId64 ", expected 1 to %d, or 0 for 1", a, dilation,
-                     INT32_MAX / 2);
-  if (kernel < 2) return args_fail(&k->c, "window: kernel_size[%d]: is %" PRId64 ", expected at least 2", a, kernel);
-  if (kernel > k->extent[a] / dilation)
-    return args_fail(&k->c,
-                     "window: kernel_size[%d]: is %" PRId64 " with a dilation of %" PRId64
-                     ", and the tensors have %" PRId64 " places along that axis; give at most %" PRId64,
-                     a, kernel, dilation, k->extent[a], k->extent[a] / dilation);
-  *out = (LuattnNaAxis){(int)k->extent[a], (int)kernel, (int)dilation, w->is_causal[a] != 0};
-  k->taps *= kernel;
+    return luattn_fail(err, LUATTN_INVALID, "%s: window: dilation[%d]: is %" PRId64 ", expected 1 to %d, or 0 for 1",
+                       place, a, dilation, INT32_MAX / 2);
+  if (kernel < 2)
+    return luattn_fail(err, LUATTN_INVALID, "%s: window: kernel_size[%d]: is %" PRId64 ", expected at least 2", place,
+                       a, kernel);
+  if (kernel > extent / dilation)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: window: kernel_size[%d]: is %" PRId64 " with a dilation of %" PRId64
+                       ", and the tensors have %" PRId64 " places along that axis; give at most %" PRId64,
+                       place, a, kernel, dilation, extent, extent / dilation);
+  return LUATTN_OK;
+}
+
+luattn_status na_check_window(const char *place, const luattn_na_window *w, const int64_t *extent, luattn_error *err) {
+  for (int a = 0; a < w->rank; ++a) TRY(check_axis(place, w, a, extent[a], err));
+  return LUATTN_OK;
+}
+
+static luattn_status take_axis(checks *k, int a, LuattnNaAxis *out) {
+  const luattn_na_window *w = k->window;
+  TRY(check_axis(k->c.place, w, a, k->extent[a], k->c.err));
+  const int64_t dilation = w->dilation[a] == 0 ? 1 : w->dilation[a];
+  *out = (LuattnNaAxis){(int)k->extent[a], (int)w->kernel_size[a], (int)dilation, w->is_causal[a] != 0};
+  k->taps *= w->kernel_size[a];
   return LUATTN_OK;
 }
 

@@ -15,6 +15,9 @@ typedef struct na_call {
   LuattnNaParams step[NA_MOST_STEPS];
 } na_call;
 
+/* Refuses kernel sizes and dilations that a grid of these extents cannot have. */
+luattn_status na_check_window(const char *place, const luattn_na_window *window, const int64_t *extent,
+                              luattn_error *err);
 /* Check the arguments for `device`, or LUATTN_CPU, and fill *out. */
 luattn_status na_qk_fill(const luattn_na_qk_args *args, luattn_pass pass, int device, na_call *out, luattn_error *err);
 luattn_status na_av_fill(const luattn_na_av_args *args, luattn_pass pass, int device, na_call *out, luattn_error *err);

@@ -274,6 +274,15 @@ static void merges_and_pages(void **state) {
   REFUSES(luattn_merge_backward, "args", engine, NULL, NULL, err);
   const luattn_na_qk_args qk = {.struct_size = sizeof qk};
   const luattn_na_av_args av = {.struct_size = sizeof av};
+  const luattn_na_args na = {.struct_size = sizeof na};
+  size_t na_size;
+  REFUSES(luattn_na_workspace_size, "engine", NULL, LUATTN_FORWARD, &na, &na_size, err);
+  REFUSES(luattn_na_workspace_size, "args", engine, LUATTN_FORWARD, NULL, &na_size, err);
+  REFUSES(luattn_na_workspace_size, "size", engine, LUATTN_FORWARD, &na, NULL, err);
+  REFUSES(luattn_na_forward, "engine", NULL, &na, NULL, err);
+  REFUSES(luattn_na_forward, "args", engine, NULL, NULL, err);
+  REFUSES(luattn_na_backward, "engine", NULL, &na, NULL, err);
+  REFUSES(luattn_na_backward, "args", engine, NULL, NULL, err);
   REFUSES(luattn_na_qk, "engine", NULL, &qk, NULL, err);
   REFUSES(luattn_na_qk, "args", engine, NULL, NULL, err);
   REFUSES(luattn_na_qk_backward, "engine", NULL, &qk, NULL, err);
