@@ -151,32 +151,46 @@ static luattn_status check_slope(linear_tensors *t, const char *name, array *x, 
   return status;
 }
 
-static luattn_status check_scalar(linear_tensors *t, int i, uint64_t *seed, check_report *r, luattn_error *err) {
+/* The change of the loss between a scalar's value plus and less a step. */
+static luattn_status scalar_change(linear_tensors *t, double *value, double step, double *change, double *loss,
+                                   luattn_error *err) {
+  const double kept = *value;
+  double high = 0, low = 0;
+  array none = {.t = {.ndim = 1}};
+  *value = kept + step;
+  luattn_status status = loss_at(t, &none, &none, 0, &high, err);
+  *value = kept - step;
+  if (status == LUATTN_OK) status = loss_at(t, &none, &none, 0, &low, err);
+  *value = kept;
+  *change = high - low, *loss = fabs(high);
+  return status;
+}
+
+/* A change that does not shrink with the step is that of a jump, where there is no derivative. */
+static luattn_status check_scalar(linear_tensors *t, int i, check_report *r, luattn_error *err) {
   char name[80];
   const double at = array_get(&t->scalar_grads, i);
-  double error = INFINITY, size = fabs(at);
+  double error = INFINITY, size = fabs(at), first = 0, change = 0, loss;
   int mine = 0;
-  (void)seed;
   while (mine < t->num_scalars && strcmp(t->scalar[mine].name, t->info.scalar_names[i]) != 0) mine++;
   const bool is_new = mine == t->num_scalars;
   if (is_new && mine == CLI_MAX_PAIRS) return LUATTN_OK;
   if (is_new) t->scalar[t->num_scalars++] = (luattn_scalar){t->info.scalar_names[i], t->info.scalar_defaults[i]};
-  const double kept = t->scalar[mine].value;
-  array none = {.t = {.ndim = 1}};
   luattn_status status = LUATTN_OK;
   for (double step = 1e-4; step > 1e-6 && status == LUATTN_OK; step /= 8) {
-    double high = 0, low = 0;
-    t->scalar[mine].value = kept + step;
-    status = loss_at(t, &none, &none, 0, &high, err);
-    t->scalar[mine].value = kept - step;
-    if (status == LUATTN_OK) status = loss_at(t, &none, &none, 0, &low, err);
-    t->scalar[mine].value = kept;
-    error = fmin(error, fabs((high - low) / (2 * step) - at));
-    size = fmax(size, fabs(high) * 1e-4);
+    status = scalar_change(t, &t->scalar[mine].value, step, &change, &loss, err);
+    if (first == 0) first = change;
+    error = fmin(error, fabs(change / (2 * step) - at));
+    size = fmax(size, loss * 1e-4);
   }
   t->num_scalars -= is_new;
   snprintf(name, sizeof name, "d_%s", t->info.scalar_names[i]);
-  if (status == LUATTN_OK) check_add(r, name, isnan(at) ? NAN : error, 1e-6 * (1e-3 + size));
+  const double tolerance = 1e-6 * (1e-3 + size);
+  r->scalar_names = t->info.scalar_names;
+  if (status == LUATTN_OK && error > tolerance && fabs(change) > 0.5 * fabs(first))
+    r->jumps |= UINT32_C(1) << i;
+  else if (status == LUATTN_OK)
+    check_add(r, name, isnan(at) ? NAN : error, tolerance);
   return status;
 }
 
@@ -196,7 +210,7 @@ static luattn_status check_gradients(linear_tensors *t, uint64_t seed, check_rep
     snprintf(name, sizeof name, "d_%s", t->info.inputs[i].name);
     if (t->input_grad[i].storage != NULL) TRY(check_slope(t, name, &t->input[i], &t->input_grad[i], &seed, r, err));
   }
-  for (size_t i = 0; i < t->info.num_scalars; i++) TRY(check_scalar(t, (int)i, &seed, r, err));
+  for (size_t i = 0; i < t->info.num_scalars; i++) TRY(check_scalar(t, (int)i, r, err));
   return LUATTN_OK;
 }
 

@@ -68,5 +68,16 @@ class Autograd(unittest.TestCase):
             self.op(self.qkv[0], self.qkv[1].detach().numpy(), self.qkv[2], **self.given)
 
 
+class Examples(unittest.TestCase):
+    def test_blocks_train_alike(self):
+        sys.path.insert(0, f"{ROOT}/examples/python")
+        import linear_blocks
+
+        for kind in ("gated delta", "mamba2"):
+            losses, want = (linear_blocks.train(kind, by_luattn, 6, tokens=20) for by_luattn in (True, False))
+            self.assertLess(losses[-1], losses[0] - 0.1)
+            self.assertLess(max(abs(a - b) for a, b in zip(losses, want)), 1e-4)
+
+
 if __name__ == "__main__":
     unittest.main()
