@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import _capi as capi
+from . import _tangents
 from ._spec import Spec, spec_in_graph
 from ._tensors import fill, place
 from ._torch import _lib
@@ -158,10 +158,10 @@ def _formula(
     return d_outs, [t.transpose(0, 1) if packed else t for t in d_lses]
 
 
-class _Merge(torch.autograd.Function):
+class _Rules:
     @staticmethod
     def forward(ctx, count, dtype, *tensors):  # type: ignore[no-untyped-def]
-        with _below_autograd():
+        with _tangents.below():
             o, lse = _merge(list(tensors[:count]), list(tensors[count:]), dtype)
         ctx.count = count
         ctx.save_for_backward(*tensors)
@@ -178,12 +178,41 @@ class _Merge(torch.autograd.Function):
         return None, None, *(t if want else None for t, want in zip(made, wants))
 
 
+class _Merge(_Rules, torch.autograd.Function):
+    pass
+
+
+_MergeOfLevel = _tangents.of_level(_Rules)
+
+
+def _merge_dual(outs: Sequence[Tensor], lses: Sequence[Tensor], dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """With tangents, in ops of torch: lse' = sum w_i lse_i', o' = sum w_i (o_i' + (lse_i' - lse') o_i), with weights w_i = exp(lse_i - lse)."""
+    primals, tangents = _tangents.split((*outs, *lses))
+    n, real = len(outs), lses[0].dtype
+    o, lse = _merge(primals[:n], primals[n:], dtype)
+    packed = o.dim() == 3
+    none = [t.isinf() for t in primals[n:]]  # of either sign: those of a part without keys
+    weights = [torch.where(empty, 0.0, torch.exp(torch.where(empty, 0.0, t - lse))) for empty, t in zip(none, primals[n:])]
+    of_lses = [torch.zeros_like(lse) if t is None else torch.where(empty, 0.0, t) for empty, t in zip(none, tangents[n:])]
+    of_lse = sum((w * t for w, t in zip(weights, of_lses)), torch.zeros_like(lse))
+
+    def along_rows(t: Tensor) -> Tensor:
+        return (t.transpose(0, 1) if packed else t)[..., None]
+
+    of_o = torch.zeros_like(o, dtype=real)
+    for w, t, empty, part, along in zip(weights, of_lses, none, primals[:n], tangents[:n]):
+        moved = along_rows(t - of_lse) * torch.where(along_rows(empty), 0.0, part.to(real))
+        if along is not None:
+            moved = moved + torch.where(along_rows(empty), 0.0, along.to(real))
+        of_o = of_o + along_rows(w) * moved
+    return _tangents.join(o, of_o.to(o.dtype)), _tangents.join(lse, of_lse)
+
+
 def _refuse_transforms(tensors: Sequence[Tensor | None]) -> None:
-    """Forward mode would drop tangents without a word, and torch.func needs rules of its own."""
-    if torch._C._functorch.maybe_current_level() is not None:
-        raise Unsupported("merge: transforms of torch.func (grad, vjp, ..) do not exist for it yet: use torch.autograd")
-    if forward_ad._current_level >= 0 and any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        raise Unsupported("merge: forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) do not exist yet: use backward")
+    """Of what has neither gradients nor tangents."""
+    if _tangents.is_transformed():
+        raise Unsupported("merge: transforms of torch.func (grad, vjp, ..) do not exist for a merge by state: use torch.autograd")
+    _tangents.refuse("merge by state", tensors, "detach what has a tangent")
 
 
 def _needs_grad(tensors: Sequence[Tensor | None]) -> bool:
@@ -192,17 +221,17 @@ def _needs_grad(tensors: Sequence[Tensor | None]) -> bool:
 
 def _merge_autograd(outs, lses, dtype=None):  # type: ignore[no-untyped-def]
     tensors = (*outs, *lses)
-    _refuse_transforms(tensors)
-    if _needs_grad(tensors):
-        return _Merge.apply(len(outs), dtype, *tensors)
+    if _tangents.have_tangents(tensors):
+        return _merge_dual(outs, lses, dtype)
+    if _needs_grad(tensors) or _tangents.is_transformed():
+        return _tangents.apply("merge", _Merge, _MergeOfLevel, len(outs), dtype, *tensors)
     with _below_autograd():
         return _merge(outs, lses, dtype)
 
 
 def _backward_autograd(dout, dlse, outs, lses, want_outs, want_lses):  # type: ignore[no-untyped-def]
     tensors = (dout, dlse, *outs, *lses)
-    _refuse_transforms(tensors)
-    if _needs_grad(tensors):  # create_graph
+    if _needs_grad(tensors) or _tangents.is_transformed() or _tangents.have_tangents(tensors):  # create_graph, and forward mode
         d_outs, d_lses = _formula(dout, dlse, outs, lses)
         wants = (*want_outs, *want_lses)
         return [t if want else t.new_empty(0) for t, want in zip((*d_outs, *d_lses), wants)]

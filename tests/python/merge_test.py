@@ -144,13 +144,32 @@ class Merge(unittest.TestCase):
         self.assertIsNotNone(outs[1].grad)
 
     def test_transforms(self):
-        o, lse = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3)
-        with self.assertRaisesRegex(luattn.Unsupported, "merge: transforms of torch.func"):
-            torch.func.grad(lambda x: luattn.merge([x], [lse])[0].sum())(o)
-        with torch.autograd.forward_ad.dual_level():
-            dual = torch.autograd.forward_ad.make_dual(o, o)
-            with self.assertRaisesRegex(luattn.Unsupported, "merge: forward-mode derivatives"):
-                luattn.merge([dual], [lse])
+        """Of parts some of which have no keys, also packed ones: forward mode, and transforms of torch.func, beside the math."""
+        for shape in ((2, 2, 3, 4), (5, 2, 4)):
+            outs = [torch.randn(shape, dtype=torch.float64) for _ in range(3)]
+            rows = shape[:-1] if len(shape) == 4 else shape[1::-1]
+            lses = [torch.randn(rows, dtype=torch.float64) for _ in range(3)]
+            lses[1][0, 0] = -torch.inf
+            along = [torch.randn_like(t) for t in (*outs, *lses)]
+
+            def math(*given):
+                weights = torch.softmax(torch.stack(given[3:]), 0)
+                if len(given[0].shape) == 3:
+                    weights = weights.transpose(1, 2)
+                return (weights[..., None] * torch.stack(given[:3])).sum(0), torch.logsumexp(torch.stack(given[3:]), 0)
+
+            def ours(*given):
+                return luattn.merge(given[:3], given[3:])
+
+            every = (*outs, *lses)
+            for got, want in zip(torch.func.jvp(ours, every, tuple(along)), torch.func.jvp(math, every, tuple(along))):
+                for a, b in zip(got, want):
+                    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+            for f in (lambda g: torch.func.grad(lambda *x: sum(t.square().sum() for t in g(*x)), argnums=tuple(range(6))),):
+                for a, b in zip(f(ours)(*every), f(math)(*every)):
+                    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+                for a, b in zip(torch.func.jvp(f(ours), every, tuple(along))[1], torch.func.jvp(f(math), every, tuple(along))[1]):
+                    torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
     def test_specs(self):
         """A sink and the one of softmax_one are in each part."""

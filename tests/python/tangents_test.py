@@ -215,6 +215,46 @@ class Second(Case):
                 self.assertTrue(torch.autograd.gradgradcheck(attention, leaves, check_fwd_over_rev=True))
 
 
+class BesideJax(Case):
+    """jvp, and jvp of grad, of jax in float64."""
+
+    def test_jvp_and_hessian_products(self):
+        try:
+            import jax
+            import jax.numpy as jnp
+            import numpy
+        except ImportError:
+            self.skipTest("jax is not installed")
+        jax.config.update("jax_enable_x64", True)
+        keep = jnp.arange(9)[None] <= jnp.arange(7)[:, None] + 2
+
+        def theirs(q, k, v, sink):
+            s = 4 * jnp.tanh(q @ jnp.swapaxes(jnp.repeat(k, 2, 1), -1, -2) * 8**-0.5 / 4)
+            s = jnp.where(keep, s, -jnp.inf)
+            lse = jax.scipy.special.logsumexp(jnp.concatenate([s, jnp.broadcast_to(sink[:, None, None], (*s.shape[:-1], 1))], -1), -1)
+            return jnp.exp(s - lse[..., None]) @ jnp.repeat(v, 2, 1), lse
+
+        capped = luattn.attention(
+            "return attention { inputs = { sinks = { axes = {'h'}, dtype = 'f64', grad = true } }, score_mod = function(s) return 4 * tanh(s / 4) end, "
+            "block_mask = function(b, h, q, kv) return kv <= q + 2 end, online_func = attention_sink('sinks') }"
+        )
+
+        def mine(q, k, v, sink):
+            return capped(q, k, v, sinks=sink, return_lse=True)
+
+        q, k, v = arguments()[:3]
+        primals = (q, k, v, rand(4))
+        along = tuple(torch.randn_like(x) for x in primals)
+        there = [tuple(jnp.asarray(x.numpy()) for x in xs) for xs in (primals, along)]
+        back = lambda xs: [torch.from_numpy(numpy.array(x)) for x in xs]  # noqa: E731
+        got, want = torch.func.jvp(mine, primals, along), jax.jvp(theirs, *there)
+        self.close([*got[0], *got[1]], back([*want[0], *want[1]]))
+        every = (0, 1, 2, 3)
+        mine_grad = torch.func.grad(lambda *x: sum(t.square().sum() for t in mine(*x)), argnums=every)
+        theirs_grad = jax.grad(lambda *x: sum((t**2).sum() for t in theirs(*x)), argnums=every)
+        self.close(torch.func.jvp(mine_grad, primals, along)[1], back(jax.jvp(theirs_grad, *there)[1]))
+
+
 class Refusals(Case):
     def test_words(self):
         q, k, v, bias, shift, cap = arguments()
@@ -317,7 +357,8 @@ class NoneIsDropped(Case):
         _, _, state = full(q, k, v, return_state=True)
         outs = {"a": o, "b": o, "x": lse, "y": lse}
         for name, merge in (("merge", luattn.merge), ("Attention.merge", full.merge)):
-            self.check(name, lambda a, b, x, y, merge=merge: merge([a, b], [x, y]), outs)
+            raised, carried = self.check(name, lambda a, b, x, y, merge=merge: merge([a, b], [x, y]), outs)
+            self.assertEqual((raised, carried), ([], [*outs]))
         self.check("merge of states", lambda a, b, x, y, s: full.merge([a, b], [x, y], [s, s]), {**outs, "s": state})
         cache = {"k": rand(1, 2, 20, 8), "v": rand(1, 2, 20, 8), "new_k": rand(1, 2, 3, 8), "new_v": rand(1, 2, 3, 8)}
         used = torch.tensor([4], dtype=torch.int32)
@@ -376,6 +417,40 @@ class NoneIsDropped(Case):
         for names in (("query", "key", "value", "s_aux"), ("query", "key", "value", "position_bias")):
             raised, carried = self.check("transformers", lambda **x: transformers.attention(module, attention_mask=None, **x), {n: given[n] for n in names})
             self.assertIn("query", carried, raised)
+
+    def test_natten(self):
+        from luattn import natten
+
+        line, plane, space = rand(1, 6, 2, 4), rand(1, 5, 6, 2, 4), rand(1, 3, 4, 5, 2, 4)
+        for name, x in (("na1d", line), ("na2d", plane), ("na3d", space), ("neighborhood_attention_generic", plane)):
+            given = {"query": x, "key": x.clone(), "value": x.clone()}
+            raised, carried = self.check(name, lambda name=name, **t: getattr(natten, name)(**t, kernel_size=3), given)
+            self.assertEqual((raised, carried), ([], [*given]))
+            self.check(f"{name} beside others", lambda name=name, **t: getattr(natten, name)(**t, kernel_size=3), {**given, "additional_keys": rand(1, 3, 2, 4), "additional_values": rand(1, 3, 2, 4)})
+        self.check("rpb", lambda **t: natten.na2d(**t, kernel_size=3), {"query": plane, "key": plane.clone(), "value": plane.clone(), "rpb": rand(2, 5, 5)})
+        self.check("attention", natten.attention, {"query": line, "key": line.clone(), "value": line.clone()})
+        lse = rand(1, 6, 2)
+        self.check("merge_attentions", lambda a, b, x, y: natten.merge_attentions([a, b], [x, y]), {"a": line, "b": line.clone(), "x": lse, "y": lse.clone()})
+        for axes, x in (("1d", rand(1, 2, 6, 4)), ("2d", rand(1, 2, 5, 6, 4)), ("3d", rand(1, 2, 3, 4, 5, 4))):
+            qk, av = getattr(natten, f"na{axes}_qk"), getattr(natten, f"na{axes}_av")
+            self.check(f"na{axes}_qk", lambda qk=qk, **t: qk(**t, kernel_size=3), {"query": x, "key": x.clone()})
+            self.check(f"na{axes}_av", lambda av=av, **t: av(**t, kernel_size=3), {"attn": qk(x, x, 3), "value": x.clone()})
+        self.check("module", natten.NeighborhoodAttention2D(8, 2, 3).double(), {"x": rand(1, 5, 6, 8)})
+
+    def test_fla(self):
+        try:
+            from luattn import fla
+        except ImportError:
+            self.skipTest("there is no luattn.fla")
+        q, k, v, g, beta, a = rand(1, 6, 2, 4), rand(1, 6, 2, 4), rand(1, 6, 2, 3), -torch.rand(1, 6, 2).double(), torch.rand(1, 6, 2).double(), -torch.rand(1, 6, 2, 4).double()
+        first = rand(1, 2, 4, 3)
+        for name, more in (
+            ("chunk_linear_attn", {}), ("chunk_retention", {}), ("chunk_gla", {"g": a}), ("chunk_delta_rule", {"beta": beta}),
+            ("chunk_gated_delta_rule", {"g": g, "beta": beta, "initial_state": first}), ("chunk_kda", {"g": a, "beta": beta}),
+        ):  # fmt: skip
+            self.check(name, getattr(fla, name), {"q": q, "k": k, "v": v, **more})
+        x, dt, A, B = rand(1, 6, 2, 3), torch.rand(1, 6, 2).double(), -torch.rand(2).double(), rand(1, 6, 1, 4)
+        self.check("mamba_chunk_scan_combined", lambda **t: fla.mamba_chunk_scan_combined(**t, chunk_size=2), {"x": x, "dt": dt, "A": A, "B": B, "C": B.clone(), "z": x.clone()})
 
     def test_linear_attention(self):
         linear = luattn.linear_attention(f"{ROOT}/tests/specs/linear/kda.lua")
