@@ -61,8 +61,9 @@ typedef struct LinearLayout {
 enum {
   LINEAR_BOX = LUATTN_CHUNK * 128,
   LINEAR_PAIR_STAGES = 2,
-  LINEAR_NUMBERS = 1280,
-  LINEAR_DIAGONAL = 4 * 16 * 16 * 4 /* the diagonal blocks, in float */
+  LINEAR_NUMBER_STAGES = 4,
+  LINEAR_NUMBERS = 2304,
+  LINEAR_DIAGONAL = 4 * 16 * 80 /* the diagonal blocks, in float, with rows of 80 bytes */
 };
 
 ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases) {
@@ -74,7 +75,7 @@ ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases
   l.at_inverse = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
   l.at_o = l.at_inverse + (erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
   l.at_numbers = l.at_o + 2 * layout_ceil(v_block, 64) * LINEAR_BOX;
-  l.at_barriers = l.at_numbers + LINEAR_PAIR_STAGES * LINEAR_NUMBERS;
+  l.at_barriers = l.at_numbers + LINEAR_NUMBER_STAGES * LINEAR_NUMBERS;
   l.bytes = l.at_barriers + 256;
   return l;
 }

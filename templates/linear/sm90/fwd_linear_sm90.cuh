@@ -4,9 +4,10 @@
 // shared memory has room for; packed. Threads: SharedLinear::threads.
 // Spec: decays of nothing, a head or a token; updates that add, or erase by the key (the delta rule).
 //
-// A block has a warp that loads, a warpgroup that makes the products of q and k a chunk ahead (LinearScores), and one or two
-// that own 64 value channels each (LinearValues). q, k, v are read once and o is written once; the state stays in registers.
+// A block has a warp that loads, three that make numbers of tokens (LinearNumbers), a warpgroup that makes the products of q
+// and k ahead of the others (LinearScores), and one or two that own 64 value channels each (LinearValues). q, k, v are read once and o is written once; the state stays in registers.
 #pragma once
+#include "linear/sm90/linear_numbers.cuh"
 #include "linear/sm90/linear_producer.cuh"
 #include "linear/sm90/linear_scores.cuh"
 #include "linear/sm90/linear_values.cuh"
@@ -24,13 +25,17 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   const bool left_alone = chain.state_row(p) < 0;
   if (warp < 4) {
-    registers_down<24>();
-    if (warp == 0 && !left_alone) LinearProducer<Spec, Config, OnlyState>{p, maps, shared, chain}.run();
+    registers_down<40>();
+    if (left_alone) return;
+    if (warp == 0)
+      LinearProducer<Spec, Config, OnlyState>{p, maps, shared, chain}.run();
+    else
+      LinearNumbers<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
   } else if (warp < 8) {
     registers_down<Spec::erases ? 88 : 72>();
-    if (!left_alone) LinearScores<Spec, Config, OnlyState>{p, shared, chain, warp % 4, lane}.run();
+    if (!OnlyState && !left_alone) LinearScores<Spec, Config>{shared, chain.end - chain.begin, warp % 4, lane}.run();
   } else {
-    registers_up<Spec::erases ? 200 : 208>();
+    registers_up<Spec::erases ? 192 : 200>();
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
     if (left_alone) {
       if constexpr (!OnlyState) values.store_nothing();

@@ -58,40 +58,44 @@ struct ChunkInverse {
     mma_16x8x16<Elem>(left, a, b[0], b[1]);
     mma_16x8x16<Elem>(right, a, b[2], b[3]);
   }
+  // Upper halves, and the rest, by themselves: a product takes longer than it takes to begin the next one.
   __device__ __forceinline__ static void add(float (&x)[8], const Halves &a, const Halves &b) {
-    add(x, a.lower, b.upper);
-    add(x, a.upper, b.lower);
+    float rest[8] = {};
+    add(rest, a.lower, b.upper);
     add(x, a.upper, b.upper);
+    add(rest, a.upper, b.lower);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] += rest[i];
   }
 
   // ---- the diagonal ----
 
+  // The warp's own block, a row of shared memory for each of its columns.
   __device__ __forceinline__ void store_diagonal(const float *x) const {
-    const u32 at = shared.diagonal(warp);
+    const u32 at = shared.diagonal(warp) + Fragment::column(lane) * 80 + Fragment::row(lane) * 4;
 #pragma unroll
-    for (int j = 0; j < 4; j += 2)
+    for (int j = 0; j < 4; ++j)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float two[2] = {x[Fragment::element(r, j)], x[Fragment::element(r, j + 1)]};
-        store_pair(at + Fragment::row(lane, r) * 64 + Fragment::column(lane, j) * 4, two);
-      }
+      for (int r = 0; r < 2; ++r) store_number(at + Fragment::column_of(j) * 80 + r * 32, x[Fragment::element(r, j)]);
   }
-  // The inverse of the warp's own block, to shared memory in halves.
+  // Its inverse, to shared memory in halves. As soon as a row is known it is taken from all rows below.
   __device__ __forceinline__ void invert_diagonal() const {
     const u32 at = shared.diagonal(warp);
     __syncwarp();
     const int column = lane % 16;
     float t[16];
 #pragma unroll
-    for (int row = 0; row < 16; ++row) {
-      t[row] = row == column ? 1.f : 0.f;
+    for (int row = 0; row < 16; ++row) t[row] = row == column ? 1.f : 0.f;
 #pragma unroll
-      for (int j = 0; j < row; j += 2) {
-        const float2 a = load_pair(at + row * 64 + j * 4);
-        t[row] -= a.x * t[j];
-        if (j + 1 < row) t[row] -= a.y * t[j + 1];
+    for (int j = 0; j < 15; ++j)
+#pragma unroll
+      for (int row = (j + 1) / 4 * 4; row < 16; row += 4) {
+        float a[4];
+        load_four(a, at + j * 80 + row * 4);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (row + i > j) t[row + i] -= a[i] * t[j];
       }
-    }
     // Lanes from 16 on have the same numbers, and store the lower halves.
     const u32 to = shared.parts(lane / 16) + 2 * (column % 8);
 #pragma unroll

@@ -1,10 +1,12 @@
 // linear/sm90/linear_pipeline.cuh: shared memory and mbarriers of linear attention's forward kernel.
 //
 // | barrier | a phase ends with | who waits |
-// | `full` | the bytes of a chunk's q, k and v | scores, states |
+// | `full` | the bytes of a chunk's q, k and v | scores, values |
 // | `empty` | a thread of each warp that has read them | the producer |
-// | `told` | all threads of the scores: products of q and k, and numbers of tokens, are written | states |
-// | `read` | a thread of each warp of the states, which has read those | scores |
+// | `numbers_full` | the lanes of a warp that have written numbers of a chunk's tokens | scores, values |
+// | `numbers_empty` | a thread of each warp that has read them | the warps that write them |
+// | `told` | all threads of the scores: products of q and k are written | values |
+// | `read` | a thread of each warp of the values, which has read those | scores |
 #pragma once
 #include "tma/bulk_copies.cuh"
 #include "tma/mbarrier.cuh"
@@ -12,13 +14,17 @@
 #include "tma/warp_roles.cuh"
 #include "work/linear_work.cuh"
 
-// Numbers of a chunk's tokens, for the states' warpgroups: arrays of LUATTN_CHUNK floats, and e^GC.
+// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats; and of the chunk.
 enum {
-  OF_QUERY = 0,    // what a row of q meets the state with: e^G, scale and q's factor
-  OF_KEY = 256,    // what a row of U joins the next state with: e^(GC - G) and k's factor, of additive updates also w
-  OF_READ = 512,   // of erasing updates: what a row of k reads the state with
-  OF_WRITE = 768,  // w
-  OF_CHUNK = 1024
+  OF_SUM = 0,          // G, to the base of 2
+  OF_ROW = 256,        // a row of P: scale and q's factor
+  OF_COLUMN = 512,     // a column of P and of A: k's factor, of additive updates also w
+  OF_QUERY = 768,      // what a row of q meets the state with: that of its row of P, e^G
+  OF_KEY = 1024,       // what a row of U joins the next state with: that of its column, e^(GC - G)
+  OF_READ_ROW = 1280,  // of erasing updates: a row of A, r's factor
+  OF_READ = 1536,      // what a row of k reads the state with: that, e^G
+  OF_WRITE = 1792,     // w
+  OF_CHUNK = 2048      // e^GC, and GC to the base of 2
 };
 
 LUATTN_FN void store_pair(u32 to, const float (&x)[2]) {
@@ -30,6 +36,12 @@ LUATTN_FN float2 load_pair(u32 from) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
   return x;
 }
+LUATTN_FN void load_four(float (&x)[4], u32 from) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(from)
+               : "memory");
+}
 LUATTN_FN float load_number(u32 from) {
   float x;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
@@ -39,13 +51,14 @@ LUATTN_FN float load_number(u32 from) {
 template <class Spec, class Config>
 struct SharedLinear {
   static constexpr int stages = Config::stages, pair_stages = LINEAR_PAIR_STAGES, box = LINEAR_BOX;
+  static constexpr int number_stages = LINEAR_NUMBER_STAGES;
   static constexpr int boxes_k = Config::k_dim / 64, groups = Config::v_block / 64;
   static constexpr LinearLayout layout = linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases);
   static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
   static_assert(LinearSpec<Spec>);
   static_assert((Config::k_dim == 64 || Config::k_dim == 128) && (Config::v_block == 64 || Config::v_block == 128),
                 "q, k and v of other head dims have no kernel of this family yet");
-  static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES && 16 * (stages + pair_stages) <= 256);
+  static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES && 16 * (stages + pair_stages + number_stages) <= 256);
 
   u32 start;  // a multiple of 1024
 
@@ -57,7 +70,7 @@ struct SharedLinear {
   // diagonal blocks in float.
   __device__ __forceinline__ u32 inverse(int stage) const { return pairs(stage) + box; }
   __device__ __forceinline__ u32 parts(int which) const { return start + layout.at_inverse + which * box; }
-  __device__ __forceinline__ u32 diagonal(int block) const { return parts(2) + block * (16 * 16 * 4); }
+  __device__ __forceinline__ u32 diagonal(int block) const { return parts(2) + block * (16 * 80); }
   __device__ __forceinline__ u32 o(int group, int which) const {
     return start + layout.at_o + (2 * group + which) * box;
   }
@@ -67,6 +80,9 @@ struct SharedLinear {
   __device__ __forceinline__ u32 told(int stage) const { return full(stages) + stage * 16; }
   __device__ __forceinline__ u32 read(int stage) const { return told(stage) + 8; }
 
+  __device__ __forceinline__ u32 numbers_full(int stage) const { return told(pair_stages) + stage * 16; }
+  __device__ __forceinline__ u32 numbers_empty(int stage) const { return numbers_full(stage) + 8; }
+
   __device__ __forceinline__ void init_barriers(bool scores_read) const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(full(i), 1);
@@ -75,6 +91,10 @@ struct SharedLinear {
     for (int i = 0; i < pair_stages; ++i) {
       barrier_init(told(i), 128);
       barrier_init(read(i), 4 * groups);
+    }
+    for (int i = 0; i < number_stages; ++i) {
+      barrier_init(numbers_full(i), 32);
+      barrier_init(numbers_empty(i), 4 * groups + (scores_read ? 4 : 0));
     }
     barrier_init_done();
   }

@@ -35,6 +35,7 @@ struct LinearValues {
   const int group, warp;
   int lane;
   PipelineState<Config::stages> in{0};
+  PipelineState<Shared::number_stages> of_tokens{0};
   PipelineState<Shared::pair_stages> pairs{0};
 
   __device__ __forceinline__ int first_value() const { return chain.first_value + group * 64; }
@@ -82,7 +83,7 @@ struct LinearValues {
   }
   // U times the factors of its tokens.
   __device__ __forceinline__ void weigh(u32 (&weighed)[4][4], const u32 (&u)[4][4]) const {
-    const u32 from = shared.numbers(pairs.stage) + OF_KEY + Fragment::column(lane) * 4;
+    const u32 from = shared.numbers(of_tokens.stage) + OF_KEY + Fragment::column(lane) * 4;
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll
@@ -97,7 +98,7 @@ struct LinearValues {
   }
   // w V - r Y, as an A operand.
   __device__ __forceinline__ void subtract(u32 (&left)[4][4], const u32 (&v)[4][4], const float (&y)[32]) const {
-    const u32 from = shared.numbers(pairs.stage) + Fragment::column(lane) * 4;
+    const u32 from = shared.numbers(of_tokens.stage) + Fragment::column(lane) * 4;
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll
@@ -112,7 +113,7 @@ struct LinearValues {
   }
   // U in two roundings: as it meets P, and as it joins the state.
   __device__ __forceinline__ void round_values(u32 (&u)[4][4], u32 (&weighed)[4][4], const float (&x)[32]) const {
-    const u32 from = shared.numbers(pairs.stage) + OF_KEY + Fragment::column(lane) * 4;
+    const u32 from = shared.numbers(of_tokens.stage) + OF_KEY + Fragment::column(lane) * 4;
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll
@@ -125,13 +126,13 @@ struct LinearValues {
   }
   __device__ __forceinline__ void decay_state(float (&state)[k_dim / 2]) const {
     if constexpr (decays) {
-      const float left = load_number(shared.numbers(pairs.stage) + OF_CHUNK);
+      const float left = load_number(shared.numbers(of_tokens.stage) + OF_CHUNK);
 #pragma unroll
       for (int i = 0; i < k_dim / 2; ++i) state[i] *= left;
     }
   }
   __device__ __forceinline__ void scale_rows(float (&o)[32]) const {
-    const u32 from = shared.numbers(pairs.stage) + OF_QUERY + Fragment::column(lane) * 4;
+    const u32 from = shared.numbers(of_tokens.stage) + OF_QUERY + Fragment::column(lane) * 4;
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
       const float2 factor = load_pair(from + Fragment::column_of(j) * 4);
@@ -139,16 +140,17 @@ struct LinearValues {
       for (int r = 0; r < 2; ++r) o[Fragment::element(r, j)] *= factor.x, o[Fragment::element(r, j + 1)] *= factor.y;
     }
   }
-  __device__ __forceinline__ void skip(float (&o)[32], const u32 (&v)[4][4], int chunk) const {
+  // Adds what skips, of v before its mod, which is loaded again: registers are few.
+  __device__ __forceinline__ void skip_values(float (&o)[32], int chunk) const {
+    u32 v[4][4];
+    load_values(v);
 #pragma unroll
     for (int j = 0; j < 16; ++j)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        if constexpr (Spec::has_skip) {
-          const int i = Fragment::element(r, j);
-          const float x = half_of(v[i / 8][i / 2 % 4], i % 2);
-          o[i] += Spec::skip(p, chain.site, x, chain.clamped(token(chunk, j)), value(r));
-        }
+      for (int r = 0; r < 2; ++r) {
+        const int i = Fragment::element(r, j), t = chain.clamped(token(chunk, j));
+        o[i] += Spec::skip(p, chain.site, half_of(v[i / 8][i / 2 % 4], i % 2), t, value(r));
+      }
   }
   __device__ __forceinline__ void modify(u32 (&v)[4][4], int chunk) const {
     if constexpr (Spec::has_value_mod)
@@ -196,17 +198,22 @@ struct LinearValues {
 
   // ---- chunks ----
 
+  __device__ __forceinline__ void await_numbers() const {
+    barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
+  }
+  __device__ __forceinline__ void await_pairs() const { barrier_wait(shared.told(pairs.stage), pairs.parity); }
   __device__ __forceinline__ void release() {
     if (elected()) {
       barrier_arrive(shared.empty(in.stage));
-      barrier_arrive(shared.read(pairs.stage));
+      barrier_arrive(shared.numbers_empty(of_tokens.stage));
+      if constexpr (!OnlyState) barrier_arrive(shared.read(pairs.stage));
     }
-    in.advance(), pairs.advance();
+    in.advance(), of_tokens.advance(), pairs.advance();
   }
   // What derives from the thread's number is computed anew in each chunk: the loop has no registers to keep it.
   __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int chunk) {
     float o[32];
-    u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4], raw[4][4];
+    u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4];
     lane = lane_anew();
 #pragma unroll
     for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
@@ -214,31 +221,28 @@ struct LinearValues {
     wgmma_fence();
     read_state(o, rounded, shared.q(in.stage));
     load_values(v);
-    if constexpr (Spec::has_skip && Spec::has_value_mod)
-#pragma unroll
-      for (int i = 0; i < 16; ++i) raw[i / 4][i % 4] = v[i / 4][i % 4];
     modify(v, chunk);
-    if (chunk > chain.begin) store_rows(done, chunk - 1);
-    barrier_wait(shared.told(pairs.stage), pairs.parity);
+    await_numbers();
     decay_state(state);
     weigh(weighed, v);
     wgmma_fence();
     write_state(state, weighed);
+    if (chunk > chain.begin) store_rows(done, chunk - 1);
+    await_pairs();
     wgmma_wait<1>();
     wgmma_arrived(o);
     scale_rows(o);
-    if constexpr (Spec::has_skip) skip(o, Spec::has_value_mod ? raw : v, chunk);
     wgmma_fence();
     WgmmaKept<Elem>::template dots64<false>(o, v, wgmma_operand(shared.pairs(pairs.stage), 0));
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_arrived(state), wgmma_arrived(o);
+    if constexpr (Spec::has_skip) skip_values(o, chunk);
     release();
 #pragma unroll
     for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(o[2 * i], o[2 * i + 1]);
   }
-  __device__ __forceinline__ void step_erasing(float (&state)[k_dim / 2], int chunk) {
-    u32 done[16];
+  __device__ __forceinline__ void step_erasing(float (&state)[k_dim / 2], u32 (&done)[16], int chunk) {
     float o[32], u[32];
     {
       u32 rounded[k_dim / 16][4], v[4][4];
@@ -248,13 +252,15 @@ struct LinearValues {
       wgmma_fence();
       read_state(u, rounded, shared.k(in.stage));
       read_state(o, rounded, shared.q(in.stage));
-      barrier_wait(shared.told(pairs.stage), pairs.parity);
+      if (chunk > chain.begin) store_rows(done, chunk - 1);
+      await_numbers();
       decay_state(state);
       wgmma_wait<0>();  // for o, too, whose operand would have no registers beside what comes
       wgmma_arrived(u), wgmma_arrived(o);
       load_values(v);
       modify(v, chunk);
       subtract(v, v, u);
+      await_pairs();
       wgmma_fence();
       WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.inverse(pairs.stage), 0));
       wgmma_commit();
@@ -274,20 +280,15 @@ struct LinearValues {
     release();
 #pragma unroll
     for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(o[2 * i], o[2 * i + 1]);
-    store_rows(done, chunk);
-  }
-  __device__ __forceinline__ void skip_values(float (&o)[32], int chunk) const {
-    u32 v[4][4];
-    load_values(v);
-    skip(o, v, chunk);
   }
   // The same without o.
-  __device__ __forceinline__ void step_state(float (&state)[k_dim / 2], int chunk) {
+  __device__ __forceinline__ void step_state(float (&state)[k_dim / 2], float &total, int chunk) {
     u32 v[4][4], weighed[4][4];
     barrier_wait(shared.full(in.stage), in.parity);
     load_values(v);
     modify(v, chunk);
-    barrier_wait(shared.told(pairs.stage), pairs.parity);
+    await_numbers();
+    total += load_number(shared.numbers(of_tokens.stage) + OF_CHUNK + 4);
     decay_state(state);
     weigh(weighed, v);
     wgmma_fence();
@@ -306,17 +307,17 @@ struct LinearValues {
 #pragma unroll 1
     for (int chunk = chain.begin; chunk < chain.end; ++chunk) {
       if constexpr (Spec::erases)
-        step_erasing(state, chunk);
+        step_erasing(state, done, chunk);
       else
         step(state, done, chunk);
     }
-    if (!Spec::erases && chain.begin < chain.end) store_rows(done, chain.end - 1);
+    if (chain.begin < chain.end) store_rows(done, chain.end - 1);
     if (chain.segment == p.segments.count - 1) rows().store_last(state, p);
     await_stores();
   }
   // What the segment adds to 0, and the first one to the first state, which is copied.
   __device__ __forceinline__ void run_state() {
-    float state[k_dim / 2];
+    float state[k_dim / 2], total = 0;
     if (chain.segment == 0) {
       rows().load_first(state, p);
       rows().store(state, rows().slot(p, 0));
@@ -325,7 +326,9 @@ struct LinearValues {
       for (int i = 0; i < k_dim / 2; ++i) state[i] = 0;
     }
 #pragma unroll 1
-    for (int chunk = chain.begin; chunk < chain.end; ++chunk) step_state(state, chunk);
+    for (int chunk = chain.begin; chunk < chain.end; ++chunk) step_state(state, total, chunk);
     rows().store(state, rows().slot(p, chain.segment + 1));
+    if (chain.first_value == 0 && group == 0 && warp == 0 && lane == 0)
+      p.segments.decays[chain.number(p, chain.segment)] = total;
   }
 };

@@ -1,0 +1,85 @@
+// linear/sm90/linear_numbers.cuh: three warps that are up to four chunks ahead of all others, in turns: decays and factors of
+// a chunk's tokens, for which hooks load inputs, and prefix sums.
+#pragma once
+#include "linear/sm90/linear_pipeline.cuh"
+#include "ops/math.cuh"
+
+template <class Spec, class Config>
+struct LinearNumbers {
+  using Shared = SharedLinear<Spec, Config>;
+  static constexpr int warps = 3;
+  static constexpr bool decays = Spec::decay_of != DECAY_NONE;
+
+  const LuattnLinearParams &p;
+  const Shared shared;
+  const LinearChain<Config> &chain;
+  const int turn, lane;
+
+  // What a lane has of tokens 2 lane and 2 lane + 1.
+  struct Pair {
+    float sum[2];             // G, to the base of 2
+    float row[2], column[2];  // scale and q's factor; k's factor, of additive updates also w
+    float read[2], write[2];  // of erasing updates: r's factor, and w
+  };
+
+  // Tokens past the end decay nothing: their rows of q, k and v are 0.
+  __device__ __forceinline__ Pair of_tokens(int chunk) const {
+    Pair x;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int t = chunk * LUATTN_CHUNK + 2 * lane + i;
+      x.sum[i] = 0, x.row[i] = p.scale, x.column[i] = x.write[i] = 1, x.read[i] = 0;
+      if (chain.has(t)) {
+        if constexpr (decays) x.sum[i] = max_of(float(Spec::decay(p, chain.site, t)), least_decay) * op_log2_e;
+        if constexpr (Spec::has_query_factor) x.row[i] *= Spec::query_factor(p, chain.site, t);
+        if constexpr (Spec::has_key_factor) x.column[i] = Spec::key_factor(p, chain.site, t);
+        if constexpr (Spec::has_write) x.write[i] = Spec::write(p, chain.site, t);
+        if constexpr (Spec::erases) x.read[i] = x.column[i] * Spec::read(p, chain.site, t);
+        if constexpr (Spec::has_write && !Spec::erases) x.column[i] *= x.write[i];
+      }
+    }
+    if constexpr (decays) sum_up(x.sum);
+    return x;
+  }
+  // Turns decays into sums of all decays up to them.
+  __device__ __forceinline__ void sum_up(float (&sum)[2]) const {
+    float all = sum[0] + sum[1];
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const float other = __shfl_up_sync(0xffffffffu, all, step);
+      if (lane >= step) all += other;
+    }
+    const float before = __shfl_up_sync(0xffffffffu, all, 1);
+    sum[1] = all;
+    sum[0] += lane > 0 ? before : 0.f;
+  }
+  __device__ __forceinline__ void tell(const Pair &x, u32 to) const {
+    const float total = decays ? __shfl_sync(0xffffffffu, x.sum[1], 31) : 0.f;
+    float query[2], key[2], read[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float since = decays ? fast_exp2(x.sum[i]) : 1.f;
+      query[i] = x.row[i] * since;
+      key[i] = decays ? x.column[i] * fast_exp2(total - x.sum[i]) : x.column[i];
+      read[i] = x.read[i] * since;
+    }
+    const u32 at = to + 8 * u32(lane);
+    store_pair(at + OF_SUM, x.sum), store_pair(at + OF_ROW, x.row), store_pair(at + OF_COLUMN, x.column);
+    store_pair(at + OF_QUERY, query), store_pair(at + OF_KEY, key);
+    if constexpr (Spec::erases) {
+      store_pair(at + OF_READ_ROW, x.read), store_pair(at + OF_READ, read), store_pair(at + OF_WRITE, x.write);
+    }
+    const float left[2] = {fast_exp2(total), total};
+    if (lane == 0) store_pair(to + OF_CHUNK, left);
+  }
+  __device__ __forceinline__ void run() const {
+#pragma unroll 1
+    for (int n = turn; n < chain.end - chain.begin; n += warps) {
+      const int stage = n % Shared::number_stages;
+      const Pair x = of_tokens(chain.begin + n);
+      barrier_wait(shared.numbers_empty(stage), u32(n / Shared::number_stages + 1) & 1);
+      tell(x, shared.numbers(stage));
+      barrier_arrive(shared.numbers_full(stage));
+    }
+  }
+};
