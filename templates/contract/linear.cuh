@@ -68,7 +68,22 @@ struct NoSkip {
   static constexpr bool has_skip = false;
 };
 
+// What a launch computes. Each gradient of an additive update is a pass of the same kind, with other tensors as its query,
+// key, value and o; those of k and v go backwards, over pairs j >= i.
+//
+//     pass            query  key  value  o
+//     LINEAR_FORWARD  q      k    v      o
+//     LINEAR_GRAD_Q   do     v    k      dq
+//     LINEAR_GRAD_K   v      do   q      dk
+//     LINEAR_GRAD_V   k      q    do     dv
+//
+// The tensor maps of a launch, its `first` and `last` state and Config name these roles: k_dim is of query and key, v_dim
+// of value and o. Backwards, the first state is the gradient of the last one, and the last that of the first. o has
+// heads_v heads, also where q has fewer: dq and dk of a value head.
+enum LinearPass { LINEAR_FORWARD, LINEAR_GRAD_Q, LINEAR_GRAD_K, LINEAR_GRAD_V };
+
 // Config: named constants.
+//   pass                 a LinearPass
 //   Elem                 the type of q, k, v and o: half_t or bf16_t
 //   k_dim, v_dim         channels of a head
 //   v_block              value channels of a block: all, or a part, where heads are few

@@ -17,6 +17,7 @@ struct BoxKind<Config> {
 template <class Config>
 struct LinearChain {
   static constexpr int chunk = LUATTN_CHUNK, v_blocks = Config::v_dim / Config::v_block;
+  static constexpr bool backwards = Config::pass >= LINEAR_GRAD_K;
   static_assert(Config::v_dim % Config::v_block == 0);
   using Box = typename BoxKind<Config>::Type;
 
@@ -40,9 +41,17 @@ struct LinearChain {
     site = {entry, hv, hv / p.group, start};
     const int chunks = ceil_div(tokens, chunk);
     const int each = int(u32(chunks) / u32(p.segments.count)), more = chunks - each * p.segments.count;
-    begin = segment * each + min_of(segment, more);
-    end = begin + each + (segment < more);
+    const int place = backwards ? p.segments.count - 1 - segment : segment;
+    begin = place * each + min_of(place, more);
+    end = begin + each + (place < more);
   }
+  // The chunks of the segment, in the order of the pass.
+  __device__ __forceinline__ int chunks() const { return end - begin; }
+  __device__ __forceinline__ int at(int n) const { return backwards ? end - 1 - n : begin + n; }
+  // The heads of query and key, and of value; o has site.hv.
+  static constexpr bool of_v = Config::pass == LINEAR_GRAD_Q || Config::pass == LINEAR_GRAD_K;
+  __device__ __forceinline__ int key_head() const { return of_v ? site.hv : site.h; }
+  __device__ __forceinline__ int value_head() const { return of_v ? site.h : site.hv; }
   // How many blocks there are, for the host: entries * heads_v * segments * v_blocks.
 
   // Negative: the entry has no state.

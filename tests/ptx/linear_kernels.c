@@ -82,7 +82,7 @@ static char *read_file(arena *a, const char *path) {
   return text;
 }
 
-void *linear_load(const linear_kernel *k, const char *entry) {
+void *linear_load(const linear_kernel *k, linear_pass pass, const char *entry) {
   nvrtc_file file;
   nvrtc lib;
   luattn_error err;
@@ -104,7 +104,8 @@ void *linear_load(const linear_kernel *k, const char *entry) {
 #define WORD(name, value) options[n++] = arena_printf(a, "-D" name "=%s", value)
   WORD("ELEM", k->elem), WORD("DECAY", k->decay), WORD("UPDATE", k->update), WORD("MODS", k->mods);
   WORD("SKIP", k->skip), WORD("PACKED", k->packed ? "true" : "false");
-  NUMBER("K_DIM", k->k_dim), NUMBER("V_DIM", k->v_dim), NUMBER("V_BLOCK", k->v_block), NUMBER("STAGES", k->stages);
+  NUMBER("PASS", pass), NUMBER("K_DIM", k->k_dim), NUMBER("V_DIM", k->v_dim), NUMBER("V_BLOCK", k->v_block),
+      NUMBER("STAGES", k->stages);
 #undef NUMBER
 #undef WORD
   nvrtc_result r;

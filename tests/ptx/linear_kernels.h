@@ -8,7 +8,10 @@
 
 #include "abi/linear_params.h"
 
-/* What tests/ptx/linear/spec.cuh is made of, and Config. */
+/* What a launch computes (LinearPass of contract/linear.cuh). */
+typedef enum linear_pass { LINEAR_FORWARD, LINEAR_GRAD_Q, LINEAR_GRAD_K, LINEAR_GRAD_V } linear_pass;
+
+/* What tests/ptx/linear/spec.cuh is made of, and Config, of forward. */
 typedef struct linear_kernel {
   const char *elem, *decay, *update, *mods, *skip;
   int k_dim, v_dim, v_block, stages;
@@ -18,7 +21,7 @@ typedef struct linear_kernel {
 /* Opens the driver that LUATTN_LIBCUDA names. */
 void linear_open_driver(void);
 /* The image of the kernels of `entry`, of templates/. Skips the test where there is no NVRTC. */
-void *linear_load(const linear_kernel *k, const char *entry);
+void *linear_load(const linear_kernel *k, linear_pass pass, const char *entry);
 void linear_unload(void *module);
 void linear_launch(void *module, const char *name, int blocks, int threads, int shared, LuattnLinearParams *p,
                    LuattnTensorMaps *maps);

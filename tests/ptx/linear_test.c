@@ -1,425 +1,13 @@
 /* linear_test.c: runs the forward kernels of linear attention on the PTX machine, or natively, for Specs by hand
- * (tests/ptx/linear), and compares o and last states with the recurrence in double (gen/cpu/linear_recurrence.h).
- *
- * What a chunked kernel that rounds operands to bf16 and sums in float makes of such inputs is off by 0.0025 (o) and 0.0015
- * (states in float), relative root mean square, whatever the gates; twice that is allowed. */
-#include <math.h>
+ * (tests/ptx/linear). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
-#include "gen/cpu/linear_recurrence.h"
-#include "linear_kernels.h"
-
-enum { MOST_ENTRIES = 8, PAD = 8 };
-static const double most_o = 0.005, most_state = 0.003, most_o_erasing = 0.0072, most_state_erasing = 0.007;
-
-/* ---- numbers ---- */
-
-static float of_bf16(uint16_t x) {
-  const uint32_t bits = (uint32_t)x << 16;
-  float y;
-  memcpy(&y, &bits, sizeof y);
-  return y;
-}
-static uint16_t to_bf16(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if (isnan(x)) return 0x7fff;
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-static float of_f16(uint16_t x) {
-  const int exponent = x >> 10 & 31, fraction = x & 1023;
-  const double size = exponent == 31  ? (fraction ? (double)NAN : (double)INFINITY)
-                      : exponent == 0 ? ldexp(fraction, -24)
-                                      : ldexp(1024 + fraction, exponent - 25);
-  return (float)(x >> 15 ? -size : size);
-}
-static uint16_t to_f16(float x) {
-  const double size = fabs((double)x);
-  if (isnan(x)) return 0x7fff;
-  const unsigned sign = signbit(x) ? 0x8000u : 0;
-  if (size < ldexp(1, -14)) return (uint16_t)(sign | (unsigned)lrint(ldexp(size, 24)));
-  int e;
-  const double f = frexp(size, &e);
-  return (uint16_t)(sign + (unsigned)((e + 14) << 10) + (unsigned)(lrint(ldexp(f, 11)) - 1024));
-}
-static double uniform(void) { return (rand() + 0.5) / ((double)RAND_MAX + 1); }
-static double normal(void) { return sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()); }
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
-
-typedef enum keys { RANDOM_KEYS, ALIKE } keys;
-typedef enum gates { NONE, WEAK, PRODUCTION, STRONG, MIXED, GONE, RARE } gates;
-static float gate(gates kind) {
-  switch (kind) {
-    case NONE:
-      return 0;
-    case WEAK:
-      return (float)(log(sigmoid(normal())) / 16);
-    case PRODUCTION:
-      return (float)(-5 * sigmoid(normal()));
-    case STRONG:
-      return -20;
-    case MIXED:
-      return rand() % 2 ? -20.f : 0.f;
-    case GONE:
-      return rand() % 4 == 0 ? -INFINITY : rand() % 4 == 0 ? -2000.f : (float)-uniform();
-    default:
-      return rand() % 50 == 0 ? -60.f : 0.f;
-  }
-}
-
-/* ---- a call ---- */
-
-typedef struct call {
-  linear_kernel kernel;
-  gates gates;
-  keys keys;
-  double most_write;                                 /* 0: 1.2 */
-  int heads, heads_v, entries, tokens[MOST_ENTRIES]; /* not packed: all the same */
-  int state_type;                                    /* of LuattnStates */
-  bool has_first, has_last, k_first;                 /* k_first: states are [K, V] */
-  bool wide_rows;                                    /* rows have numbers between them that are nobody's */
-  bool in_place;
-  int pool[MOST_ENTRIES]; /* 1 more than the pool's row of each entry; negative: none; 0: there are no state_rows */
-  bool poisoned[MOST_ENTRIES];
-  int segments;
-} call;
-
-enum { POOL_ROWS = 9 };
-
-typedef struct problem {
-  const call *c;
-  int rows; /* of all entries, and behind them some that are nobody's */
-  int cu[MOST_ENTRIES + 1];
-  uint16_t *q, *k, *v; /* [rows][heads][dim + padding] */
-  float *in[5];        /* [rows][heads_v]; of a head */
-  float *pool;         /* [POOL_ROWS][heads_v][K][V] */
-  uint16_t *pool_half; /* rounded to its type */
-} problem;
-
-static bool is_bf16(const call *c) { return strcmp(c->kernel.elem, "bf16_t") == 0; }
-static float read_half(const call *c, uint16_t x) { return is_bf16(c) ? of_bf16(x) : of_f16(x); }
-static int row_size(const call *c, int heads, int dim) { return heads * dim + (c->wide_rows ? PAD : 0); }
-static bool has(const char *what, const char *name) { return strcmp(what, name) == 0; }
-static bool is_erasing(const call *c) { return has(c->kernel.update, "DeltaRule"); }
-static float state_number(const call *c, float x) {
-  return c->state_type == LUATTN_STATE_F32    ? x
-         : c->state_type == LUATTN_STATE_BF16 ? of_bf16(to_bf16(x))
-                                              : of_f16(to_f16(x));
-}
-static int pool_row(const call *c, int entry) { return c->pool[0] == 0 ? entry : c->pool[entry] - 1; }
-static bool left_alone(const call *c, int entry) { return c->pool[0] != 0 && c->pool[entry] < 0; }
-
-static uint16_t *random_rows(const problem *x, int heads, int dim, double size) {
-  const int width = row_size(x->c, heads, dim);
-  uint16_t *all = malloc((size_t)x->rows * (size_t)width * 2);
-  memset(all, 0xff, (size_t)x->rows * (size_t)width * 2);
-  for (int e = 0; e < x->c->entries; e++)
-    for (int t = x->cu[e]; t < x->cu[e + 1]; t++)
-      for (int i = 0; i < heads * dim; i++) {
-        const float one = (float)(normal() * size);
-        all[(size_t)t * (size_t)width + (size_t)i] = x->c->poisoned[e] ? 0xffff
-                                                     : is_bf16(x->c)   ? to_bf16(one)
-                                                                       : to_f16(one);
-      }
-  return all;
-}
-static float *random_numbers(const problem *x, double least, double most) {
-  const size_t count = (size_t)x->rows * (size_t)x->c->heads_v;
-  float *all = malloc(count * sizeof *all);
-  for (size_t i = 0; i < count; i++) all[i] = (float)(least + (most - least) * uniform());
-  return all;
-}
-
-/* Keys of length 1, as erasing needs them; or all of a head the same but for a little. */
-static void use_unit_keys(problem *x) {
-  const call *c = x->c;
-  const int K = c->kernel.k_dim, width = row_size(c, c->heads, K);
-  for (int i = 0; i < x->cu[c->entries] * c->heads; i++) {
-    uint16_t *row = x->k + (size_t)(i / c->heads) * (size_t)width + (size_t)(i % c->heads * K), *first = x->k;
-    float unit[256];
-    double size = 0;
-    for (int d = 0; d < K; d++) {
-      unit[d] =
-          c->keys == ALIKE && i >= c->heads ? read_half(c, first[d]) + 0.001f * (float)normal() : read_half(c, row[d]);
-      size += (double)(unit[d] * unit[d]);
-    }
-    for (int d = 0; d < K && !isnan(size); d++) {
-      const float x_d = unit[d] / (float)sqrt(size);
-      row[d] = is_bf16(c) ? to_bf16(x_d) : to_f16(x_d);
-    }
-  }
-}
-
-static problem make_problem(const call *c) {
-  problem x = {.c = c};
-  srand(3);
-  for (int e = 0; e < c->entries; e++) x.cu[e + 1] = x.cu[e] + c->tokens[e];
-  x.rows = x.cu[c->entries] + (c->kernel.packed ? 70 : 0);
-  const int k = c->kernel.k_dim, v = c->kernel.v_dim;
-  x.q = random_rows(&x, c->heads, k, 1 / sqrt(k));
-  x.k = random_rows(&x, c->heads, k, 1 / sqrt(k));
-  x.v = random_rows(&x, c->heads_v, v, 1);
-  if (is_erasing(c)) use_unit_keys(&x);
-  for (int i = 1; i < 5; i++) x.in[i] = random_numbers(&x, 0.3, 1.2);
-  for (int i = 0; c->most_write > 0 && i < x.rows * c->heads_v; i++) x.in[1][i] = (float)(c->most_write * uniform());
-  x.in[0] = random_numbers(&x, 0, 1);
-  for (int i = 0; i < x.rows * c->heads_v; i++) x.in[0][i] = gate(c->gates);
-  const size_t states = (size_t)POOL_ROWS * (size_t)(c->heads_v * k * v);
-  x.pool = malloc(states * sizeof *x.pool);
-  for (size_t i = 0; i < states; i++) x.pool[i] = state_number(c, (float)normal() / 8);
-  return x;
-}
-static void free_problem(problem *x) {
-  void *const all[] = {x->q, x->k, x->v, x->in[0], x->in[1], x->in[2], x->in[3], x->in[4], x->pool};
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
-}
-
-/* ---- by the recurrence ---- */
-
-static double in_at(const problem *x, int i, int row, int hv) {
-  const char *const of_head = i == 0 && has(x->c->kernel.decay, "HeadDecay") ? "head" : i == 4 ? "head" : NULL;
-  return x->in[i][of_head != NULL ? hv : row * x->c->heads_v + hv];
-}
-/* o [tokens][V] and state [K][V] of an entry and head. */
-static void recur(const problem *x, int entry, int hv, double *o, double *state) {
-  const call *c = x->c;
-  const linear_kernel *kernel = &c->kernel;
-  const int n = c->tokens[entry], K = kernel->k_dim, V = kernel->v_dim, h = hv / (c->heads_v / c->heads);
-  const bool mods = has(kernel->mods, "Factors"), decays = !has(kernel->decay, "NoDecay"), erases = is_erasing(c);
-  double *q = malloc(sizeof(double) * (size_t)(n * (3 * K + V + 1) + K * V + 1)), *k = q + n * K, *r = k + n * K,
-         *b = r + n * K, *g = b + n * V, *first = g + n;
-  for (int t = 0; t < n; t++) {
-    const int row = x->cu[entry] + t;
-    const double write = has(kernel->update, "PlainUpdate") ? 1 : in_at(x, 1, row, hv);
-    for (int d = 0; d < K; d++) {
-      const size_t at = (size_t)row * (size_t)row_size(c, c->heads, K) + (size_t)(h * K + d);
-      q[t * K + d] = read_half(c, x->q[at]) * (mods ? in_at(x, 2, row, hv) : 1);
-      k[t * K + d] = read_half(c, x->k[at]) * (mods ? in_at(x, 3, row, hv) : 1);
-      r[t * K + d] = write * k[t * K + d];
-    }
-    for (int d = 0; d < V; d++) {
-      const size_t at = (size_t)row * (size_t)row_size(c, c->heads_v, V) + (size_t)(hv * V + d);
-      b[t * V + d] = write * (read_half(c, x->v[at]) + (mods ? 0.125 * ((t + d) % 3) : 0));
-    }
-    g[t] = decays ? in_at(x, 0, row, hv) : 0;
-  }
-  if (c->has_first)
-    for (int i = 0; i < K * V; i++)
-      first[i] = (double)x->pool[(size_t)(pool_row(c, entry) * c->heads_v + hv) * (size_t)(K * V) + (size_t)i];
-  const linear_rows rows = {.tokens = n,
-                            .k_dim = K,
-                            .v_dim = V,
-                            .g_width = decays,
-                            .scale = 0.5,
-                            .q = q,
-                            .k = k,
-                            .r = erases ? r : NULL,
-                            .b = b,
-                            .g = g,
-                            .state = c->has_first ? first : NULL};
-  luattn_error err;
-  assert_int_equal(linear_forward(&rows, o, state, &err), LUATTN_OK);
-  for (int i = 0; has(kernel->skip, "Skips") && i < n * V; i++) {
-    const size_t at = (size_t)(x->cu[entry] + i / V) * (size_t)row_size(c, c->heads_v, V) + (size_t)(hv * V + i % V);
-    o[i] += read_half(c, x->v[at]) * in_at(x, 4, 0, hv);
-  }
-  free(q);
-}
-
-/* ---- by the kernel ---- */
-
-static size_t state_bytes(const call *c) { return c->state_type == LUATTN_STATE_F32 ? 4 : 2; }
-/* The place of element (k, v) of a pool's row and head. */
-static size_t state_at(const call *c, int row, int hv, int k, int v) {
-  const int K = c->kernel.k_dim, V = c->kernel.v_dim;
-  return (size_t)(row * c->heads_v + hv) * (size_t)(K * V) + (size_t)(c->k_first ? k * V + v : v * K + k);
-}
-static void *pool_on_device(const problem *x) {
-  const call *c = x->c;
-  const int K = c->kernel.k_dim, V = c->kernel.v_dim;
-  const size_t count = (size_t)(POOL_ROWS * c->heads_v * K * V);
-  char *bytes = malloc(count * 4);
-  for (int i = 0; i < (int)count; i++) {
-    const int v = i % V, k = i / V % K, hv = i / V / K % c->heads_v, row = i / V / K / c->heads_v;
-    const size_t at = state_at(c, row, hv, k, v);
-    if (c->state_type == LUATTN_STATE_F32)
-      memcpy(bytes + at * 4, &x->pool[i], 4);
-    else
-      ((uint16_t *)(void *)bytes)[at] = c->state_type == LUATTN_STATE_BF16 ? to_bf16(x->pool[i]) : to_f16(x->pool[i]);
-  }
-  void *device = linear_device(count * state_bytes(c), bytes);
-  free(bytes);
-  return device;
-}
-static LuattnStates states_of(const call *c, void *data) {
-  const long long K = c->kernel.k_dim, V = c->kernel.v_dim;
-  return (LuattnStates){.data = data,
-                        .row = c->heads_v * K * V,
-                        .head = K * V,
-                        .value = c->k_first ? 1 : K,
-                        .key = c->k_first ? V : 1,
-                        .type = c->state_type};
-}
-
-typedef struct on_device {
-  LuattnLinearParams p;
-  LuattnTensorMaps maps;
-} on_device;
-
-static LuattnTensor tensor_of(const problem *x, const void *from, int heads, int dim) {
-  const long long row = row_size(x->c, heads, dim);
-  return (LuattnTensor){linear_device((size_t)x->rows * (size_t)row * 2, from), x->c->tokens[0] * row, dim, row};
-}
-static on_device upload(const problem *x) {
-  const call *c = x->c;
-  const linear_kernel *k = &c->kernel;
-  const int all = x->cu[c->entries], tokens = k->packed ? all : c->tokens[0];
-  on_device d;
-  memset(&d, 0, sizeof d);
-  LuattnLinearParams *p = &d.p;
-  p->entries = c->entries, p->tokens = tokens, p->heads = c->heads, p->heads_v = c->heads_v;
-  p->group = c->heads_v / c->heads, p->scale = 0.5f;
-  p->q = tensor_of(x, x->q, c->heads, k->k_dim), p->k = tensor_of(x, x->k, c->heads, k->k_dim);
-  p->v = tensor_of(x, x->v, c->heads_v, k->v_dim), p->o = tensor_of(x, NULL, c->heads_v, k->v_dim);
-  const int entries = k->packed ? 1 : c->entries;
-  d.maps = (LuattnTensorMaps){.q = linear_map(&p->q, is_bf16(c), k->packed, k->k_dim, tokens, c->heads, entries),
-                              .k = linear_map(&p->k, is_bf16(c), k->packed, k->k_dim, tokens, c->heads, entries),
-                              .v = linear_map(&p->v, is_bf16(c), k->packed, k->v_dim, tokens, c->heads_v, entries),
-                              .o = linear_map(&p->o, is_bf16(c), k->packed, k->v_dim, tokens, c->heads_v, entries)};
-  if (k->packed) p->cu_seqlens = linear_device(sizeof x->cu, x->cu);
-  if (c->pool[0] != 0) {
-    int rows[MOST_ENTRIES];
-    for (int e = 0; e < MOST_ENTRIES; e++) rows[e] = left_alone(c, e) ? -1 : pool_row(c, e);
-    p->state_rows = linear_device(sizeof rows, rows);
-  }
-  if (c->has_first) p->first = states_of(c, pool_on_device(x));
-  if (c->has_last) p->last = states_of(c, c->in_place ? p->first.data : pool_on_device(x));
-  for (int i = 0; i < 5; i++) {
-    const long long step = c->heads_v;
-    p->inputs.input[i] = (LuattnInput){.data = linear_device((size_t)(x->rows * c->heads_v) * 4, x->in[i]),
-                                       .stride = {c->tokens[0] * step, 1, step}};
-  }
-  p->segments.count = c->segments > 0 ? c->segments : 1;
-  if (c->segments > 1) {
-    const size_t slots = (size_t)(c->entries * c->heads_v * c->segments);
-    p->segments.states = linear_device(slots * (size_t)(k->k_dim * k->v_dim) * 4, NULL);
-    p->segments.decays = linear_device(slots * 4, NULL);
-  }
-  return d;
-}
-static void release(on_device *d, const call *c) {
-  LuattnLinearParams *p = &d->p;
-  void *const all[] = {p->q.data,
-                       p->k.data,
-                       p->v.data,
-                       p->o.data,
-                       (void *)p->cu_seqlens,
-                       (void *)p->state_rows,
-                       p->first.data,
-                       c->in_place ? NULL : p->last.data,
-                       p->segments.states,
-                       p->segments.decays};
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) linear_release(all[i]);
-  for (int i = 0; i < 5; i++) linear_release((void *)p->inputs.input[i].data);
-}
-
-/* ---- comparisons ---- */
-
-typedef struct error {
-  double off, size;
-} error;
-static double relative(error e) { return e.off == 0 ? 0 : sqrt(e.off / e.size); }
-static void add(error *e, double got, double want) {
-  e->off += isnan(got) ? (double)INFINITY : (got - want) * (got - want);
-  e->size += want * want;
-}
-static void expect(const char *what, int entry, error e, double most) {
-  if (getenv("LINEAR_TEST_PRINTS")) printf("%s of entry %d: %.2e\n", what, entry, relative(e));
-  if (!(relative(e) <= most)) fail_msg("%s of entry %d is off by %g, more than %g", what, entry, relative(e), most);
-}
-
-static double got_state(const call *c, const char *bytes, size_t at) {
-  float x;
-  if (c->state_type == LUATTN_STATE_F32) return memcpy(&x, bytes + at * 4, 4), (double)x;
-  const uint16_t half = ((const uint16_t *)(const void *)bytes)[at];
-  return (double)(c->state_type == LUATTN_STATE_BF16 ? of_bf16(half) : of_f16(half));
-}
-static void compare_entry(const problem *x, int entry, const uint16_t *o, const char *pool) {
-  const call *c = x->c;
-  const int n = c->tokens[entry], K = c->kernel.k_dim, V = c->kernel.v_dim;
-  double *want = malloc(sizeof(double) * (size_t)(n * V + K * V)), *state = want + n * V;
-  error of_o = {0, 0}, of_state = {0, 0};
-  for (int hv = 0; hv < c->heads_v; hv++) {
-    recur(x, entry, hv, want, state);
-    for (int i = 0; i < n * V; i++) {
-      const size_t at = (size_t)(x->cu[entry] + i / V) * (size_t)row_size(c, c->heads_v, V) + (size_t)(hv * V + i % V);
-      add(&of_o, (double)read_half(c, o[at]), left_alone(c, entry) ? 0 : want[i]);
-    }
-    for (int i = 0; pool != NULL && !left_alone(c, entry) && i < K * V; i++)
-      add(&of_state, got_state(c, pool, state_at(c, pool_row(c, entry), hv, i / V, i % V)), state[i]);
-  }
-  /* Keys that are alike: o is small beside what it is made of. */
-  const double alike = c->keys == ALIKE ? c->most_write > 1 ? 4.7 : 2 : 1;
-  expect("o", entry, of_o, alike * (is_erasing(c) ? most_o_erasing : most_o));
-  expect("the last state", entry, of_state,
-         (alike > 2 ? 1.9 : 1) * (is_erasing(c) ? most_state_erasing : most_state) +
-             (c->state_type == LUATTN_STATE_BF16 ? 0.0017 : 0));
-  free(want);
-}
-/* What is nobody's is as it was: rows between and behind those of entries, rows of the pool that no entry has. */
-static void compare_rest(const problem *x, const uint16_t *o, const char *pool) {
-  const call *c = x->c;
-  const int width = row_size(c, c->heads_v, c->kernel.v_dim), own = c->heads_v * c->kernel.v_dim;
-  for (int i = 0; i < x->rows * width; i++)
-    if (i / width >= x->cu[c->entries] || i % width >= own)
-      if (o[i] != 0xffff) fail_msg("element %d of row %d of o was written", i % width, i / width);
-  for (int row = 0; pool != NULL && row < POOL_ROWS; row++) {
-    bool used = false;
-    for (int e = 0; e < c->entries; e++) used = used || (!left_alone(c, e) && pool_row(c, e) == row);
-    const int size = c->heads_v * c->kernel.k_dim * c->kernel.v_dim, V = c->kernel.v_dim, K = c->kernel.k_dim;
-    for (int i = 0; !used && i < size; i++)
-      if (got_state(c, pool, state_at(c, row, i / V / K, i / V % K, i % V)) != (double)x->pool[row * size + i])
-        fail_msg("row %d of the pool was written", row);
-  }
-}
-
-static void run(const call *c) {
-  const linear_kernel *k = &c->kernel;
-  problem x = make_problem(c);
-  void *module = linear_load(k, "entry/linear_sm90.cu");
-  on_device d = upload(&x);
-  const LinearLayout l = linear_layout(k->k_dim, k->v_block, k->stages, is_erasing(c));
-  const int blocks = c->entries * c->heads_v * (k->v_dim / k->v_block), threads = 128 * (2 + k->v_block / 64);
-  if (d.p.segments.count > 1)
-    linear_launch(module, "luattn_linear_states", blocks * (d.p.segments.count - 1), threads, l.bytes, &d.p, &d.maps);
-  linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
-  const size_t size = (size_t)x.rows * (size_t)row_size(c, c->heads_v, k->v_dim);
-  uint16_t *o = malloc(size * 2);
-  linear_host(o, d.p.o.data, size * 2);
-  char *pool = NULL;
-  if (c->has_last) {
-    const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * k->k_dim * k->v_dim) * state_bytes(c);
-    pool = malloc(bytes);
-    linear_host(pool, d.p.last.data, bytes);
-  }
-  for (int e = 0; e < c->entries; e++)
-    if (!c->poisoned[e]) compare_entry(&x, e, o, pool);
-  compare_rest(&x, o, pool);
-  free(o), free(pool);
-  release(&d, c);
-  linear_unload(module);
-  free_problem(&x);
-}
-
-/* ---- tests ---- */
+#include "linear_calls.h"
 
 #define KERNEL(decay, update, mods, skip, K, V) {"bf16_t", decay, update, mods, skip, K, V, V, 3, false}
 static const linear_kernel gated = KERNEL("TokenDecay", "PlainUpdate", "NoRowMods", "NoSkip", 64, 64),
@@ -440,7 +28,7 @@ static void test_gates(void **state) {
               .tokens = {130},
               .has_first = true,
               .has_last = true};
-    run(&c);
+    linear_run(&c);
   }
 }
 static void test_classes(void **state) {
@@ -455,7 +43,7 @@ static void test_classes(void **state) {
               .tokens = {140},
               .has_first = true,
               .has_last = true};
-    run(&c);
+    linear_run(&c);
   }
 }
 static void test_lengths(void **state) {
@@ -472,7 +60,7 @@ static void test_lengths(void **state) {
               .has_first = i % 2 == 0,
               .has_last = true,
               .in_place = i % 4 == 0};
-    run(&c);
+    linear_run(&c);
   }
 }
 /* Sequences of all lengths, some empty, beside one of NaN; strides; groups; rows of a pool. */
@@ -490,10 +78,10 @@ static void test_packed(void **state) {
             .pool = {3, 9, 1, 4, 7, 2, 6},
             .poisoned = {false, false, true, false, false, true, false}};
   c.kernel.packed = true;
-  run(&c);
+  linear_run(&c);
   c.kernel.elem = "half_t", c.kernel.v_dim = c.kernel.v_block = 128;
   c.pool[3] = c.pool[4] = -1;
-  run(&c);
+  linear_run(&c);
 }
 static void test_states(void **state) {
   (void)state;
@@ -510,7 +98,7 @@ static void test_states(void **state) {
                 .has_first = true,
                 .has_last = true,
                 .in_place = k_first == 0};
-      run(&c);
+      linear_run(&c);
     }
 }
 /* Value channels shared by blocks; segments. */
@@ -526,14 +114,14 @@ static void test_splits(void **state) {
             .has_last = true,
             .in_place = true};
   c.kernel.v_block = 64;
-  run(&c);
+  linear_run(&c);
   c.segments = 3;
-  run(&c);
+  linear_run(&c);
   c.kernel = gated, c.segments = 4;
-  run(&c);
+  linear_run(&c);
   c.kernel.packed = true, c.entries = 4, c.gates = PRODUCTION;
   c.tokens[0] = 0, c.tokens[1] = 65, c.tokens[2] = 300, c.tokens[3] = 1;
-  run(&c);
+  linear_run(&c);
 }
 
 /* Updates that erase: gates, keys that are alike, writes of up to 2, packed sequences. */
@@ -549,7 +137,7 @@ static void test_erasing(void **state) {
               .most_write = 1,
               .has_first = true,
               .has_last = true};
-    run(&c);
+    linear_run(&c);
   }
 }
 static void test_erasing_alike(void **state) {
@@ -566,7 +154,7 @@ static void test_erasing_alike(void **state) {
               .has_first = true,
               .has_last = true};
     c.kernel.k_dim = 128, c.kernel.stages = 2;
-    run(&c);
+    linear_run(&c);
   }
 }
 static void test_erasing_packed(void **state) {
@@ -584,10 +172,10 @@ static void test_erasing_packed(void **state) {
             .poisoned = {false, false, true, false, false, true, false},
             .most_write = 1};
   c.kernel.packed = true;
-  run(&c);
+  linear_run(&c);
   c.kernel.k_dim = c.kernel.v_dim = c.kernel.v_block = 128, c.kernel.stages = 2, c.kernel.skip = "Skips";
   c.gates = WEAK, c.pool[5] = -1;
-  run(&c);
+  linear_run(&c);
 }
 
 static int open_driver(void **state) {

@@ -33,7 +33,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
       LinearNumbers<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
   } else if (warp < 8) {
     registers_down<Spec::erases ? 88 : 72>();
-    if (!OnlyState && !left_alone) LinearScores<Spec, Config>{shared, chain.end - chain.begin, warp % 4, lane}.run();
+    if (!OnlyState && !left_alone) LinearScores<Spec, Config>{shared, chain.chunks(), warp % 4, lane}.run();
   } else {
     registers_up<Spec::erases ? 192 : 200>();
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};

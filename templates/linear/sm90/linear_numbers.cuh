@@ -8,7 +8,7 @@ template <class Spec, class Config>
 struct LinearNumbers {
   using Shared = SharedLinear<Spec, Config>;
   static constexpr int warps = 3;
-  static constexpr bool decays = Spec::decay_of != DECAY_NONE;
+  static constexpr bool decays = Spec::decay_of != DECAY_NONE, backwards = LinearChain<Config>::backwards;
 
   const LuattnLinearParams &p;
   const Shared shared;
@@ -17,8 +17,9 @@ struct LinearNumbers {
 
   // What a lane has of tokens 2 lane and 2 lane + 1.
   struct Pair {
-    float sum[2];             // G, to the base of 2
-    float row[2], column[2];  // scale and q's factor; k's factor, of additive updates also w
+    float sum[2];  // G, to the base of 2
+    float row[2],
+        column[2];  // scale and q's factor; k's factor, of additive updates also w. Backwards the other way round
     float read[2], write[2];  // of erasing updates: r's factor, and w
   };
 
@@ -28,15 +29,18 @@ struct LinearNumbers {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = chunk * LUATTN_CHUNK + 2 * lane + i;
-      x.sum[i] = 0, x.row[i] = p.scale, x.column[i] = x.write[i] = 1, x.read[i] = 0;
+      float query = 1, key = 1;
+      x.sum[i] = 0, x.write[i] = 1, x.read[i] = 0;
       if (chain.has(t)) {
         if constexpr (decays) x.sum[i] = max_of(float(Spec::decay(p, chain.site, t)), least_decay) * op_log2_e;
-        if constexpr (Spec::has_query_factor) x.row[i] *= Spec::query_factor(p, chain.site, t);
-        if constexpr (Spec::has_key_factor) x.column[i] = Spec::key_factor(p, chain.site, t);
+        if constexpr (Spec::has_query_factor) query = Spec::query_factor(p, chain.site, t);
+        if constexpr (Spec::has_key_factor) key = Spec::key_factor(p, chain.site, t);
         if constexpr (Spec::has_write) x.write[i] = Spec::write(p, chain.site, t);
-        if constexpr (Spec::erases) x.read[i] = x.column[i] * Spec::read(p, chain.site, t);
-        if constexpr (Spec::has_write && !Spec::erases) x.column[i] *= x.write[i];
+        if constexpr (Spec::erases) x.read[i] = key * Spec::read(p, chain.site, t);
+        if constexpr (Spec::has_write && !Spec::erases) key *= x.write[i];
       }
+      query *= p.scale;
+      x.row[i] = backwards ? key : query, x.column[i] = backwards ? query : key;
     }
     if constexpr (decays) sum_up(x.sum);
     return x;
@@ -55,16 +59,17 @@ struct LinearNumbers {
   }
   __device__ __forceinline__ void tell(const Pair &x, u32 to) const {
     const float total = decays ? __shfl_sync(0xffffffffu, x.sum[1], 31) : 0.f;
-    float query[2], key[2], read[2];
+    float sum[2], query[2], key[2], read[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float since = decays ? fast_exp2(x.sum[i]) : 1.f;
-      query[i] = x.row[i] * since;
-      key[i] = decays ? x.column[i] * fast_exp2(total - x.sum[i]) : x.column[i];
+      const float since = decays ? fast_exp2(x.sum[i]) : 1.f, until = decays ? fast_exp2(total - x.sum[i]) : 1.f;
+      sum[i] = backwards ? -x.sum[i] : x.sum[i];
+      query[i] = x.row[i] * (backwards ? until : since);
+      key[i] = x.column[i] * (backwards ? since : until);
       read[i] = x.read[i] * since;
     }
     const u32 at = to + 8 * u32(lane);
-    store_pair(at + OF_SUM, x.sum), store_pair(at + OF_ROW, x.row), store_pair(at + OF_COLUMN, x.column);
+    store_pair(at + OF_SUM, sum), store_pair(at + OF_ROW, x.row), store_pair(at + OF_COLUMN, x.column);
     store_pair(at + OF_QUERY, query), store_pair(at + OF_KEY, key);
     if constexpr (Spec::erases) {
       store_pair(at + OF_READ_ROW, x.read), store_pair(at + OF_READ, read), store_pair(at + OF_WRITE, x.write);
@@ -74,9 +79,9 @@ struct LinearNumbers {
   }
   __device__ __forceinline__ void run() const {
 #pragma unroll 1
-    for (int n = turn; n < chain.end - chain.begin; n += warps) {
+    for (int n = turn; n < chain.chunks(); n += warps) {
       const int stage = n % Shared::number_stages;
-      const Pair x = of_tokens(chain.begin + n);
+      const Pair x = of_tokens(chain.at(n));
       barrier_wait(shared.numbers_empty(stage), u32(n / Shared::number_stages + 1) & 1);
       tell(x, shared.numbers(stage));
       barrier_arrive(shared.numbers_full(stage));

@@ -16,7 +16,7 @@
 
 // Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats; and of the chunk.
 enum {
-  OF_SUM = 0,          // G, to the base of 2
+  OF_SUM = 0,          // G, to the base of 2; backwards -G
   OF_ROW = 256,        // a row of P: scale and q's factor
   OF_COLUMN = 512,     // a column of P and of A: k's factor, of additive updates also w
   OF_QUERY = 768,      // what a row of q meets the state with: that of its row of P, e^G
@@ -55,7 +55,12 @@ struct SharedLinear {
   static constexpr int boxes_k = Config::k_dim / 64, groups = Config::v_block / 64;
   static constexpr LinearLayout layout = linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases);
   static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
+  // Whether columns of P have factors. Backwards scale is one.
+  static constexpr bool has_column_factor =
+      LinearChain<Config>::backwards || Spec::has_key_factor || (Spec::has_write && !Spec::erases);
   static_assert(LinearSpec<Spec>);
+  static_assert(Config::pass == LINEAR_FORWARD || (!Spec::erases && !Spec::has_value_mod && !Spec::has_skip),
+                "gradients of updates that erase, of mods of v and of what skips have no kernel yet");
   static_assert((Config::k_dim == 64 || Config::k_dim == 128) && (Config::v_block == 64 || Config::v_block == 128),
                 "q, k and v of other head dims have no kernel of this family yet");
   static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES && 16 * (stages + pair_stages + number_stages) <= 256);

@@ -19,19 +19,20 @@ struct LinearProducer {
     barrier_arrive_expect(full, bytes);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_k; ++i) {
-      tensor_load(shared.k(stage) + i * Shared::box, maps.k, full, i * 64, box, chain.site.h);
-      if constexpr (!OnlyState) tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.site.h);
+      tensor_load(shared.k(stage) + i * Shared::box, maps.k, full, i * 64, box, chain.key_head());
+      if constexpr (!OnlyState)
+        tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.key_head());
     }
 #pragma unroll
     for (int i = 0; i < Shared::groups; ++i)
-      tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box, chain.site.hv);
+      tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box, chain.value_head());
   }
   __device__ __forceinline__ void run() const {
     PipelineState<Config::stages> at(1);
 #pragma unroll 1
-    for (int chunk = chain.begin; chunk < chain.end; ++chunk) {
+    for (int n = 0; n < chain.chunks(); ++n) {
       barrier_wait(shared.empty(at.stage), at.parity);
-      if (elected()) load(at.stage, chunk);
+      if (elected()) load(at.stage, chain.at(n));
       at.advance();
     }
   }

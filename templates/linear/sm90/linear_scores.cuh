@@ -1,6 +1,6 @@
 // linear/sm90/linear_scores.cuh: the warpgroup that is up to two chunks ahead of the values':
 //
-//     P_ij = scale q_i k_j' w_j e^(G_i - G_j)     for j <= i, rounded
+//     P_ij = scale q_i k_j' w_j e^(G_i - G_j)     for j <= i, rounded; backwards for j >= i, with e^(G_j - G_i)
 //
 // of erasing updates without w, and (I + A)^-1, rounded, where A_ij = r_i k_j' e^(G_i - G_j) for j < i.
 #pragma once
@@ -38,11 +38,11 @@ struct LinearScores {
     wgmma_wait<0>();
     wgmma_arrived(s);
   }
-  // Applies decays, and factors of rows and columns, to pairs up to the diagonal, or below it. Pairs are selected, never
-  // multiplied by 0.
+  // Applies decays, and factors of rows and columns, to pairs up to the diagonal, or below it; backwards, from it on.
+  // Pairs are selected, never multiplied by 0.
   template <bool Below>
   __device__ __forceinline__ void weigh(float (&s)[32]) const {
-    constexpr bool by_column = Spec::has_key_factor || (Spec::has_write && !Spec::erases);
+    constexpr bool by_column = Shared::has_column_factor;
     const u32 numbers = shared.numbers(of_tokens.stage), rows = numbers + (16 * warp + Fragment::row(lane)) * 4,
               columns = numbers + Fragment::column(lane) * 4;
     float row_sum[2], row_factor[2];
@@ -64,7 +64,8 @@ struct LinearScores {
           float &e = s[Fragment::element(r, j + n)];
           float weight = row_factor[r] * (n == 0 ? factor.x : factor.y);
           if constexpr (decays) weight *= fast_exp2(row_sum[r] - (n == 0 ? sum.x : sum.y));
-          e = Fragment::column_of(j + n) - 8 * r + Below <= behind ? e * weight : 0.f;
+          const int column = Fragment::column_of(j + n) - 8 * r;
+          e = (LinearChain<Config>::backwards ? column >= behind : column + Below <= behind) ? e * weight : 0.f;
         }
     }
   }

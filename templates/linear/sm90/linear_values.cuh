@@ -25,7 +25,7 @@ struct LinearValues {
   using Fragment = MmaFragment;
   static constexpr int k_dim = Config::k_dim;
   static constexpr bool decays = Spec::decay_of != DECAY_NONE;
-  static constexpr bool by_key = decays || (Spec::has_write && !Spec::erases) || Spec::has_key_factor;
+  static constexpr bool by_key = decays || Shared::has_column_factor;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
 
   const LuattnLinearParams &p;
@@ -192,7 +192,7 @@ struct LinearValues {
   __device__ __forceinline__ void store_nothing() const {
     const u32 none[16] = {};
 #pragma unroll 1
-    for (int chunk = chain.begin; chunk < chain.end; ++chunk) store_rows(none, chunk);
+    for (int n = 0; n < chain.chunks(); ++n) store_rows(none, chain.at(n));
     await_stores();
   }
 
@@ -211,7 +211,8 @@ struct LinearValues {
     in.advance(), of_tokens.advance(), pairs.advance();
   }
   // What derives from the thread's number is computed anew in each chunk: the loop has no registers to keep it.
-  __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int chunk) {
+  __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
+    const int chunk = chain.at(n);
     float o[32];
     u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4];
     lane = lane_anew();
@@ -227,7 +228,7 @@ struct LinearValues {
     weigh(weighed, v);
     wgmma_fence();
     write_state(state, weighed);
-    if (chunk > chain.begin) store_rows(done, chunk - 1);
+    if (n > 0) store_rows(done, chain.at(n - 1));
     await_pairs();
     wgmma_wait<1>();
     wgmma_arrived(o);
@@ -242,7 +243,8 @@ struct LinearValues {
 #pragma unroll
     for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(o[2 * i], o[2 * i + 1]);
   }
-  __device__ __forceinline__ void step_erasing(float (&state)[k_dim / 2], u32 (&done)[16], int chunk) {
+  __device__ __forceinline__ void step_erasing(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
+    const int chunk = chain.at(n);
     float o[32], u[32];
     {
       u32 rounded[k_dim / 16][4], v[4][4];
@@ -252,7 +254,7 @@ struct LinearValues {
       wgmma_fence();
       read_state(u, rounded, shared.k(in.stage));
       read_state(o, rounded, shared.q(in.stage));
-      if (chunk > chain.begin) store_rows(done, chunk - 1);
+      if (n > 0) store_rows(done, chain.at(n - 1));
       await_numbers();
       decay_state(state);
       wgmma_wait<0>();  // for o, too, whose operand would have no registers beside what comes
@@ -305,13 +307,13 @@ struct LinearValues {
     else
       rows().load_first(state, p);
 #pragma unroll 1
-    for (int chunk = chain.begin; chunk < chain.end; ++chunk) {
+    for (int n = 0; n < chain.chunks(); ++n) {
       if constexpr (Spec::erases)
-        step_erasing(state, done, chunk);
+        step_erasing(state, done, n);
       else
-        step(state, done, chunk);
+        step(state, done, n);
     }
-    if (chain.begin < chain.end) store_rows(done, chain.end - 1);
+    if (chain.chunks() > 0) store_rows(done, chain.at(chain.chunks() - 1));
     if (chain.segment == p.segments.count - 1) rows().store_last(state, p);
     await_stores();
   }
@@ -326,7 +328,7 @@ struct LinearValues {
       for (int i = 0; i < k_dim / 2; ++i) state[i] = 0;
     }
 #pragma unroll 1
-    for (int chunk = chain.begin; chunk < chain.end; ++chunk) step_state(state, total, chunk);
+    for (int n = 0; n < chain.chunks(); ++n) step_state(state, total, chain.at(n));
     rows().store(state, rows().slot(p, chain.segment + 1));
     if (chain.first_value == 0 && group == 0 && warp == 0 && lane == 0)
       p.segments.decays[chain.number(p, chain.segment)] = total;

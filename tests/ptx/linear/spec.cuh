@@ -33,14 +33,17 @@ struct DeltaRule {
   }
   LUATTN_FN float read(const LuattnLinearParams &p, const LinearSite &s, int t) { return write(p, s, t); }
 };
-struct Factors {
-  static constexpr bool has_query_factor = true, has_key_factor = true, has_value_mod = true;
+struct RowFactors {
+  static constexpr bool has_query_factor = true, has_key_factor = true, has_value_mod = false;
   LUATTN_FN float query_factor(const LuattnLinearParams &p, const LinearSite &s, int t) {
     return number(p.inputs.input[2], s, t, PACKED);
   }
   LUATTN_FN float key_factor(const LuattnLinearParams &p, const LinearSite &s, int t) {
     return number(p.inputs.input[3], s, t, PACKED);
   }
+};
+struct Factors : RowFactors {
+  static constexpr bool has_value_mod = true;
   LUATTN_FN float value_mod(const LuattnLinearParams &, const LinearSite &, float x, int t, int d) {
     return x + 0.125f * float((t + d) % 3);
   }
