@@ -16,9 +16,8 @@ struct BoxKind<Config> {
 
 template <class Config>
 struct LinearChain {
-  static constexpr int chunk = LUATTN_CHUNK, v_blocks = Config::v_dim / Config::v_block;
+  static constexpr int chunk = LUATTN_CHUNK, v_blocks = ceil_div(Config::v_dim, Config::v_block);
   static constexpr bool backwards = Config::pass >= LINEAR_GRAD_K;
-  static_assert(Config::v_dim % Config::v_block == 0);
   using Box = typename BoxKind<Config>::Type;
 
   LinearSite site;

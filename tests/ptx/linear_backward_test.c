@@ -93,6 +93,20 @@ static void test_segments(void **state) {
   linear_run_gradients(&c);
 }
 
+static void test_dims(void **state) {
+  (void)state;
+  call c = {.kernel = factors,
+            .gates = WEAK,
+            .heads = 1,
+            .heads_v = 1,
+            .entries = 1,
+            .tokens = {100},
+            .has_first = true,
+            .has_last = true};
+  c.kernel.k_dim = 72, c.kernel.v_dim = 48;
+  linear_run_gradients(&c);
+}
+
 static int open_driver(void **state) {
   (void)state;
   linear_open_driver();
@@ -100,9 +114,9 @@ static int open_driver(void **state) {
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates), cmocka_unit_test(test_classes),
-                                     cmocka_unit_test(test_lengths), cmocka_unit_test(test_packed),
-                                     cmocka_unit_test(test_segments)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),    cmocka_unit_test(test_classes),
+                                     cmocka_unit_test(test_lengths),  cmocka_unit_test(test_packed),
+                                     cmocka_unit_test(test_segments), cmocka_unit_test(test_dims)};
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, open_driver, NULL);
 }

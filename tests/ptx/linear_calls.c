@@ -438,13 +438,13 @@ static void run_pass(const problem *x, linear_pass pass) {
   const call *c = x->c;
   linear_kernel k = c->kernel;
   const sides of = sides_of(x, pass);
-  const bool whole = k.v_block == k.v_dim;
   k.k_dim = of.query.dim, k.v_dim = of.value.dim;
-  if (whole || k.v_block > k.v_dim) k.v_block = k.v_dim;
+  if (pass != LINEAR_FORWARD) k.v_block = k.v_dim > 64 ? 128 : 64;
   void *module = linear_load(&k, pass, "entry/linear_sm90.cu");
   on_device d = upload(x, pass);
   const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, is_erasing(c));
-  const int blocks = c->entries * c->heads_v * (k.v_dim / k.v_block), threads = 128 * (2 + k.v_block / 64);
+  const int blocks = c->entries * c->heads_v * ((k.v_dim + k.v_block - 1) / k.v_block),
+            threads = 128 * (2 + k.v_block / 64);
   if (d.p.segments.count > 1)
     linear_launch(module, "luattn_linear_states", blocks * (d.p.segments.count - 1), threads, l.bytes, &d.p, &d.maps);
   linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);

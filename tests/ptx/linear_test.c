@@ -178,6 +178,29 @@ static void test_erasing_packed(void **state) {
   linear_run(&c);
 }
 
+/* Head dims that fill boxes in part. */
+static void test_dims(void **state) {
+  (void)state;
+  static const int dims[][3] = {{80, 200, 128}, {16, 24, 64}, {120, 72, 128}};
+  for (int i = 0; i < 3; i++) {
+    call c = {.kernel = i < 2 ? mamba : delta,
+              .gates = WEAK,
+              .heads = 1,
+              .heads_v = 2,
+              .entries = 1,
+              .tokens = {140},
+              .most_write = 1,
+              .has_first = true,
+              .has_last = true,
+              .k_first = i == 1,
+              .in_place = i == 2,
+              .segments = i == 0 ? 2 : 1};
+    c.kernel.k_dim = dims[i][0], c.kernel.v_dim = dims[i][1], c.kernel.v_block = dims[i][2];
+    c.kernel.stages = 2;
+    linear_run(&c);
+  }
+}
+
 static int open_driver(void **state) {
   (void)state;
   linear_open_driver();
@@ -185,10 +208,11 @@ static int open_driver(void **state) {
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gates),   cmocka_unit_test(test_classes),       cmocka_unit_test(test_lengths),
-      cmocka_unit_test(test_packed),  cmocka_unit_test(test_states),        cmocka_unit_test(test_splits),
-      cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike), cmocka_unit_test(test_erasing_packed)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),          cmocka_unit_test(test_classes),
+                                     cmocka_unit_test(test_lengths),        cmocka_unit_test(test_packed),
+                                     cmocka_unit_test(test_states),         cmocka_unit_test(test_splits),
+                                     cmocka_unit_test(test_erasing),        cmocka_unit_test(test_erasing_alike),
+                                     cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_dims)};
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, open_driver, NULL);
 }

@@ -1,11 +1,12 @@
 // linear/sm90/fwd_linear_sm90.cuh: linear attention forward by TMA and wgmma, in chunks of 64 tokens.
 //
-// Config: Elem half_t or bf16_t; k_dim and v_block 64 or 128, v_dim a multiple of v_block; stages 2 or more, as many as
+// Config: Elem half_t or bf16_t; k_dim up to 128 and v_dim multiples of 8; v_block 64 or 128; stages 2 or more, as many as
 // shared memory has room for; packed. Threads: SharedLinear::threads.
 // Spec: decays of nothing, a head or a token; updates that add, or erase by the key (the delta rule).
 //
 // A block has a warp that loads, three that make numbers of tokens (LinearNumbers), a warpgroup that makes the products of q
-// and k ahead of the others (LinearScores), and one or two that own 64 value channels each (LinearValues). q, k, v are read once and o is written once; the state stays in registers.
+// and k ahead of the others (LinearScores), and one or two that own 64 value channels each (LinearValues). q, k, v are read
+// once and o is written once; the state stays in registers.
 #pragma once
 #include "linear/sm90/linear_numbers.cuh"
 #include "linear/sm90/linear_producer.cuh"

@@ -52,7 +52,8 @@ template <class Spec, class Config>
 struct SharedLinear {
   static constexpr int stages = Config::stages, pair_stages = LINEAR_PAIR_STAGES, box = LINEAR_BOX;
   static constexpr int number_stages = LINEAR_NUMBER_STAGES;
-  static constexpr int boxes_k = Config::k_dim / 64, groups = Config::v_block / 64;
+  // Channels are padded to boxes, which TMA fills with 0, and clips where it stores.
+  static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64;
   static constexpr LinearLayout layout = linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases);
   static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
   // Whether columns of P have factors. Backwards scale is one.
@@ -61,8 +62,9 @@ struct SharedLinear {
   static_assert(LinearSpec<Spec>);
   static_assert(Config::pass == LINEAR_FORWARD || (!Spec::erases && !Spec::has_value_mod && !Spec::has_skip),
                 "gradients of updates that erase, of mods of v and of what skips have no kernel yet");
-  static_assert((Config::k_dim == 64 || Config::k_dim == 128) && (Config::v_block == 64 || Config::v_block == 128),
-                "q, k and v of other head dims have no kernel of this family yet");
+  static_assert(Config::k_dim % 8 == 0 && Config::k_dim >= 8 && k_dim <= 128,
+                "q and k of more than 128 channels have no kernel of this family yet");
+  static_assert(Config::v_dim % 8 == 0 && Config::v_dim >= 8 && (Config::v_block == 64 || Config::v_block == 128));
   static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES && 16 * (stages + pair_stages + number_stages) <= 256);
 
   u32 start;  // a multiple of 1024

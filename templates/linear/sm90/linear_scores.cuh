@@ -30,7 +30,7 @@ struct LinearScores {
   __device__ __forceinline__ void multiply(float (&s)[32], u32 rows, int stage) const {
     const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(shared.k(stage), 0);
     wgmma_fence();
-    if constexpr (Config::k_dim == 128)
+    if constexpr (Shared::k_dim == 128)
       Wgmma<Elem, 64>::first128(s, a, b);
     else
       Wgmma<Elem, 64>::first64(s, a, b);

@@ -7,7 +7,7 @@
 // Where a thread's first element lies, and steps to the others.
 template <class Real>
 struct StatePlace {
-  Real *first;
+  Real *first, *any;  // any: an element that exists
   i64 value, key;
   // Of row number r, 0 or 1, and column number j.
   __device__ __forceinline__ Real *at(int r, int j) const {
@@ -17,38 +17,52 @@ struct StatePlace {
 
 template <class Config>
 struct StateRows {
-  static constexpr int columns = Config::k_dim / 4;  // of a thread
+  static constexpr int k_dim = ceil_div(Config::k_dim, 64) * 64;
+  static constexpr int columns = k_dim / 4;  // of a thread
 
   const LinearChain<Config> &chain;
   const int value;  // the first row of the thread
   const int lane;
 
+  // Whether the state has an element, or it pads a box.
+  __device__ __forceinline__ bool has(int r, int j) const {
+    return (Config::v_dim % Config::v_block == 0 || value + r * 8 < Config::v_dim) &&
+           (Config::k_dim == k_dim || MmaFragment::column(lane, j) < Config::k_dim);
+  }
   template <class Real>
   __device__ __forceinline__ StatePlace<Real> place(const LuattnLinearParams &p, const LuattnStates &s) const {
     Real *row = static_cast<Real *>(s.data) + chain.state_row(p) * s.row + chain.site.hv * s.head;
-    return {row + value * s.value + MmaFragment::column(lane) * s.key, s.value, s.key};
+    return {row + value * s.value + MmaFragment::column(lane) * s.key, row, s.value, s.key};
+  }
+  // 0 for one that does not exist. Selects: ptxas waits for products behind branches.
+  template <class Real>
+  __device__ __forceinline__ float read(const StatePlace<Real> &from, int r, int j) const {
+    const Real *at = has(r, j) ? from.at(r, j) : from.any;
+    const float x = to_real(*at);
+    return has(r, j) ? x : 0.f;
   }
   template <class Real>
-  __device__ __forceinline__ void load(float (&x)[Config::k_dim / 2], const StatePlace<Real> &from) const {
+  __device__ __forceinline__ void load(float (&x)[k_dim / 2], const StatePlace<Real> &from) const {
 #pragma unroll
     for (int j = 0; j < columns; ++j)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) x[MmaFragment::element(r, j)] = to_real(*from.at(r, j));
+      for (int r = 0; r < 2; ++r) x[MmaFragment::element(r, j)] = read(from, r, j);
   }
   template <class Real>
-  __device__ __forceinline__ void store(const float (&x)[Config::k_dim / 2], const StatePlace<Real> &to) const {
+  __device__ __forceinline__ void store(const float (&x)[k_dim / 2], const StatePlace<Real> &to) const {
 #pragma unroll
     for (int j = 0; j < columns; ++j)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) *to.at(r, j) = from_real<Real>(x[MmaFragment::element(r, j)]);
+      for (int r = 0; r < 2; ++r)
+        if (has(r, j)) *to.at(r, j) = from_real<Real>(x[MmaFragment::element(r, j)]);
   }
 
   // The caller's states, or 0.
-  __device__ __forceinline__ void load_first(float (&x)[Config::k_dim / 2], const LuattnLinearParams &p) const {
+  __device__ __forceinline__ void load_first(float (&x)[k_dim / 2], const LuattnLinearParams &p) const {
     const LuattnStates &s = p.first;
     if (s.data == nullptr) {
 #pragma unroll
-      for (int i = 0; i < Config::k_dim / 2; ++i) x[i] = 0;
+      for (int i = 0; i < k_dim / 2; ++i) x[i] = 0;
     } else if (s.type == LUATTN_STATE_F32) {
       load(x, place<float>(p, s));
     } else if (s.type == LUATTN_STATE_BF16) {
@@ -57,7 +71,7 @@ struct StateRows {
       load(x, place<half_t>(p, s));
     }
   }
-  __device__ __forceinline__ void store_last(const float (&x)[Config::k_dim / 2], const LuattnLinearParams &p) const {
+  __device__ __forceinline__ void store_last(const float (&x)[k_dim / 2], const LuattnLinearParams &p) const {
     const LuattnStates &s = p.last;
     if (s.data == nullptr) return;
     if (s.type == LUATTN_STATE_F32)
@@ -72,10 +86,10 @@ struct StateRows {
 
   __device__ __forceinline__ StatePlace<float> slot(const LuattnLinearParams &p, int segment) const {
     float *s = p.segments.states + chain.number(p, segment) * (Config::v_dim * Config::k_dim);
-    return {s + value * Config::k_dim + MmaFragment::column(lane), Config::k_dim, 1};
+    return {s + value * Config::k_dim + MmaFragment::column(lane), s, Config::k_dim, 1};
   }
   // The state at the segment's beginning: x <- e^decays x + what a segment adds, for each before it.
-  __device__ __forceinline__ void load_segment(float (&x)[Config::k_dim / 2], const LuattnLinearParams &p) const {
+  __device__ __forceinline__ void load_segment(float (&x)[k_dim / 2], const LuattnLinearParams &p) const {
     load(x, slot(p, chain.segment > 0 ? 1 : 0));
 #pragma unroll 1
     for (int i = 1; i < chain.segment; ++i) {
@@ -86,7 +100,7 @@ struct StateRows {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           float &e = x[MmaFragment::element(r, j)];
-          e = left * e + *from.at(r, j);
+          e = left * e + read(from, r, j);
         }
     }
   }

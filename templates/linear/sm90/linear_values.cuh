@@ -23,7 +23,7 @@ struct LinearValues {
   using Shared = SharedLinear<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
-  static constexpr int k_dim = Config::k_dim;
+  static constexpr int k_dim = Shared::k_dim;
   static constexpr bool decays = Spec::decay_of != DECAY_NONE;
   static constexpr bool by_key = decays || Shared::has_column_factor;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
@@ -210,6 +210,7 @@ struct LinearValues {
     }
     in.advance(), of_tokens.advance(), pairs.advance();
   }
+  // The state decays before products are under way: ptxas would wait for them.
   // What derives from the thread's number is computed anew in each chunk: the loop has no registers to keep it.
   __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
     const int chunk = chain.at(n);
@@ -218,13 +219,13 @@ struct LinearValues {
     lane = lane_anew();
 #pragma unroll
     for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
+    await_numbers();
+    decay_state(state);
     barrier_wait(shared.full(in.stage), in.parity);
     wgmma_fence();
     read_state(o, rounded, shared.q(in.stage));
     load_values(v);
     modify(v, chunk);
-    await_numbers();
-    decay_state(state);
     weigh(weighed, v);
     wgmma_fence();
     write_state(state, weighed);
@@ -250,13 +251,13 @@ struct LinearValues {
       u32 rounded[k_dim / 16][4], v[4][4];
 #pragma unroll
       for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
+      await_numbers();
+      decay_state(state);
       barrier_wait(shared.full(in.stage), in.parity);
       wgmma_fence();
       read_state(u, rounded, shared.k(in.stage));
       read_state(o, rounded, shared.q(in.stage));
       if (n > 0) store_rows(done, chain.at(n - 1));
-      await_numbers();
-      decay_state(state);
       wgmma_wait<0>();  // for o, too, whose operand would have no registers beside what comes
       wgmma_arrived(u), wgmma_arrived(o);
       load_values(v);
