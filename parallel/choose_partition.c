@@ -34,8 +34,8 @@ static luattn_status no_memory(luattn_error *err) {
 static double or_default(double given, double usual) { return given == 0 ? usual : given; }
 
 static luattn_status take_rates(const luattn_parallel_rates *given, luattn_parallel_rates *out, luattn_error *err) {
-  *out = (luattn_parallel_rates){.forward = or_default(given->forward, 760e12),
-                                 .backward = or_default(given->backward, 650e12),
+  *out = (luattn_parallel_rates){.forward = or_default(given->forward, 750e12),
+                                 .backward = or_default(given->backward, 605e12),
                                  .peer = or_default(given->peer, 380e9),
                                  .network = or_default(given->network, 45e9),
                                  .memory = or_default(given->memory, 3.6e12),
@@ -154,8 +154,8 @@ static bool judge(chooser *x, const scale *s, const int *rank_of, luattn_paralle
       alone[pass] += p->layers[l].weight * one.alone[pass];
     }
     out->received = fmax(out->received, one.received);
-    out->memory = fmax(out->memory, own_bytes(p, one.gathered) + one.in_flight);
-    x->gathered[l] = one.gathered;
+    out->memory = fmax(out->memory, own_bytes(p, one.gathered[0]) + one.in_flight);
+    x->gathered[l] = one.gathered[0] | one.gathered[1] << 1;
   }
   out->forward = alone[0] / p->ranks / seconds[0], out->backward = alone[1] / p->ranks / seconds[1];
   out->seconds = seconds[0] + seconds[1];

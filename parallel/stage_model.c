@@ -20,11 +20,12 @@ typedef struct exchange {
 
 enum { MOST_STAGES = 16 }; /* of 1024 ranks: 11 */
 
-/* What a rank launches. A run is a longest row of its chunks of queries that lie after each other. */
+/* What a rank launches. A run is a longest row of its chunks of queries that lie after each other; by stages, one in
+ * which all need keys of the same stages, so that rows of one part are not merged. */
 typedef struct rank_calls {
-  int calls[MOST_STAGES];   /* of a stage: one for each run and each range of keys that it needs */
-  double rows[MOST_STAGES]; /* of queries of these, chunks */
-  int runs, hull;           /* runs that need keys; chunks of keys from the first that is needed to the last */
+  int calls[MOST_STAGES];     /* of a stage: one for each run and each range of keys that it needs */
+  double merged[MOST_STAGES]; /* chunks of o that its merges read and write */
+  int runs, hull; /* gathered: runs that need keys; chunks of keys from the first that is needed to the last */
 } rank_calls;
 
 static int node_of(const exchange *x, int rank) { return rank / x->rates->node; }
@@ -114,34 +115,64 @@ static int set_stages(exchange *x, int rank, int sources) {
   return stages;
 }
 
-static void find_needed(exchange *x, int first, int end) {
+/* The stages whose keys a chunk of queries needs, a bit each; and these keys, besides those that are there. */
+static unsigned add_needed(exchange *x, int chunk) {
   const size_t n = (size_t)x->counts->chunks;
-  memset(x->needed, 0, n);
-  for (size_t i = (size_t)first; i < (size_t)end; ++i)
-    for (size_t j = 0; j < n; ++j) x->needed[j] |= x->counts->tiles[i * n + j] > 0;
+  unsigned stages = 0;
+  for (size_t j = 0; j < n; ++j)
+    if (x->counts->tiles[(size_t)chunk * n + j] > 0) {
+      x->needed[j] = 1;
+      stages |= 1u << x->stage_of[x->rank_of[j]];
+    }
+  return stages;
+}
+
+static unsigned stages_of(const exchange *x, int chunk) {
+  const size_t n = (size_t)x->counts->chunks;
+  unsigned stages = 0;
+  for (size_t j = 0; j < n; ++j)
+    if (x->counts->tiles[(size_t)chunk * n + j] > 0) stages |= 1u << x->stage_of[x->rank_of[j]];
+  return stages;
+}
+
+/* The launches of queries first .. end - 1, which need the keys that are marked. */
+static void count_run(const exchange *x, int first, int end, rank_calls *out) {
+  int last[MOST_STAGES], calls[MOST_STAGES] = {0};
+  for (int s = 0; s < MOST_STAGES; ++s) last[s] = -2;
+  for (int j = 0; j < x->counts->chunks; ++j) {
+    if (!x->needed[j]) continue;
+    const int s = x->stage_of[x->rank_of[j]];
+    if (last[s] != j - 1) ++calls[s];
+    last[s] = j;
+  }
+  bool any = false; /* parts of stages before */
+  for (int s = 0; s < MOST_STAGES; ++s) {
+    const int merged = calls[s] == 0 ? 0 : any ? calls[s] + 2 : calls[s] > 1 ? calls[s] + 1 : 0;
+    out->calls[s] += calls[s];
+    out->merged[s] += merged * (end - first);
+    any |= calls[s] > 0;
+  }
 }
 
 static rank_calls count_calls(exchange *x, int rank) {
   const int n = x->counts->chunks;
   rank_calls out = {.runs = 0};
   int lowest = n, highest = -1;
+  bool before = false; /* the chunk before is the rank's, and needs keys: one gathered launch has both */
   for (int i = 0, end; i < n; i = end) {
-    int last[MOST_STAGES], first_key = n, last_key = -1;
-    for (end = i + 1; end < n && x->rank_of[end] == x->rank_of[i];) ++end;
-    if (x->rank_of[i] != rank) continue;
-    for (int s = 0; s < MOST_STAGES; ++s) last[s] = -2;
-    find_needed(x, i, end);
-    for (int j = 0; j < n; ++j) {
-      if (!x->needed[j]) continue;
-      const int s = x->stage_of[x->rank_of[j]];
-      if (last[s] != j - 1) ++out.calls[s], out.rows[s] += end - i;
-      last[s] = last_key = j;
-      if (first_key > j) first_key = j;
+    end = i + 1;
+    if (x->rank_of[i] != rank) {
+      before = false;
+      continue;
     }
-    if (last_key < 0) continue;
-    ++out.runs;
-    if (lowest > first_key) lowest = first_key;
-    if (highest < last_key) highest = last_key;
+    memset(x->needed, 0, (size_t)n);
+    const unsigned stages = add_needed(x, i);
+    for (; end < n && x->rank_of[end] == rank && stages_of(x, end) == stages; ++end) add_needed(x, end);
+    count_run(x, i, end, &out);
+    for (int j = 0; j < n; ++j)
+      if (x->needed[j]) lowest = j < lowest ? j : lowest, highest = j > highest ? j : highest;
+    out.runs += stages != 0 && !before;
+    before |= stages != 0;
   }
   out.hull = highest >= lowest ? highest - lowest + 1 : 0;
   return out;
@@ -177,7 +208,7 @@ static rank_time time_of_rank(exchange *x, int rank, const pass_costs *c) {
   const double start = x->rates->stage, own = x->work[rank * x->ranks + rank] * c->tile;
   double arrived = 0, returned = 0, all = own, before = 0, t = start * calls.calls[0] + own;
   rank_time out = {.in_flight = {0, calls.hull * c->keys}};
-  if (calls.rows[0] > x->own) t += (calls.rows[0] + x->own) * c->merge;
+  t += calls.merged[0] * c->merge;
   for (int stage = 1, at = 0; stage <= stages; ++stage) {
     double work = 0, bytes = 0;
     for (; at < sources && x->stage_of[x->order[at]] == stage; ++at) {
@@ -188,7 +219,7 @@ static rank_time time_of_rank(exchange *x, int rank, const pass_costs *c) {
       bytes += x->pieces[rank * x->ranks + source] * c->keys;
     }
     all += work;
-    t = (t > arrived ? t : arrived) + start * calls.calls[stage] + work + 3 * calls.rows[stage] * c->merge;
+    t = (t > arrived ? t : arrived) + start * calls.calls[stage] + work + calls.merged[stage] * c->merge;
     out.received += bytes;
     if (bytes + before > out.in_flight[0]) out.in_flight[0] = bytes + before;
     before = bytes;
@@ -218,11 +249,12 @@ static void predict(exchange *x, stage_prediction *out) {
     }
     out->alone[backward] = total * c.tile + x->rates->stage;
   }
-  out->gathered =
-      x->problem->schedule == LUATTN_SCHEDULE_GATHERED ||
-      (x->problem->schedule == LUATTN_SCHEDULE_AUTO && seconds[1][0] + seconds[1][1] < seconds[0][0] + seconds[0][1]);
-  out->in_flight = in_flight[out->gathered];
-  for (int pass = 0; pass < 2; ++pass) out->seconds[pass] = seconds[out->gathered][pass];
+  for (int pass = 0; pass < 2; ++pass) {
+    const bool faster = x->problem->schedule == LUATTN_SCHEDULE_AUTO && seconds[1][pass] < seconds[0][pass];
+    out->gathered[pass] = faster || x->problem->schedule == LUATTN_SCHEDULE_GATHERED;
+    out->seconds[pass] = seconds[out->gathered[pass]][pass];
+  }
+  out->in_flight = in_flight[out->gathered[0]];
 }
 
 bool stage_predict(const luattn_parallel_problem *problem, const luattn_parallel_rates *rates,

@@ -18,9 +18,10 @@ typedef struct stage_prediction {
   double alone[2];   /* of one GPU that has everything */
   double most_tiles; /* of a rank */
   double received;   /* bytes of keys and values in forward, the most of a rank */
-  double in_flight;  /* those that are there at once, likewise: of the two largest successive stages, or of all keys
+  double
+      in_flight; /* of forward, those that are there at once, likewise: of the two largest successive stages, or of all keys
                       * from the first that is needed to the last */
-  bool gathered;     /* the schedule that these are of */
+  bool gathered[2]; /* the schedules that these are of, forward and backward */
 } stage_prediction;
 
 /* Bytes of a number of o and of gradients where they are parts of a sum. */

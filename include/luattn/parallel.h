@@ -26,7 +26,7 @@ extern "C" {
 
 /* What a machine does. A member of 0 is that of one H200 in nodes of 8 with NVLink. */
 typedef struct luattn_parallel_rates {
-  double forward, backward; /* FLOP a second of a GPU in tiles that the mask keeps whole: 760e12, 650e12 */
+  double forward, backward; /* FLOP a second of a GPU of a long causal call: 750e12, 605e12 */
   double peer;              /* bytes a second that a GPU receives from others of its node: 380e9 */
   double network; /* the same from another node, where a node fetches what several of its GPUs need once: 45e9 */
   double memory;  /* bytes a second of its own memory: 3.6e12 */
@@ -42,7 +42,7 @@ typedef struct luattn_parallel_layers {
 
 /* In which order a rank has its keys. */
 typedef enum luattn_schedule {
-  LUATTN_SCHEDULE_AUTO,    /* the faster one, of each layer */
+  LUATTN_SCHEDULE_AUTO,    /* the faster one, of each layer and pass */
   LUATTN_SCHEDULE_STAGES,  /* its own first, then those of other ranks as they arrive; parts of rows merge */
   LUATTN_SCHEDULE_GATHERED /* all in one call, once they are there: for functions whose parts do not merge, too */
 } luattn_schedule;
@@ -81,7 +81,9 @@ typedef struct luattn_parallel_plan {
   const int *rank_of; /* [chunks] */
   int num_candidates, chosen;
   const luattn_parallel_candidate *candidates; /* [num_candidates]; the plan is number `chosen` */
-  const int *gathered; /* [num_layers]: 1: LUATTN_SCHEDULE_GATHERED is the schedule of the layer, 0: by stages */
+  const int
+      *gathered; /* [num_layers]: bit 0: LUATTN_SCHEDULE_GATHERED is the schedule of the layer's forward, bit 1: of
+                        * its backward; else by stages */
 } luattn_parallel_plan;
 
 /* Makes a plan, which the caller frees. Takes milliseconds, up to a second for 64 ranks and 2048 chunks. Errors:

@@ -141,8 +141,9 @@ def attend_state(
     scalars: Sequence[float | Tensor],
     scale: float | Tensor | None,
     given: dict[str, Any],
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """o, lse and state of a spec of parts, without gradients."""
+    """o, lse and state of a spec of parts (of another spec: what it saves), without gradients. out: memory for o, which need not be used."""
     every = [x for x in (q, k, v, *inputs, *scalars, scale) if isinstance(x, Tensor)]
     _tangents.refuse(f"{spec.name}: return_state", every, "a state has no tangent; leave return_state out")
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
@@ -158,7 +159,7 @@ def attend_state(
             "gradients() for each part after the merge"
         )
     if not torch.compiler.is_compiling() and is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
-        o, lse, state = filled(q, tensors.forward(spec, q, k, v, inputs, values_of(scalars, learned), scale, given))
+        o, lse, state = filled(q, tensors.forward(spec, q, k, v, inputs, values_of(scalars, learned), scale, given, out=out))
     else:
         values = [] if learned is not None else list(scalars)
         o, lse, state = forward_op(spec.line, q, k, v, list(inputs), values, learned, scale, **given)

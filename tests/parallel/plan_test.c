@@ -195,11 +195,11 @@ static void test_stages(void **unused) {
   back_third = fmax(back_third, across + gradients / 1e11 + gradients / 1e10 / 2);
   assert_true(fabs(got.seconds[1] - fmax(back, back_third)) <= 1e-12);
   assert_true(got.most_tiles == 9 && got.received == 2 * keys && got.in_flight == 2 * keys);
-  assert_true(fabs(got.alone[0] - (23 * tile + 1e-5)) <= 1e-12 && !got.gathered);
+  assert_true(fabs(got.alone[0] - (23 * tile + 1e-5)) <= 1e-12 && !got.gathered[0] && !got.gathered[1]);
   p.schedule = LUATTN_SCHEDULE_GATHERED; /* rank 2 is the slowest: its hull has the chunk between, too */
   assert_true(stage_predict(&p, &rates, &(chunk_counts){3, tiles}, rows, rank_of, &got));
   assert_true(fabs(got.seconds[0] - fmax(peer + across + 7 * tile, across + 9 * tile) - 1e-5) <= 1e-12);
-  assert_true(got.gathered && got.in_flight == 3 * keys);
+  assert_true(got.gathered[0] && got.gathered[1] && got.in_flight == 3 * keys);
 }
 
 /* Ranks whose queries lie in two runs, and keys in ranges: each pair of them is a launch. */
@@ -216,7 +216,24 @@ static void test_launches(void **unused) {
   assert_true(fabs(got.seconds[0] - 4) < 1e-6); /* rank 0: 0 by 0; 3 by 0, by 3, and by 1 to 2 */
   p.schedule = LUATTN_SCHEDULE_AUTO;
   assert_true(stage_predict(&p, &free_of_charge, &(chunk_counts){4, tiles}, rows, zigzag, &got));
-  assert_true(fabs(got.seconds[0] - 2) < 1e-6 && got.gathered);
+  assert_true(fabs(got.seconds[0] - 2) < 1e-6 && got.gathered[0]);
+}
+
+/* Of rows that one rank has, only those at its edge need keys of another: a launch of their own, and the only merge. */
+static void test_edges(void **unused) {
+  (void)unused;
+  const double tiles[16] = {1, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1};
+  const int contiguous[4] = {0, 0, 1, 1}, rows = 1024;
+  luattn_parallel_problem p = problem_of(NULL, 2, 4, rows);
+  p.schedule = LUATTN_SCHEDULE_STAGES;
+  luattn_parallel_rates of_launches = {
+      .forward = 1e30, .backward = 1e30, .peer = 1e30, .network = 1e30, .memory = 1e30, .stage = 1, .node = 8};
+  stage_prediction got;
+  assert_true(stage_predict(&p, &of_launches, &(chunk_counts){4, tiles}, rows, contiguous, &got));
+  assert_true(fabs(got.seconds[0] - 3) < 1e-6); /* rank 1: 2 by 2, 3 by 2 and 3, and 2 by 1 */
+  of_launches.stage = 1e-30, of_launches.memory = 1;
+  assert_true(stage_predict(&p, &of_launches, &(chunk_counts){4, tiles}, rows, contiguous, &got));
+  assert_true(fabs(got.seconds[0] / (3.0 * rows * p.heads * p.head_dim_v * 4) - 1) < 1e-6);
 }
 
 /* ---- what is refused ---- */
@@ -260,6 +277,7 @@ int main(void) {
                                      cmocka_unit_test(test_one_rank),
                                      cmocka_unit_test(test_stages),
                                      cmocka_unit_test(test_launches),
+                                     cmocka_unit_test(test_edges),
                                      cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

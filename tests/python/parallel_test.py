@@ -94,7 +94,7 @@ def check_examples(n):
         if len(SIZES) > 1 and SIZES[i % len(SIZES)] != n:
             continue
         attention = example(name)
-        case = Case(attention, 128 * n * 2 - 37 * (i % 3), i)
+        case = Case(attention, 128 * n * (2 if n < 4 else 1) - 37 * (i % 3), i)
         for schedule in ("stages", "gathered"):
             p = plan(attention, case.rows, n, inputs=masks_of(attention, case.inputs), heads=(H, HKV), batch=B, head_dim=D, dtype="float64", schedule=schedule)
             case.compare(ContextParallel(attention, None, p), fill=float("nan"), atol=1e-11 if name in UNBOUNDED else 1e-12)
@@ -197,7 +197,7 @@ def check_both(n):
       online_func = attention_sink('x'), score_mod = function(s, b, h) return s * x[h] end }""")
     p = plan(attention, 256 * n, n, schedule="stages")
     local = ContextParallel(attention, None, p)
-    assert local.gathered and "gradients of x have terms of scores and of rows" in repr(local)
+    assert local.gathered == (False, True) and "gradients of x have terms of scores and of rows" in repr(local)
     Case(attention, 256 * n).compare(local)
     refuses(lambda: ContextParallel(attention, None, p, schedule="stages"), "both: x: its gradient has terms of scores and terms of rows", 'schedule="gathered"')
 

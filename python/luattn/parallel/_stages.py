@@ -1,6 +1,6 @@
 """What one rank computes and exchanges for one layer: in which rounds keys travel, which of them a stage has, and its calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .rank_plan import Layer, Plan
@@ -8,7 +8,8 @@ from .rank_plan import Layer, Plan
 
 @dataclass(frozen=True)
 class Run:
-    """Chunks of queries of the rank that lie after each other in the whole: rows first .. end - 1 of its tensors, at `position` and on."""
+    """Chunks of queries of the rank that lie after each other in the whole, and by stages need keys of the same ones: rows first .. end - 1 of its tensors, at
+    `position` and on."""
 
     first: int
     end: int
@@ -46,7 +47,15 @@ class Stage:
     rows: int
     place: dict[int, int]
     gaps: bool
-    calls: tuple[Call, ...]
+    calls: tuple[Call, ...]  # those with the most keys first
+
+    def fills(self, rows: int) -> bool:
+        """Whether the first call has all of the stage's rows of keys, of which there are so many if they are the rank's."""
+        return bool(self.calls) and (self.calls[0].first, self.calls[0].length) == (0, rows if self.own else self.rows)
+
+
+def _longest_first(calls: Iterable[Call | None]) -> tuple[Call, ...]:
+    return tuple(sorted((x for x in calls if x is not None), key=lambda x: -x.length))
 
 
 @dataclass(frozen=True)
@@ -100,8 +109,22 @@ class _Maker:
         self.plan, self.layer, self.rank = plan, layer, rank
         self.own = plan.chunks(rank)
         self.places = {c: i * plan.chunk_rows for i, c in enumerate(self.own)}
-        self.ranges = ranges_of(self.own)
-        self.needs = [_needed(layer, range(first, end)) for first, end in self.ranges]
+        self._set_ranges(ranges_of(self.own))
+
+    def _set_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        self.ranges = ranges
+        self.needs = [_needed(self.layer, range(first, end)) for first, end in ranges]
+
+    def split(self, stages: Sequence[dict[int, int]]) -> None:
+        """Cuts ranges of queries where they need keys of other stages, whose chunks these are: rows that have one part are not merged."""
+        sets = [sum(1 << c for c in chunks) for chunks in stages]
+        found = []
+        for first, end in self.ranges:
+            cuts = [first]
+            of_chunk = {c: [bool(_bits(self.layer.needs[c]) & one) for one in sets] for c in range(first, end)}
+            cuts += [c for c in range(first + 1, end) if of_chunk[c] != of_chunk[c - 1]]
+            found += list(zip(cuts, [*cuts[1:], end]))
+        self._set_ranges(found)
 
     def rounds(self) -> list[Round]:
         """Those in which anything travels, between whatever ranks."""
@@ -139,19 +162,22 @@ class _Maker:
             for i, needs in enumerate(self.needs)
             for first, end in ranges_of([c for c in needs if c in place])
         )
-        return tuple(x for x in made if x is not None)
+        return _longest_first(made)
 
     def stages(self, rounds: Sequence[Round]) -> list[Stage]:
         """The rank's own keys, then those of 1, 1, 2, 4, .. rounds."""
-        own = {c: self.places[c] for c in _needed(self.layer, self.own) if c in self.places}
-        stages = [Stage(True, (), 0, own, False, self.calls(own))]
+        places = [{c: self.places[c] for c in _needed(self.layer, self.own) if c in self.places}]
+        taken: list[tuple[int, ...]] = [()]
         left, size = list(range(len(rounds))), 1
         while left:
-            taken, left = left[:size], left[size:]
-            place = {c: i * self.plan.chunk_rows for i, c in enumerate(sorted(c for t in taken for c in rounds[t].received))}
-            stages.append(Stage(False, tuple(taken), len(place) * self.plan.chunk_rows, place, False, self.calls(place)))
-            size = size * 2 if len(stages) > 2 else size
-        return stages
+            taken.append(tuple(left[:size]))
+            left = left[size:]
+            places.append({c: i * self.plan.chunk_rows for i, c in enumerate(sorted(c for t in taken[-1] for c in rounds[t].received))})
+            size = size * 2 if len(taken) > 2 else size
+        self.split(places)
+        return [
+            Stage(i == 0, taken[i], len(place) * self.plan.chunk_rows if i else 0, place, False, self.calls(place)) for i, place in enumerate(places)
+        ]
 
     def gathered(self, rounds: Sequence[Round]) -> list[Stage]:
         """All keys from the first to the last that is needed, and one call for each run."""
@@ -162,13 +188,14 @@ class _Maker:
         place = {c: (c - lowest) * size + (first if own else 0) for c in keys}
         calls = (self._call(i, needs[0], needs[-1] + 1, place[needs[0]]) for i, needs in enumerate(self.needs) if needs)
         rows = 0 if own else hull * size
-        return [Stage(own, tuple(range(len(rounds))), rows, place, len(place) < hull, tuple(x for x in calls if x is not None))]
+        return [Stage(own, tuple(range(len(rounds))), rows, place, len(place) < hull, _longest_first(calls))]
 
 
 def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool) -> Schedule:
     maker = _Maker(plan, layer, rank)
-    rounds, runs = maker.rounds(), maker.runs()
+    rounds = maker.rounds()
     stages = maker.gathered(rounds) if gathered else maker.stages(rounds)
+    runs = maker.runs()
     parts = [0] * len(runs)
     for stage in stages:
         for one in stage.calls:

@@ -60,17 +60,18 @@ class ContextParallel:
             raise InvalidError(f"{_PLACE}: group: has {self.group.size()} ranks, and the plan is for {plan.world_size}")
         self._parameters = _parameters_of(attention._spec)
         self.gathered, self.why = self._order(schedule)
-        self.schedule = schedule_of(plan, self.layer, self.rank, self.gathered)
+        forward = schedule_of(plan, self.layer, self.rank, self.gathered[0])
+        self.schedules = forward, forward if self.gathered[0] == self.gathered[1] else schedule_of(plan, self.layer, self.rank, self.gathered[1])
         self._exchange = Exchange(self.group, plan.chunk_rows)
         self._seen: dict[str, tuple[Any, ...]] = {}  # what the mask reads, as the last call had it
         self._compare()
 
-    def _order(self, schedule: str | None) -> tuple[bool, str]:
-        """Whether all keys come first, and why."""
+    def _order(self, schedule: str | None) -> tuple[tuple[bool, bool], str]:
+        """Whether all keys come first, in forward and in backward, and why."""
         name, spec = self.attention.name, self.attention._spec
         told = schedule if schedule in ("stages", "gathered") else None
         if "gathered" in (told, told or self.plan.schedule):
-            return True, "as told"
+            return (True, True), "as told"
         both = [p.name for p in self._parameters if p.of_rows and p.of_scores]
         try:
             self._merges_by_lse = merges_by_lse(spec)
@@ -83,8 +84,8 @@ class ContextParallel:
                 f"{_PLACE}: {name}: {both[0]}: its gradient has terms of scores and terms of rows, which parts of a row do not tell apart: give schedule=\"gathered\""
             )
         if both:
-            return True, f"gradients of {both[0]} have terms of scores and of rows"
-        return (False, "as told") if told else (self.layer.gathered, "as the plan predicts")
+            return (self.layer.gathered[0], True), f"gradients of {both[0]} have terms of scores and of rows"
+        return ((False, False), "as told") if told else (self.layer.gathered, "as the plan predicts")
 
     def _compare(self) -> None:
         """That all ranks have one plan and one spec. Once."""
@@ -120,7 +121,7 @@ class ContextParallel:
         return made
 
     def __repr__(self) -> str:
-        order = "keys gathered" if self.gathered else "own keys first"
+        order = ", ".join(f"{name}: {'keys gathered' if gathered else 'own keys first'}" for name, gathered in zip(("forward", "backward"), self.gathered))
         return f"<luattn.parallel.ContextParallel {self.attention.name}, rank {self.rank} of {self.plan.world_size}, {order} ({self.why})>"
 
     # --- calls ---
@@ -158,9 +159,9 @@ class ContextParallel:
         self._check_inputs(spec, q, k, inputs)
         self._check_mask(inputs, scalars)
         job = Job(
-            spec, self.schedule, self.plan, self._exchange, self._parameters, tuple(info.axes for info in spec.inputs),
+            spec, self.schedules, self.plan, self._exchange, self._parameters, tuple(info.axes for info in spec.inputs),
             values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
-            by_lse=not self.gathered and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
+            by_lse=not self.gathered[0] and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
         )  # fmt: skip
         learned = [x if isinstance(x, Tensor) else None for x in (*scalars, scale)]
         o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)

@@ -39,14 +39,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Layer:
-    """Layers of one mask. needs[i][j]: not 0 where chunk i of queries needs chunk j of keys. gathered: all keys come before the first call; else a
-    rank's own are computed first. masks: what the mask reads, by name, as the plan was given it."""
+    """Layers of one mask. needs[i][j]: not 0 where chunk i of queries needs chunk j of keys. gathered: in forward, and in backward, all keys come before the
+    first call; else a rank's own are computed first. masks: what the mask reads, by name, as the plan was given it."""
 
     text: str
     name: str
     weight: float
     needs: tuple[bytes, ...] = field(repr=False)
-    gathered: bool
+    gathered: tuple[bool, bool]
     masks: Mapping[str, Any] = field(repr=False)
     sizes: tuple[int, int] = (1, 1)  # batch, heads
     differs: int = 0  # luattn_mask_differs
@@ -111,7 +111,7 @@ class Plan:
         schedule: None: that of the plan's first layer."""
         shape = _shape_of(self.q_len, self.world_size, heads, 128, "bfloat16", batch)
         tiles, read = _counted(of._spec, shape, self.chunk_rows, len(self.rank_of), inputs or {}, seed)
-        gathered = self.layers[0].gathered if schedule in (None, "auto") else schedule == "gathered"
+        gathered = self.layers[0].gathered if schedule in (None, "auto") else (schedule == "gathered",) * 2
         made = _layer_of(of, 1.0, shape, tiles, len(self.rank_of), 1, gathered, read)
         others = [layer for layer in self.layers if layer.text != of.text]
         return Plan(self.q_len, self.world_size, self.chunk_rows, self.rank_of, [*others, made], self.node, self.candidates, self.chosen, self.schedule)
@@ -178,8 +178,8 @@ class Plan:
             mark = "*" if i == self.chosen else " "
             lines.append(f"{mark} {c.partition:12} {c.chunk_rows:10d} {c.forward:9.3f} {c.backward:9.3f} {c.imbalance:10.3f} {c.received / 1e6:12.1f} {c.memory / 1e6:11.1f}")
         for layer in self.layers:
-            order = "all keys first, then one call for each run of queries" if layer.gathered else "own keys first, then those of others as they arrive"
-            lines.append(f"layers of {layer.name}, {layer.weight:g}: {order}")
+            orders = [f"{name}: {'all keys first' if x else 'own keys first'}" for name, x in zip(("forward", "backward"), layer.gathered)]
+            lines.append(f"layers of {layer.name}, {layer.weight:g}: {', '.join(orders)}")
         for rank in range(min(self.world_size, 16)):
             found = [f"{first}-{end - 1}" for first, end in self.ranges(rank)]
             rest = f", and {len(found) - 8} more" if len(found) > 8 else ""
@@ -258,7 +258,7 @@ def _counted(spec: Spec, shape: _Shape, chunk_rows: int, chunks: int, given: Map
     return _counting.widened(tiles, real, chunks), read
 
 
-def _layer_of(of: Attention, weight: float, shape: _Shape, tiles: Any, chunks: int, times: int, gathered: bool, read: Mapping[str, Any]) -> Layer:
+def _layer_of(of: Attention, weight: float, shape: _Shape, tiles: Any, chunks: int, times: int, gathered: tuple[bool, bool], read: Mapping[str, Any]) -> Layer:
     """times: how many of the counted chunks one of the plan's has."""
     differs = lib.luattn_spec_mask_differs(of._spec.pointer)
     return Layer(of.text, of.name, weight, _counting.needs_of(tiles, chunks, times), gathered, read, (shape.batch, shape.heads[0]), differs)
@@ -286,7 +286,7 @@ def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], w
             Candidate(capi.PARTITIONS[c.partition], *(getattr(c, name) for name, *_ in capi.ParallelCandidate._fields_[1:]))
             for c in p.candidates[: p.num_candidates]
         ]
-        return p.rank_of[: p.chunks], p.chunk_rows, [bool(x) for x in p.gathered[: len(tiles)]], candidates, p.chosen
+        return p.rank_of[: p.chunks], p.chunk_rows, [(bool(x & 1), bool(x & 2)) for x in p.gathered[: len(tiles)]], candidates, p.chosen
     finally:
         lib.luattn_parallel_plan_free(made)
 
@@ -347,7 +347,7 @@ def plan(
     tiles, read = zip(*(_counted(a._spec, shape, chunk_rows, chunks, given, seed) for a, given in zip(found, of_layers)))
     candidates: list[Candidate] = []
     chosen, used_rows = 0, chunk_rows
-    gathered = [schedule == "gathered"] * len(found)
+    gathered = [(schedule == "gathered",) * 2] * len(found)
     if partition is None:
         partition, used_rows, gathered, candidates, chosen = _choose(
             shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, take(_PLACE, "node", "integer", node)), capi.SCHEDULES.index(schedule)
