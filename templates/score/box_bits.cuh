@@ -24,6 +24,27 @@ struct GridBox {
   }
 };
 
+// The larger one of x and 0; x, or the nearest number in [0, most]. NVVM would turn these into comparisons without sign,
+// which take three times as many instructions.
+LUATTN_FN int at_least_0(int x) {
+#ifdef __CUDA_ARCH__
+  int y;
+  asm("max.s32 %0, %1, 0;" : "=r"(y) : "r"(x));
+  return y;
+#else
+  return max_of(x, 0);
+#endif
+}
+LUATTN_FN int clamped(int x, int most) {
+#ifdef __CUDA_ARCH__
+  int y;
+  asm("min.s32 %0, %1, %2;" : "=r"(y) : "r"(at_least_0(x)), "r"(most));
+  return y;
+#else
+  return min_of(at_least_0(x), most);
+#endif
+}
+
 // A number with a bit for each of a lane's columns.
 template <int Words>
 struct BoxWord {
@@ -49,6 +70,8 @@ struct BoxBits {
   template <int Axis>
   static __device__ __forceinline__ Bits of_axis(int lane, int lo, int hi) {
     constexpr int extent = Box::extent(Axis), pitch = Box::pitch(Axis), period = extent * pitch;
+    if constexpr (same_type<Fragment, MmaFragment>::value && is_power_of_two(extent) && is_power_of_two(pitch))
+      return of_lanes_axis<extent, pitch>(lane, lo, hi);
     constexpr int repeat = least_common_multiple(period, row_columns);
     const int from = min_of(max_of(lo, 0), extent), to = min_of(max_of(hi, from), extent);
     Bits kept = 0;
@@ -72,6 +95,35 @@ struct BoxBits {
  private:
   // Columns after which a lane has adjacent ones again.
   static constexpr int row_columns = Fragment::row_lanes * Fragment::adjacent;
+
+  LUATTN_FN constexpr bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
+  // The same of powers of two in an MmaFragment, where a lane's columns have the coordinates a, a + step, a + 2 step, .., of
+  // which those below one are counted.
+  template <int Extent, int Pitch>
+  static __device__ __forceinline__ Bits of_lanes_axis(int lane, int lo, int hi) {
+    if constexpr (Extent == 1) {
+      return lo <= 0 && hi > 0 ? ~Bits(0) : 0;
+    } else if constexpr (Pitch == 1) {  // two adjacent ones of each eight
+      constexpr int runs = Extent > 8 ? Extent / 8 : 1, of_run = Extent < 2 ? Extent : 2;
+      const int a = Fragment::column(lane) % (Extent < 8 ? Extent : 8);
+      Bits kept = 0;
+#pragma unroll
+      for (int u = 0; u < runs; ++u) {
+        const int from = clamped(lo - a - 8 * u, of_run), to = clamped(hi - a - 8 * u, of_run);
+        kept |= Word::run(2 * u + from, at_least_0(to - from));
+      }
+      return kept * copies(2 * runs);
+    } else {
+      constexpr int step = Pitch < 8 ? 8 / Pitch : 1, each = Pitch < 8 ? 2 : Fragment::columns(Pitch),
+                    steps = Extent > step ? Extent / step : 1;
+      const int a = Pitch < 8 ? Fragment::column(lane) / Pitch % (Extent < step ? Extent : step) : 0;
+      // Rounds up; an arithmetic shift rounds down.
+      const int from = clamped((lo - a + step - 1) >> log2_of(step), steps),
+                to = clamped((hi - a + step - 1) >> log2_of(step), steps);
+      return Word::run(from * each, at_least_0(to - from) * each) * copies(steps * each);
+    }
+  }
+  LUATTN_FN constexpr int log2_of(int n) { return n < 2 ? 0 : 1 + log2_of(n / 2); }
 
   LUATTN_FN constexpr int least_common_multiple(int a, int b) {
     int n = a;

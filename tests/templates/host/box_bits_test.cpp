@@ -67,5 +67,7 @@ int main() {
   (check_box<MmaFragment, GridBox<2, 16, 4>>(), check_box<MmaFragment, GridBox<3, 4, 12>>());
   (check_box<MmaFragment, GridBox<4, 2, 2, 8>>(), check_box<MmaFragment, GridBox<256>>());
   (check_box<MmaFragment, GridBox<2, 3, 5, 8>>(), check_box<MmaFragment, GridBox<4, 28>>());
+  (check_box<MmaFragment, GridBox<32, 2>>(), check_box<MmaFragment, GridBox<16, 2, 2>>());
+  (check_box<MmaFragment, GridBox<8, 4, 2>>(), check_box<MmaFragment, GridBox<16, 8, 1>>());
   return 0;
 }
