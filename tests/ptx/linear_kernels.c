@@ -88,7 +88,7 @@ void *linear_load(const linear_kernel *k, linear_pass pass, const char *entry) {
   luattn_error err;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
   arena *a = arena_open(NULL);
-  template_file headers[192];
+  template_file headers[256];
   int count = 0, n = 2;
   const char *text = NULL;
   for (int i = 0; i < luattn_embedded_template_count; i++) {
