@@ -13,7 +13,7 @@ from unittest import mock
 from with_torch import ROOT, torch  # exits without torch, so first
 
 import luattn
-from luattn import _signature, _tensors, flash_attn, flex
+from luattn import _signature, _tensors, flash_attn, flex, natten
 
 if torch.cuda.is_initialized():
     sys.exit("importing luattn started CUDA")
@@ -122,6 +122,32 @@ class Gpu(unittest.TestCase):
                 found = both("cuda")
                 self.close(found, both("cpu"), 1e-2)
                 self.assertTrue(all(map(torch.equal, both("cuda"), found)))
+
+    def test_natten(self):
+        """Windows of planes and videos with extra keys and a bias, and the same in two steps, beside float64 on the CPU."""
+
+        def by_taps(q, k, v, kernel, rpb):
+            first = [t.movedim(-2, 1) for t in (q * q.shape[-1] ** -0.5, k, v)]
+            of = {n: getattr(natten, f"na{len(kernel)}d_{n}") for n in ("qk", "av")}
+            return of["av"](of["qk"](*first[:2], kernel, rpb=rpb).softmax(-1), first[2], kernel).movedim(1, -2)
+
+        for extents, kernel in (((20, 33), (7, 5)), ((5, 9, 20), (3, 4, 7))):
+            shapes = [(2, *extents, heads, 64) for heads in (4, 2, 2)] + [(2, 9, 2, 64)] * 2 + [(4, *(2 * k - 1 for k in kernel))]
+            for dtype, limit in ((torch.float64, 1e-12), (torch.float32, 2e-5), (torch.bfloat16, 0.02)):
+                for two_steps in (False, True):
+                    given = [rand(*shape, dtype=dtype, device="cpu") for shape in shapes]
+                    found = []
+                    for t in ([x.detach().double().requires_grad_() for x in given], [x.detach().cuda().requires_grad_() for x in given]):
+                        if two_steps:
+                            o = by_taps(*t[:3], kernel, t[5])
+                            learned = [*t[:3], t[5]]
+                        else:
+                            o = natten.neighborhood_attention_generic(*t[:3], kernel, additional_keys=t[3], additional_values=t[4], rpb=t[5])
+                            learned = t
+                        found.append([o, *torch.autograd.grad(o, learned, torch.ones_like(o))])
+                    with self.subTest(extents=extents, dtype=dtype, two_steps=two_steps):
+                        for a, b in zip(found[1], found[0]):
+                            self.assertLess((a.cpu().double() - b).norm() / b.norm(), limit)
 
     def test_tune(self):
         causal = example("causal")
