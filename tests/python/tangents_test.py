@@ -418,6 +418,24 @@ class NoneIsDropped(Case):
             raised, carried = self.check("transformers", lambda **x: transformers.attention(module, attention_mask=None, **x), {n: given[n] for n in names})
             self.assertIn("query", carried, raised)
 
+    def test_parallel(self):
+        """A group of one process."""
+        import tempfile
+
+        import torch.distributed as dist
+        from luattn.parallel import ContextParallel, plan
+
+        with tempfile.TemporaryDirectory() as folder:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+            causal = luattn.attention("return attention { block_mask = causal() }")
+            local = ContextParallel(causal, None, plan(causal, 64, 1, heads=(2, 2), head_dim=8, dtype="float64"))
+            q, k, v = (local.shard(rand(1, 2, 64, 8)) for _ in range(3))
+            raised, carried = self.check("ContextParallel", lambda **x: local(**x), {"q": q, "k": k, "v": v})
+            self.assertEqual(len(raised), 3)
+            self.check("shard", local.shard, {"tensor": rand(1, 2, 64, 8)})
+            self.assertEqual(len(self.check("unshard", local.unshard, {"tensor": q})[0]), 1)
+            dist.destroy_process_group()
+
     def test_natten(self):
         from luattn import natten
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import _capi as capi
+from .. import _tangents
 from .._arguments import take, what
 from .._attend import values_stacked
 from .._call import CHOICES, WHOLE, refuse_later
@@ -109,6 +110,7 @@ class ContextParallel:
         """The tensor of the whole sequence, on all ranks, of their rows. Without a gradient."""
         if tensor.requires_grad and torch.is_grad_enabled():
             raise Unsupported("luattn.parallel: unshard: there is no gradient through it: compute the loss of the rank's rows, or pass tensor.detach()")
+        _tangents.refuse("luattn.parallel: unshard", (tensor,), "pass tensor.detach()")
         tensor = tensor.contiguous()
         parts = [torch.empty_like(tensor) for _ in range(self.plan.world_size)]
         dist.all_gather(parts, tensor, group=self.group)
