@@ -21,6 +21,7 @@ typedef struct LayoutSizes {
                        * it), and BwdRow */
   int bias_elem, col; /* sm90 forward: bytes of a bias row's element, and of struct Col, where they are staged
                        * along the keys (templates/sm90/fwd/bias_staging.cuh); 0: not staged */
+  int row_axes;       /* sm90 forward over a grid: axes along which rows' ranges are kept; 0: none */
   int warps_n;        /* sm80 backward: warps along the keys */
   int has_terms;      /* simt: scores have a distance_term */
   int hands_sums;     /* sm90 backward: consumer warps hand distance sums to a writer warp
@@ -138,6 +139,7 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
 typedef struct FwdSm90Layout {
   int q, k, v;         /* bytes of a consumer's Q, of a stage of K, of V */
   int bias_rows, cols; /* bytes per consumer, per stage, if they are staged */
+  int row_ranges;      /* bytes per warp */
   int has_bias_rows, has_cols;
   int o_boxes; /* O boxes of a warp: 16 rows of 64 channels each */
   int without_o, bytes;
@@ -157,6 +159,8 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   if (l.has_bias_rows) l.without_o += groups * l.bias_rows;
   l.has_cols = s.col > 0 && l.without_o + s.stages * l.cols <= most;
   if (l.has_cols) l.without_o += s.stages * l.cols;
+  l.row_ranges = 16 * 4 * s.row_axes;
+  l.without_o += groups * 4 * l.row_ranges;
   const int room = l.without_o < most ? (most - l.without_o) / (groups * o_box) : 0;
   l.o_boxes = room < boxes_v ? room : boxes_v;
   l.bytes = l.without_o + l.o_boxes * groups * o_box;

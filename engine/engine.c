@@ -7,11 +7,13 @@
 #include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "common/fail.h"
+#include "engine/box_memory.h"
 #include "engine/kernel_slots.h"
 
 struct luattn_engine {
   engine_setup how;
   kernel_slots kernels;
+  box_memory *boxes;
   pthread_mutex_t merges_lock; /* guards `merges` */
   engine_merges merges;
 };
@@ -21,6 +23,8 @@ luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_en
   NEED(engine);
   luattn_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
+  e->boxes = box_memory_open();
+  if (e->boxes == NULL) goto fail_boxes;
   if (!kernel_slots_open(&e->kernels, &e->how)) goto fail_slots;
   if (pthread_mutex_init(&e->merges_lock, NULL) != 0) goto fail_merges;
   const luattn_status status = engine_setup_open(&e->how, options, err);
@@ -34,6 +38,8 @@ luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_en
 fail_merges:
   kernel_slots_close(&e->kernels);
 fail_slots:
+  box_memory_close(e->boxes);
+fail_boxes:
   free(e);
   return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: cannot create a lock");
 }
@@ -43,6 +49,7 @@ void luattn_engine_close(luattn_engine *engine) {
   kernel_slots_close(&engine->kernels);
   if (engine->merges.close != NULL) engine->merges.close(&engine->merges);
   engine_setup_close(&engine->how);
+  box_memory_close(engine->boxes);
   pthread_mutex_destroy(&engine->merges_lock);
   free(engine);
 }
@@ -65,7 +72,9 @@ engine_place engine_get_place(const luattn_engine *engine) {
                         .cpu_relaxed = e->cpu_relaxed,
                         .names_family = e->family != 0,
                         .deterministic = e->deterministic,
-                        .multiprocessors = e->multiprocessors};
+                        .multiprocessors = e->multiprocessors,
+                        .family = e->family,
+                        .boxes = engine->boxes};
 }
 
 engine_merges *engine_lock_merges(luattn_engine *engine) {

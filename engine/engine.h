@@ -17,7 +17,8 @@ typedef struct engine_place {
   const char *nvrtc; /* as in luattn_target */
   bool never_compile, cpu_relaxed;
   bool names_family, deterministic; /* as in luattn_engine_options; names_family: family is set */
-  int multiprocessors;
+  int multiprocessors, family;
+  struct box_memory *boxes;
 } engine_place;
 engine_place engine_get_place(const luattn_engine *engine);
 

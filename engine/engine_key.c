@@ -5,6 +5,7 @@
 #include "common/call/batch.h"
 #include "common/call/choices.h"
 #include "common/call/dtype_text.h"
+#include "engine/box_memory.h"
 #include "engine/cpu_device.h"
 #include "engine/engine.h"
 
@@ -183,6 +184,8 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
                : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8
                                                                                : 1,
       .offsets = batch_offsets(args->batch),
+      .query_tile_size = args->query_tile_size,
+      .key_tile_size = args->key_tile_size,
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = args->name != 0 && (matters),
 #include "abi/kernel_facts.def"
   };
@@ -204,5 +207,7 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
   key->decode = axes > 1 && args->decode == LUATTN_DECODE_AUTO ? 0 : choice_of_decode(at, pass, args);
   read_classes(args, key);
   TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
-  return read_wants(args, key, err);
+  TRY(read_wants(args, key, err));
+  if (axes > 1 && at->driver != NULL) box_memory_choose(at->boxes, at->arch, at->family, args->q, args->k, key);
+  return LUATTN_OK;
 }

@@ -155,6 +155,11 @@ typedef struct family_thresholds {
   int bias_rows_spill; /* staged bias rows that spill more bytes are given up; 0: never */
 } family_thresholds;
 
+/* The extents of a pair of boxes over a grid, the innermost axis last; of unused axes, which come first, 1. */
+typedef struct box_extents {
+  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES];
+} box_extents;
+
 /* A family's main kernel of a pass. */
 typedef struct family_kernel {
   const char
@@ -162,6 +167,8 @@ typedef struct family_kernel {
   const char *entry; /* of a forward image: "luattn_fwd" */
   tile_table (*tiles)(const plan *p);
   int (*preferred)(const plan *p, luattn_tiles out[FAMILY_MAX_PREFERRED]); /* tiles before the table's, of some specs */
+  int (*box_pairs)(const plan *p, const box_extents **pairs); /* over a grid, those that calls choose from, at most three;
+                                                               * NULL: the boxes of tiles alone */
   int (*candidates)(luattn_tiles out[PLAN_MAX_CANDIDATES]); /* what tuning tries; NULL: steps from the table's best */
   int (*threads)(const plan *p);                            /* of these tiles; NULL: what the table says */
   luattn_status (*check)(const plan *p, luattn_error *err); /* whether it can run these tiles at all */
@@ -237,6 +244,15 @@ enum { FAMILY_HALVES = 1 << LUATTN_BF16 | 1 << LUATTN_F16, FAMILY_REALS = 1 << L
 
 /* What layouts of shared memory (abi/shared_memory.h) read. */
 LayoutSizes plan_sizes(const plan *p, const plan_rows *rows);
+
+/* The box of a tile's queries or keys over a grid: what the target asks for, or that of p->boxes among the kernel's pairs, or
+ * another one of these, if it has as many rows; else extents that are powers of two. tile_boxes.c */
+void family_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
+int family_box_rows(const int box[LUATTN_MAX_AXES]);
+/* Of luattn_target.query_tile_size or key_tile_size. */
+void family_unpack_box(uint64_t size, int box[LUATTN_MAX_AXES]);
+int family_box_pairs(const plan *p, const box_extents **pairs); /* how many */
+const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]); /* "16 x 8"; "": out of memory */
 
 /* Chooses the family for a call, of which p is the plan so far. t->family may be unable to run it. */
 const struct family *family_choose(const plan *p, const luattn_target *t);

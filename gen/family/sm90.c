@@ -24,6 +24,22 @@ static const luattn_tiles for_narrow_blocks = {128, 64, 384, 4, 0, 0};
 static const tile_row backward[] = {
     {ANY, 64, {128, 128, 384, 2, 0, 0}}, {ANY, 128, {64, 128, 384, 2, 0, 0}}, {ANY, 256, {64, 64, 512, 2, 0, 0}}};
 
+/* Over a grid forward has boxes of 128 queries. Of pairs by the counts of plan/boxes.c, over windows, blocks and causal
+ * masks of these ranks, these three cost 1.07 of the best pair for each (geometric mean): 256 x 256 with a window of 80 x
+ * 80, 1.00; 128 x 128 with 13 x 13, the third, and with 7 x 7, the second, 1.00; of three axes 30 x 48 x 80 with 18 x 24 x
+ * 24, 1.00. */
+static const box_extents pairs_of_two[] = {{{1, 1, 16, 8}, {1, 1, 16, 8}},
+                                           {{1, 1, 8, 16}, {1, 1, 14, 8}},
+                                           {{1, 1, 8, 16}, {1, 1, 4, 28}}},
+                         pairs_of_three[] = {{{1, 2, 8, 8}, {1, 2, 8, 8}},
+                                             {{1, 4, 8, 4}, {1, 4, 8, 4}},
+                                             {{1, 8, 4, 4}, {1, 6, 4, 4}}},
+                         pairs_of_four[] = {{{1, 2, 8, 8}, {1, 2, 8, 8}}, {{2, 4, 4, 4}, {2, 4, 4, 4}}};
+#define BOX_PAIRS(rows) (*pairs = (rows), (int)(sizeof(rows) / sizeof(rows)[0]))
+static int forward_pairs(const plan *p, const box_extents **pairs) {
+  return p->axes == 2 ? BOX_PAIRS(pairs_of_two) : p->axes == 3 ? BOX_PAIRS(pairs_of_three) : BOX_PAIRS(pairs_of_four);
+}
+
 static tile_table forward_tiles(const plan *p) {
   (void)p;
   return TILE_TABLE(forward);
@@ -36,7 +52,13 @@ tile_table sm90_backward_tiles(const plan *p) {
 
 static int forward_preferred(const plan *p, luattn_tiles out[FAMILY_MAX_PREFERRED]) {
   const int dim = most_of(p->head_dim, p->head_dim_v);
+  const box_extents *pairs;
+  const int count = family_box_pairs(p, &pairs), first = p->boxes > 0 ? p->boxes - 1 : 0;
   int n = 0;
+  if (count > 0 && first < count) {
+    out[n++] = (luattn_tiles){128, family_box_rows(pairs[first].kv), 384, dim <= 64 ? 3 : 2, 0, 0};
+    return n;
+  }
   if (p->softcap_poly && dim > 64 && dim <= 128) out[n++] = for_softcap_poly;
   if (p->by_narrow_blocks && dim <= 128) out[n++] = for_narrow_blocks;
   return n;
@@ -49,7 +71,30 @@ static int backward_threads(const plan *p) { return 128 + 2 * p->tile_n; }
 /* Three consumers have 160 registers a thread. */
 static bool is_narrow(const plan *p) { return p->head_dim <= 64 && p->head_dim_v <= 64; }
 
+/* A consumer's 64 queries, and a warp's 16, are boxes themselves if extents are powers of two, but for the outermost one
+ * that is no 1; bits of a thread's columns (templates/score/box_bits.cuh) take four keys along the innermost axis. */
+static luattn_status check_boxes(const plan *p, luattn_error *err) {
+  static const char valid[] =
+      "sm90 forward takes boxes of 128 queries with extents that are powers of two, as 16 x 8 or 2 x 8 x 8, by boxes of 16 "
+      "to 256 keys, a multiple of 16, of which the innermost extent is a multiple of 4, as 16 x 8, 4 x 28 or 6 x 4 x 4";
+  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES], outermost = LUATTN_MAX_AXES - p->axes;
+  family_box(p, false, q), family_box(p, true, kv);
+  while (outermost < LUATTN_MAX_AXES - 1 && q[outermost] == 1) outermost++;
+  for (int a = outermost; a < LUATTN_MAX_AXES; a++)
+    if ((q[a] & (q[a] - 1)) != 0 && (a > outermost || p->query_tile_size != 0))
+      return luattn_fail(err, LUATTN_INVALID, "target: query_tile_size: has an extent of %d: %s", q[a], valid);
+  if (p->query_tile_size != 0 && p->tile_m != 128)
+    return luattn_fail(err, LUATTN_INVALID, "target: query_tile_size: has %d queries: %s", p->tile_m, valid);
+  if (kv[LUATTN_MAX_AXES - 1] % 4 != 0)
+    return luattn_fail(err, LUATTN_INVALID, "target: key_tile_size: has the innermost extent %d: %s",
+                       kv[LUATTN_MAX_AXES - 1], valid);
+  if (p->key_tile_size != 0 && (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256))
+    return luattn_fail(err, LUATTN_INVALID, "target: key_tile_size: has %d keys: %s", p->tile_n, valid);
+  return LUATTN_OK;
+}
+
 static luattn_status check_forward(const plan *p, luattn_error *err) {
+  if (p->axes > 0) TRY(check_boxes(p, err));
   if (p->tile_m != 128 && !(p->tile_m == 192 && is_narrow(p)))
     return family_refuse("tile_m", p->tile_m, "sm90 forward takes 128, or 192 for head dims up to 64", err);
   if (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256)
@@ -119,7 +164,8 @@ static bool backward_is_crowded(const plan *p, const plan_rows *rows, const crow
 /* Three consumers spill around each call: 144 bytes there cost two thirds of the speed. */
 static int forward_spills_accepted(const plan *p, const plan_rows *rows, int next_to_hooks) {
   (void)rows;
-  return 64 + (p->threads == 512 ? 0 : next_to_hooks);
+  const int of_boxes = p->axes > 0 ? 128 : 0; /* what is the same for all boxes of keys, and a tile's message */
+  return 64 + of_boxes + (p->threads == 512 ? 0 : next_to_hooks);
 }
 
 /* The tiles after the first are slower by a third. Over a grid the loading warp spills 300 to 600 bytes beside the walk over
@@ -222,6 +268,7 @@ const struct family family_sm90 = {SM90_FACTS, .takes_tiles = takes_tiles,
                                                                   .entry = "luattn_fwd",
                                                                   .tiles = forward_tiles,
                                                                   .preferred = forward_preferred,
+                                                                  .box_pairs = forward_pairs,
                                                                   .threads = forward_threads,
                                                                   .check = check_forward,
                                                                   .suits = sm90_suits,

@@ -229,7 +229,7 @@ typedef struct search {
   const axis_lines *lines;
   known_counts *known; /* [LUATTN_GRID_AXES] */
   double kept;
-  box outer, inner;
+  grid_box outer, inner;
   box_pair *best;
   int most, count;
 } search;

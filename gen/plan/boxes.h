@@ -19,9 +19,9 @@ typedef struct box_axis {
   const int *lo, *hi; /* [q_extent] */
 } box_axis;
 
-typedef struct box {
+typedef struct grid_box {
   int extent[LUATTN_GRID_AXES]; /* of unused axes, which come first: 1 */
-} box;
+} grid_box;
 
 /* Where inner boxes begin along an axis. */
 typedef enum box_origin {
@@ -39,7 +39,7 @@ typedef struct box_counts {
 } box_counts;
 
 typedef struct box_pair {
-  box q, kv;
+  grid_box q, kv;
   box_origin origin;
   int first[LUATTN_GRID_AXES]; /* where the lattice of inner boxes begins: LuattnGridSide.first */
   box_counts counts;

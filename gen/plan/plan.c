@@ -44,9 +44,17 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
   return LUATTN_OK;
 }
 
+/* The rows of a box that the target asks for; 0: of none. */
+static int asked_rows(uint64_t size) {
+  int box[LUATTN_MAX_AXES];
+  family_unpack_box(size, box);
+  return size != 0 ? family_box_rows(box) : 0;
+}
+
 static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
-  p->tile_m = t->tile_m > 0 ? t->tile_m : c->tile_m;
-  p->tile_n = t->tile_n > 0 ? t->tile_n : c->tile_n;
+  const int box_m = asked_rows(p->query_tile_size), box_n = asked_rows(p->key_tile_size);
+  p->tile_m = box_m > 0 ? box_m : t->tile_m > 0 ? t->tile_m : c->tile_m;
+  p->tile_n = box_n > 0 ? box_n : t->tile_n > 0 ? t->tile_n : c->tile_n;
   family_settle(p);
   p->threads = plan_kernel(p)->threads != NULL ? plan_kernel(p)->threads(p) : c->threads;
   p->stages = c->stages;
@@ -136,6 +144,21 @@ static bool stores_first(const plan *p, const traced_spec *t) {
   return policy_dq_first_store(p, t->block_mask != IR_NONE, has_parameters(p, t));
 }
 
+/* The boxes of tiles, and which others calls choose from. */
+static void explain_boxes(arena *a, const plan *p, text *t) {
+  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES];
+  const box_extents *pairs;
+  const int count = family_box_pairs(p, &pairs);
+  if (p->axes == 0) return;
+  family_box(p, false, q), family_box(p, true, kv);
+  text_add(t, "boxes: %s queries by %s keys%s", family_box_text(a, p, q), family_box_text(a, p, kv),
+           tiles_free_boxes(p) ? ", which begin where the range of the queries does" : "");
+  for (int i = 0; i < count && !p->forced; i++)
+    text_add(t, "%s%s by %s", i == 0 ? "; by its mask and extents a call takes one of " : ", ",
+             family_box_text(a, p, pairs[i].q), family_box_text(a, p, pairs[i].kv));
+  text_add(t, "\n");
+}
+
 static const char *explain(arena *a, const plan *p) {
   const char *const note = p->family->note != NULL ? p->family->note(a, p) : "";
   text t;
@@ -155,6 +178,7 @@ static const char *explain(arena *a, const plan *p) {
                             : p->lengths == LUATTN_SHORT ? "first choice for these head dims, a mask and short lengths"
                                                          : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
+  explain_boxes(a, p, &t);
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
              !plan_kernel(p)->accumulates_dq ? "in its own kernel, in a fixed order"
@@ -192,6 +216,35 @@ static void fill_classes(plan *p, const struct luattn_spec *spec, const luattn_t
   p->many_rows = may_be_many && policy_knows_many_rows(p);
 }
 
+/* The boxes that a target asks for. */
+static luattn_status check_boxes(const struct luattn_spec *spec, const luattn_target *t, luattn_error *err) {
+  const int axes = spec->traced.grid_axes;
+  const struct {
+    const char *name;
+    uint64_t size;
+  } of[] = {{"query_tile_size", t->query_tile_size}, {"key_tile_size", t->key_tile_size}};
+  for (int i = 0; i < 2; i++) {
+    if (of[i].size == 0) continue;
+    if (axes <= 1)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "target: %s: is given, and the spec '%s' has no grid of several axes, whose boxes it is of; give "
+                         "tile_m and tile_n, or leave it 0",
+                         of[i].name, spec->traced.name);
+    int box[LUATTN_MAX_AXES];
+    family_unpack_box(of[i].size, box);
+    for (int a = 0; a < LUATTN_MAX_AXES - axes; a++)
+      if (box[a] != 1)
+        return luattn_fail(err, LUATTN_INVALID,
+                           "target: %s: has an extent of %d along an axis before the %d of the grid of '%s'; give %d "
+                           "extents",
+                           of[i].name, box[a], axes, spec->traced.name, axes);
+    if (t->tile_m != 0 || t->tile_n != 0 || t->tiles != NULL)
+      return luattn_fail(err, LUATTN_INVALID, "target: %s: is given beside tiles, which say the same; leave these 0",
+                         of[i].name);
+  }
+  return LUATTN_OK;
+}
+
 /* What kernels over a grid of several axes lack. */
 static luattn_status check_grid(const struct luattn_spec *spec, const luattn_target *t, luattn_error *err) {
   const int axes = spec->traced.grid_axes;
@@ -218,10 +271,23 @@ static luattn_status check_grid(const struct luattn_spec *spec, const luattn_tar
   return LUATTN_OK;
 }
 
+/* 0 where the family has no pairs, and for the first one. */
+static luattn_status take_pair(plan *p, luattn_error *err) {
+  const box_extents *pairs;
+  const int count = family_box_pairs(p, &pairs);
+  if (count > 0 && p->boxes > count)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: boxes: is %d, and the %s family has %d pairs of boxes over a grid of %d axes; give 0 to %d",
+                       p->boxes, kernel_family_name(p->family->id), count, p->axes, count);
+  if (count == 0 || p->boxes == 1) p->boxes = 0;
+  return LUATTN_OK;
+}
+
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(target_check(t, err));
   TRY(check_grid(spec, t, err));
+  TRY(check_boxes(spec, t, err));
 #define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, p->name = t->name;)
 #include "abi/kernel_facts.def"
   fill_defaults(p);
@@ -232,8 +298,9 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->draws = spec_draws(&spec->traced);
   p->axes = spec->traced.grid_axes > 1 ? spec->traced.grid_axes : 0;
   p->picked = t->tiles != NULL;
-  p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
+  p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0 || p->query_tile_size != 0 || p->key_tile_size != 0;
   TRY(choose_family(t, p, err));
+  TRY(take_pair(p, err));
   p->merges = p->family->merges;
   /* Forward gives the same bits in every run; kernels that merge, whatever else is in the batch. */
   p->deterministic = (p->pass == LUATTN_BACKWARD || p->merges) && t->deterministic != 0;

@@ -22,15 +22,7 @@ int tiles_shared_limit(int arch) {
   }
 }
 
-void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) {
-  int axis = LUATTN_MAX_AXES - 1, left = keys ? tiles_walk_columns(p) : p->tile_m;
-  for (int a = 0; a < LUATTN_MAX_AXES; a++) box[a] = 1;
-  for (; left % 2 == 0; left /= 2) {
-    box[axis] *= 2;
-    axis = axis > LUATTN_MAX_AXES - p->axes ? axis - 1 : LUATTN_MAX_AXES - 1;
-  }
-  box[LUATTN_MAX_AXES - p->axes] *= left;
-}
+void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) { family_box(p, keys, box); }
 
 bool tiles_free_boxes(const plan *p) { return p->axes > 0 && plan_kernel(p)->free_boxes; }
 

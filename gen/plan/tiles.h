@@ -4,8 +4,7 @@
 
 #include "gen/family/family.h"
 
-/* The box of a tile's queries or keys, of which each extent is a power of two, the larger ones innermost. Unused axes come
- * first. */
+/* The box of a tile's queries or keys (family_box). Unused axes come first. */
 void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
 
 /* Whether boxes of keys begin anywhere (templates/ops/free_boxes.cuh). */

@@ -109,6 +109,9 @@ typedef struct luattn_tiles {
  * arrays on the device, which kernels load. */
 typedef enum luattn_offsets { LUATTN_OFFSET_NONE, LUATTN_OFFSET_NUMBERS, LUATTN_OFFSET_ARRAYS } luattn_offsets;
 
+/* The extents of a box over a grid as one number, the innermost axis last; of axes that a grid lacks, the first ones, 0. */
+#define LUATTN_BOX(a, t, y, x) ((uint64_t)(a) << 48 | (uint64_t)(t) << 32 | (uint64_t)(y) << 16 | (uint64_t)(x))
+
 /* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means
  * default. */
 typedef struct luattn_target {
@@ -191,6 +194,12 @@ typedef struct luattn_target {
   int grad_f32; /* 1: dq, dk and dv are float32, while q, k and v are bf16 or f16, for gradients that are added up over
                   * parts. Gradients of inputs and scalars are float32 in any case. LUATTN_UNSUPPORTED: f32 and f64.
                   * LUATTN_INVALID: neither 0 nor 1; a forward target */
+  int boxes; /* Of a spec over a grid of several axes: which of the pairs of boxes, 1 to 3, that the kernel's calls choose
+              * from by their extents (an engine does); 0: the first one. The pair that is taken may be another where
+              * registers or shared memory do not suffice. Other kernels ignore it */
+  uint64_t query_tile_size, key_tile_size; /* Likewise: exactly this box of queries, and of keys: LUATTN_BOX of its extents,
+                                            * in place of tile_m and tile_n. 0: the plan chooses. LUATTN_INVALID: a box
+                                            * that no kernel has, with those that there are, or a spec without such a grid */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

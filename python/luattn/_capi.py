@@ -88,6 +88,8 @@ class Args(c.Structure):
         ("out_f32", c.c_int),
         ("grad_f32", c.c_int),
         ("tangents", c.c_void_p),
+        ("query_tile_size", c.c_uint64),
+        ("key_tile_size", c.c_uint64),
     ]
 
 
@@ -345,6 +347,9 @@ class Target(c.Structure):
         ("many_rows", c.c_int),
         ("out_f32", c.c_int),
         ("grad_f32", c.c_int),
+        ("boxes", c.c_int),
+        ("query_tile_size", c.c_uint64),
+        ("key_tile_size", c.c_uint64),
     ]
 
 

@@ -1,5 +1,8 @@
-// score/kept_keys.cuh: the bits of a thread's columns of a box of keys that a mask over a grid keeps (box_bits.cuh).
+// score/kept_keys.cuh: the bits of a thread's columns of a box of keys that a mask over a grid keeps (box_bits.cuh). What a row
+// keeps along each axis is computed once for a box of queries, and read from shared memory where a box is kept in part:
+// registers would hold it through all others.
 #pragma once
+#include "arch/mma.cuh"
 #include "ops/free_boxes.cuh"
 #include "score/box_bits.cuh"
 #include "score/mask_intervals.cuh"
@@ -20,23 +23,53 @@ struct KeyGridBox<4> {
   using type = GridBox<Config::kv_box(0), Config::kv_box(1), Config::kv_box(2), Config::kv_box(3)>;
 };
 
-// `first` is the thread's first column, `query` its two queries, which exist.
-template <class Spec, class Fragment, int TileN, class Sequence, class Keep>
-LUATTN_FN void find_kept_keys(const LuattnParams &p, const Sequence &s, const int (&query)[2], const BoxKey &first,
-                              Keep (&keep)[2]) {
+// The range of a warp's row along an axis, its ends in 16 bits each: cut to the extents, and none if hi is 0.
+struct RowRanges {
+  static constexpr int rows = 16;
+  LUATTN_FN u32 address(u32 ranges, int row, int a) { return ranges + (a * rows + row) * 4; }
+
+  // Stores those of `query`, the warp's query of row `lane` % 16, which exists. Called by all lanes.
+  template <class Spec, class Sequence>
+  LUATTN_FN void store(const LuattnParams &p, const Sequence &s, int query, int lane, u32 ranges) {
+    using Keys = GridSideOf<true>;
+    if constexpr (Spec::has_mask && Spec::row_intervals > 0) {
+      const GridRange kept = Spec::row_box_range(p, s, query);
+      __syncwarp();
+#pragma unroll
+      for (int a = 0; a < Config::axes; ++a) {
+        const int axis = Keys::first_axis + a, lo = max_of(kept.lo[axis], 0),
+                  hi = min_of(kept.hi[axis], Keys::extent(p, axis));
+        if (lane < rows) store_shared(address(ranges, lane, a), lo < hi ? u32(lo) | u32(hi) << 16 : 0);
+      }
+      __syncwarp();
+    }
+  }
+  LUATTN_FN u32 load(u32 ranges, int row, int a) {
+    u32 x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address(ranges, row, a)));  // each time anew
+    return x;
+  }
+};
+
+// The bits of the lane's two rows of the warp; `first` is its first column.
+template <class Spec, class Fragment, class Keep>
+LUATTN_FN void find_kept_keys(const LuattnParams &p, u32 ranges, int lane, const BoxKey &first, Keep (&keep)[2]) {
   using Keys = GridSideOf<true>;
   using Bits = BoxBits<Fragment, typename KeyGridBox<Config::axes>::type>;
-  const int lane = int(threadIdx.x) % 32;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    GridRange kept = {};
-    if constexpr (Spec::has_mask) kept = Spec::row_box_range(p, s, query[r]);
     int lo[Config::axes], hi[Config::axes];
 #pragma unroll
     for (int a = 0; a < Config::axes; ++a) {
-      const int axis = Keys::first_axis + a, begin = first.box.first(axis), extent = Keys::extent(p, axis);
-      lo[a] = Spec::has_mask ? kept.lo[axis] - begin : 0;
-      hi[a] = (Spec::has_mask ? min_of(kept.hi[axis], extent) : extent) - begin;
+      const int axis = Keys::first_axis + a, begin = first.box.first(axis);
+      if constexpr (Spec::has_mask) {
+        const u32 kept = RowRanges::load(ranges, Fragment::row(lane, r), a);
+        lo[a] = int(kept & 0xffffu) - begin;
+        hi[a] = int(kept >> 16) - begin;
+      } else {
+        lo[a] = 0;
+        hi[a] = Keys::extent(p, axis) - begin;
+      }
     }
     Bits::of_row(lane, lo, hi, keep[r].word);
   }

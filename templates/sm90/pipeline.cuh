@@ -20,15 +20,22 @@ struct SharedSm90 {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int bias_elem = Spec::has_bias_row ? int(sizeof(typename Spec::BiasElem)) : 0;
   static constexpr int col_size = Spec::reads_columns ? int(sizeof(typename Spec::Col)) : 0;
-  static constexpr FwdSm90Layout layout =
-      fwd_sm90_layout(layout_sizes<Config>({.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0}));
+#ifdef LUATTN_FREE_BOXES
+  static constexpr int row_axes = Config::axes;
+#else
+  static constexpr int row_axes = 0;
+#endif
+  static constexpr FwdSm90Layout layout = fwd_sm90_layout(layout_sizes<Config>(
+      {.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0, .row_axes = row_axes}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   // Bias staging (sm90/fwd/bias_staging.cuh), if it fits: the bias rows of one consumer, and the columns of
   // one stage of K.
   static constexpr int bias_row_bytes = layout.bias_rows, col_bytes = layout.cols;
   static constexpr bool has_bias_rows = layout.has_bias_rows, has_cols = layout.has_cols;
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
-  static constexpr int staged_bytes = all_bias_rows + (has_cols ? stages * col_bytes : 0);
+  // Over a grid: what each row of a warp keeps along each axis (score/kept_keys.cuh).
+  static constexpr int row_ranges_bytes = layout.row_ranges, at_row_ranges = all_bias_rows + (has_cols ? stages * col_bytes : 0);
+  static constexpr int staged_bytes = at_row_ranges + groups * 4 * row_ranges_bytes;
   static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
   static constexpr int value_loaders = Config::paged && bias_loaders < 3 ? 1 : 0,
                        loaders = bias_loaders + value_loaders;
@@ -51,6 +58,9 @@ struct SharedSm90 {
 
   __device__ __forceinline__ u32 bias_rows(int group) const { return o(groups * 4) + group * bias_row_bytes; }
   __device__ __forceinline__ u32 cols(int stage) const { return o(groups * 4) + all_bias_rows + stage * col_bytes; }
+  __device__ __forceinline__ u32 row_ranges(int warp) const {
+    return o(groups * 4) + at_row_ranges + warp * row_ranges_bytes;
+  }
 
   __device__ __forceinline__ u32 k_full(int stage) const { return o(groups * 4) + staged_bytes + stage * 32; }
   __device__ __forceinline__ u32 k_empty(int stage) const { return k_full(stage) + 8; }

@@ -14,6 +14,7 @@
 
 #include "common/fail.h"
 #include "gen/analysis/specs/int_range.h"
+#include "gen/compile/box_choice.h"
 #include "gen/compile/cpu_facts.h"
 #include "gen/cpu/append_call.h"
 #include "gen/cpu/packed_call.h"
@@ -22,6 +23,13 @@
 
 luattn_target last_target;
 static pthread_mutex_t target_lock = PTHREAD_MUTEX_INITIALIZER;
+
+luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *target, const int64_t *q, const int64_t *kv,
+                              box_choice *out, luattn_error *err) {
+  (void)spec, (void)target, (void)q, (void)kv, (void)err;
+  *out = (box_choice){.count = 0};
+  return LUATTN_OK;
+}
 
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                              luattn_compile_report *report, luattn_error *err) {

@@ -266,7 +266,10 @@ struct ConsumerSm90 {
   // ---- softmax step ----
 
   using Mask = MaskSm90<Spec, Sequence, Online, Fragment, tile_n, Sequence::paged && Shared::groups == 2>;
-  __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
+  __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane, row_ranges()}; }
+  __device__ __forceinline__ u32 row_ranges() const {
+    return Shared::row_axes > 0 ? shared.row_ranges(group * 4 + warp) : 0;
+  }
   // Turns scores into P by a step of the online function, stores the factors for O in `scale`, and releases
   // K, V and Q. Returns whether P is good, that is, in range.
   __device__ __forceinline__ bool softmax_step(const float (&s)[tile_n / 2], KvMessage tile) {
@@ -447,6 +450,9 @@ struct ConsumerSm90 {
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
+#ifdef LUATTN_FREE_BOXES
+    RowRanges::store<Spec>(p, site, site.clamped_query(p, first_row + lane % 16), lane, row_ranges());
+#endif
     online.init(p, site, head, row);
     if constexpr (Drops::any) dropout.enter_head(p, site);
     if constexpr (Shared::has_bias_rows) bias_rows.begin(p, site, head, first_row, lane);

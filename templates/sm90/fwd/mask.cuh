@@ -35,6 +35,7 @@ struct MaskSm90 {
   const typename Spec::Head &head;
   const typename Spec::Row (&row)[rows];
   const int first_row, lane;
+  const u32 row_ranges;  // over a grid: of the warp, in shared memory
 
   // The query of the thread's row r, as in ConsumerSm90.
   __device__ __forceinline__ int query(int r) const {
@@ -60,9 +61,13 @@ struct MaskSm90 {
   __device__ __forceinline__ void find_bits(const KvMessage &tile, const Key &kv0, Keep (&keep)[rows],
                                             Online &online) const {
     if constexpr (Spec::row_intervals > 0) {
-      if constexpr (!Sequence::is_line) {  // an overload of the Sequence
+      if constexpr (!Sequence::is_line) {
+#ifdef LUATTN_FREE_BOXES
+        find_kept_keys<Spec, Fragment>(p, row_ranges, lane, kv0, keep);
+#else  // an overload of the Sequence
         const int queries[rows] = {query(0), query(1)};
         find_kept_keys<Spec, Fragment, tile_n>(p, site, queries, kv0, keep);
+#endif
         return note(keep, online);
       } else if (!Spec::rows_need_full_data || tile.by_range()) {
         return bits_of_row(kv0, keep, online);
