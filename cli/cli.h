@@ -25,7 +25,7 @@ typedef struct cli_options {
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *json, *arch, *pass, *cache_dir,
       *family;
-  const char *query, *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets, *pages;
+  const char *query, *query_tile_size, *key_tile_size, *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets, *pages;
   const char *cu_seqlens, *cu_seqlens_q, *cu_seqlens_k;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
@@ -60,6 +60,8 @@ void options_print(FILE *to, int command); /* prints the options of --help */
 /* Parses "M,N,..": at most `most` numbers from 0 to INT32_MAX. Returns how many there are, 0 on any other
  * text. */
 int parse_sizes(const char *text, int most, int *out);
+/* --query-tile-size and --key-tile-size, as luattn_target has them. box_option.c */
+luattn_status box_options(const cli_options *o, uint64_t *query_tile_size, uint64_t *key_tile_size, luattn_error *err);
 /* Parses "D", "D,Dv" or "DxDv", both at least 1. Returns false on any other text. */
 bool parse_head_dim(const char *text, int out[2]);
 
@@ -140,6 +142,7 @@ typedef struct cli_problem {
   int num_scalars;
   double scale;
   int num_splits, skip;      /* as in luattn_args */
+  uint64_t query_tile_size, key_tile_size; /* likewise, of forward */
   const unsigned char *kept; /* what the mask keeps, a byte for each score, if known: naive_forward then does
                               * not call the mask */
   bool heads_last;

@@ -61,6 +61,7 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
     return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64", o->tile);
   }
   t->tile_m = tile[0], t->tile_n = tile[1];
+  TRY(box_options(o, &t->query_tile_size, &t->key_tile_size, err));
   if (o->backward && o->pass != NULL && strcmp(o->pass, "backward") != 0)
     return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' and --backward ask for two passes; give one", o->pass);
   if (o->backward) t->pass = LUATTN_BACKWARD;

@@ -190,6 +190,7 @@ luattn_args gpu_forward_args(const cli_problem *p, const luattn_args *a) {
   luattn_args f = *a;
   f.dout = f.dlse = f.dq = f.dk = f.dv = f.scalar_grads = NULL;
   f.num_splits = p->decode ? p->num_splits : 0;
+  f.query_tile_size = p->query_tile_size, f.key_tile_size = p->key_tile_size;
   return f;
 }
 

@@ -319,6 +319,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
                        "--no-decode: goes without --decode, which asks for the other kernel; give one of both");
   p->num_splits = (int)o->splits;
   TRY(skip_option(o, &p->skip, err));
+  TRY(box_options(o, &p->query_tile_size, &p->key_tile_size, err));
   luattn_spec_get_info(spec, &p->info);
   if (problem_lacks_backward(o) != NULL) p->info.has_backward = 0;
   luattn_status status = read_options(o, p, err);
