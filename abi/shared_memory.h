@@ -139,7 +139,7 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
 typedef struct FwdSm90Layout {
   int q, k, v;         /* bytes of a consumer's Q, of a stage of K, of V */
   int bias_rows, cols; /* bytes per consumer, per stage, if they are staged */
-  int row_ranges;      /* bytes per warp */
+  int row_ranges;      /* bytes per warp, with its boxes of keys */
   int has_bias_rows, has_cols;
   int o_boxes; /* O boxes of a warp: 16 rows of 64 channels each */
   int without_o, bytes;
@@ -159,7 +159,7 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   if (l.has_bias_rows) l.without_o += groups * l.bias_rows;
   l.has_cols = s.col > 0 && l.without_o + s.stages * l.cols <= most;
   if (l.has_cols) l.without_o += s.stages * l.cols;
-  l.row_ranges = 16 * 4 * s.row_axes;
+  l.row_ranges = s.row_axes > 0 ? 16 * 4 * s.row_axes + 16 : 0;
   l.without_o += groups * 4 * l.row_ranges;
   const int room = l.without_o < most ? (most - l.without_o) / (groups * o_box) : 0;
   l.o_boxes = room < boxes_v ? room : boxes_v;

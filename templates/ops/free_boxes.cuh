@@ -13,6 +13,61 @@ struct FreeBox {
   __device__ __forceinline__ void set(int axis, int to) { at[axis / 2] |= u32(to) << axis % 2 * 16; }
 };
 
+// A box among those of a range, and its number there, the innermost axis fastest. What the producer of a block tells about a
+// box is its number: consumers, who seldom ask, find it again.
+struct NumberedBox {
+  FreeBox box;
+  int number;
+
+  __device__ __forceinline__ bool valid() const { return number >= 0; }
+  LUATTN_FN constexpr NumberedBox none() { return {FreeBox::none(), -1}; }
+};
+
+// The boxes that cover the keys which a box of queries may keep: where they begin, and how many there are along each axis.
+struct BoxesOfRange {
+  FreeBox from, across;
+  int count;
+
+  template <class Spec>
+  LUATTN_FN BoxesOfRange of(const LuattnParams &p, const Site &s, int own) {
+    using Side = GridSideOf<true>;
+    BoxesOfRange x{{{0, 0}}, {{0, 0}}, 1};
+    GridRange kept = {};
+    if constexpr (Spec::has_mask) kept = Spec::kv_box_range(p, s, own);
+#pragma unroll
+    for (int axis = Side::first_axis; axis < LUATTN_GRID_AXES; ++axis) {
+      const int extent = Side::extent(p, axis), lo = Spec::has_mask ? max_of(kept.lo[axis], 0) : 0,
+                hi = Spec::has_mask ? min_of(kept.hi[axis], extent) : extent;
+      const int along = lo < hi ? ceil_div(hi - lo, Side::box(axis)) : 0;
+      x.count *= along;
+      if (lo < hi) x.from.set(axis, lo);
+      x.across.set(axis, along);
+    }
+    return x;
+  }
+  // Number `at`.
+  __device__ __forceinline__ FreeBox box(int at) const {
+    using Side = GridSideOf<true>;
+    FreeBox found{{0, 0}};
+    u32 rest = u32(at);
+#pragma unroll
+    for (int axis = LUATTN_GRID_AXES - 1; axis >= Side::first_axis; --axis) {
+      const u32 along = u32(across.first(axis)), outer = axis > Side::first_axis ? rest / along : 0;
+      found.set(axis, from.first(axis) + int(rest - outer * along) * Side::box(axis));
+      rest = outer;
+    }
+    return found;
+  }
+  // The number of the one in their middle.
+  __device__ __forceinline__ int middle() const {
+    int at = 0;
+#pragma unroll
+    for (int axis = GridSideOf<true>::first_axis; axis < LUATTN_GRID_AXES; ++axis)
+      at = at * across.first(axis) + across.first(axis) / 2;
+    return at;
+  }
+};
+
 struct BoxKey {
   using Side = GridSideOf<true>;
   FreeBox box;

@@ -51,14 +51,42 @@ struct RowRanges {
   }
 };
 
-// The bits of the lane's two rows of the warp; `first` is its first column.
+// The boxes of the range of a warp's box of queries, next to the ranges of its rows.
+struct WarpBoxes {
+  LUATTN_FN u32 address(u32 ranges) { return ranges + Config::axes * RowRanges::rows * 4; }
+  template <class Spec, class Sequence>
+  LUATTN_FN void store(const LuattnParams &p, const Sequence &s, int own, int lane, u32 ranges) {
+    const BoxesOfRange boxes = BoxesOfRange::of<Spec>(p, s, own);
+    __syncwarp();
+#pragma unroll
+    for (int w = 0; w < 4; ++w)
+      if (lane == w) store_shared(address(ranges) + w * 4, w < 2 ? boxes.from.at[w % 2] : boxes.across.at[w % 2]);
+    __syncwarp();
+  }
+  // Finds a box again. Not volatile, so that boxes which are kept whole are not asked for; `number` as an operand keeps the
+  // load where it is.
+  LUATTN_FN NumberedBox box(u32 ranges, int number) {
+    BoxesOfRange boxes;
+    u32 x[4];
+    asm("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];  // %5"
+        : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+        : "r"(address(ranges)), "r"(number));
+    boxes.from = {{x[0], x[1]}};
+    boxes.across = {{x[2], x[3]}};
+    return {boxes.box(number), number};
+  }
+};
+
+// The bits of the lane's two rows of the warp; `first` is its first column. A loop over the rows is not unrolled: ptxas would
+// copy all scores ahead of straight code, which takes as many registers.
 template <class Spec, class Fragment, class Keep>
 LUATTN_FN void find_kept_keys(const LuattnParams &p, u32 ranges, int lane, const BoxKey &first, Keep (&keep)[2]) {
   using Keys = GridSideOf<true>;
   using Bits = BoxBits<Fragment, typename KeyGridBox<Config::axes>::type>;
-#pragma unroll
+#pragma unroll 1
   for (int r = 0; r < 2; ++r) {
     int lo[Config::axes], hi[Config::axes];
+    u32 word[Bits::words];
 #pragma unroll
     for (int a = 0; a < Config::axes; ++a) {
       const int axis = Keys::first_axis + a, begin = first.box.first(axis);
@@ -71,6 +99,11 @@ LUATTN_FN void find_kept_keys(const LuattnParams &p, u32 ranges, int lane, const
         hi[a] = Keys::extent(p, axis) - begin;
       }
     }
-    Bits::of_row(lane, lo, hi, keep[r].word);
+    Bits::of_row(lane, lo, hi, word);
+#pragma unroll
+    for (int w = 0; w < Bits::words; ++w) {
+      keep[0].word[w] = r == 0 ? word[w] : keep[0].word[w];
+      keep[1].word[w] = word[w];
+    }
   }
 }

@@ -7,6 +7,9 @@
 #include "arch/mma.cuh"
 #include "arch/warp.cuh"
 #include "work/tile_walk.cuh"
+#ifdef LUATTN_FREE_BOXES
+#include "ops/free_boxes.cuh"
+#endif
 
 // The message of a q tile: its index, head and batch, and whether the mask leaves it any kv tile. EMPTY: no K
 // and V follow, and Q is not copied. END: there are no more q tiles.
@@ -123,3 +126,21 @@ struct KvTileMessage<int> {
   }
   __device__ __forceinline__ KvTileMessage shared() const { return {uniform(bits)}; }
 };
+
+#ifdef LUATTN_FREE_BOXES
+// Of a box among those of a range: its number alone.
+template <>
+struct KvTileMessage<NumberedBox> : KvTileMessage<int> {
+  using Number = KvTileMessage<int>;
+  KvTileMessage() = default;
+  __device__ __forceinline__ KvTileMessage(const Number &x) : Number(x) {}
+  LUATTN_FN KvTileMessage of(const TileOf<NumberedBox> &tile, bool last) {
+    return Number::of(Tile{tile.index.number, tile.masked}, last);
+  }
+  LUATTN_FN KvTileMessage before() { return Number::before(); }
+  LUATTN_FN KvTileMessage none() { return Number::none(); }
+  __device__ __forceinline__ NumberedBox tile() const { return {FreeBox::none(), Number::tile()}; }
+  LUATTN_FN KvTileMessage load(u32 address) { return Number::load(address); }
+  __device__ __forceinline__ KvTileMessage shared() const { return Number::shared(); }
+};
+#endif

@@ -84,12 +84,12 @@ struct GridSite : Site {
     return {p, has_query(p, query)};
   }
 #ifdef LUATTN_FREE_BOXES
-  using KeyTile = FreeBox;
+  using KeyTile = NumberedBox;
   using Key = BoxKey;
   using KeyPlace = BoxKeyPlace;
   template <int>
   LUATTN_FN Key first_key(const KeyTile &tile) {
-    return {tile, 0};
+    return {tile.box, 0};
   }
   __device__ __forceinline__ bool has_key(const LuattnParams &p, const BoxKey &key) const { return key.exists(p); }
   __device__ __forceinline__ BoxKey clamped_key(const LuattnParams &p, const BoxKey &key) const {

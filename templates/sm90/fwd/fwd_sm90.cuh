@@ -267,6 +267,16 @@ struct ConsumerSm90 {
 
   using Mask = MaskSm90<Spec, Sequence, Online, Fragment, tile_n, Sequence::paged && Shared::groups == 2>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane, row_ranges()}; }
+  __device__ __forceinline__ typename Sequence::KeyTile key_tile(const KvMessage &tile) const {
+#ifdef LUATTN_FREE_BOXES
+    return WarpBoxes::box(row_ranges(), tile.tile().number);
+#else
+    return tile.tile();
+#endif
+  }
+  __device__ __forceinline__ Key first_key(const KvMessage &tile) const {
+    return Sequence::template first_key<tile_n>(key_tile(tile));
+  }
   __device__ __forceinline__ u32 row_ranges() const {
     return Shared::row_axes > 0 ? shared.row_ranges(group * 4 + warp) : 0;
   }
@@ -281,7 +291,7 @@ struct ConsumerSm90 {
         softcap_poly_step(s, x, part);
         return true;
       }
-    const Key kv0 = Sequence::template first_key<tile_n>(tile.tile()) + Fragment::column(lane);
+    const Key kv0 = first_key(tile) + Fragment::column(lane);
     score(kv0, s, x);
     online.enter_tile(kv0);
     if constexpr (Shared::has_bias_rows)
@@ -452,6 +462,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
 #ifdef LUATTN_FREE_BOXES
     RowRanges::store<Spec>(p, site, site.clamped_query(p, first_row + lane % 16), lane, row_ranges());
+    WarpBoxes::store<Spec>(p, site, message.q_tile * tile_m, lane, row_ranges());
 #endif
     online.init(p, site, head, row);
     if constexpr (Drops::any) dropout.enter_head(p, site);
@@ -510,7 +521,7 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvMessage tile) {
     wgmma_arrived(s);
     if constexpr (Shared::has_bias_rows)
-      bias_rows.await(p, site, head, first_row, Sequence::template first_key<tile_n>(tile.tile()), lane);
+      bias_rows.await(p, site, head, first_row, first_key(tile), lane);
     q_back = ends(tile);
   }
   __device__ __forceinline__ KvMessage first_scores(float (&s)[tile_n / 2]) {
@@ -628,8 +639,8 @@ struct ConsumerSm90 {
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
     if constexpr (Shared::has_bias_rows)
       if (!ends(tile))
-        bias_rows.rescore(p, at, head, first_row, Sequence::template first_key<tile_n>(tile.tile()), lane);
-    scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.tile(), lane, s);
+        bias_rows.rescore(p, at, head, first_row, first_key(tile), lane);
+    scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, key_tile(tile), lane, s);
     q_back = may_lag = false;
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;

@@ -15,6 +15,9 @@ LUATTN_FN void scores_of_rows(const LuattnParams &p, const Sequence &site, const
   const Elem *of_q[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) of_q[r] = site.template q_row<Elem>(p, p.tensors.q, query[r]) + column;
+  // Else the scores from before were read below, and all would be copied ahead of each softmax step.
+#pragma unroll
+  for (int i = 0; i < TileN / 2; ++i) s[i] = 0;
 #pragma unroll 1
   for (int n = 0; n < TileN / 8; ++n) {
     const auto key = site.clamped_key(p, first + (MmaFragment::row(lane) + n * 8));
