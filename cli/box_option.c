@@ -12,8 +12,9 @@ static luattn_status read_box(const char *option, const char *text, uint64_t *ou
     *out = *out << 16 | (uint64_t)extent[a];
   }
   if (possible) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' has no extents of a box; give one for each axis of the grid, 1 to 256, as 16,8",
-                     option, text);
+  return luattn_fail(err, LUATTN_INVALID,
+                     "%s: '%s' has no extents of a box; give one for each axis of the grid, 1 to 256, as 16,8", option,
+                     text);
 }
 
 luattn_status box_options(const cli_options *o, uint64_t *query_tile_size, uint64_t *key_tile_size, luattn_error *err) {

@@ -141,7 +141,7 @@ typedef struct cli_problem {
   luattn_scalar scalar[CLI_MAX_PAIRS];
   int num_scalars;
   double scale;
-  int num_splits, skip;      /* as in luattn_args */
+  int num_splits, skip;                    /* as in luattn_args */
   uint64_t query_tile_size, key_tile_size; /* likewise, of forward */
   const unsigned char *kept; /* what the mask keeps, a byte for each score, if known: naive_forward then does
                               * not call the mask */

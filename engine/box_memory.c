@@ -39,8 +39,7 @@ static void remember(box_memory *m, const known_boxes *x) {
   pthread_mutex_unlock(&m->lock);
 }
 
-void box_memory_choose(box_memory *m, int arch, int family, const DLTensor *q, const DLTensor *k,
-                                kernel_key *key) {
+void box_memory_choose(box_memory *m, int arch, int family, const DLTensor *q, const DLTensor *k, kernel_key *key) {
   if (key->query_tile_size != 0 || key->key_tile_size != 0 || k == NULL || k->ndim != q->ndim || k->shape == NULL)
     return; /* a launch refuses such a k */
   known_boxes wanted = {.key = *key};

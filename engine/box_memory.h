@@ -25,7 +25,6 @@ void box_memory_close(box_memory *m);
 
 /* Fills key->boxes for tensors q and k that have the spec's axes, at this place of arch and family, unless the call names
  * its boxes. What cannot be planned keeps 0: compiling it says why. */
-void box_memory_choose(box_memory *m, int arch, int family, const DLTensor *q, const DLTensor *k,
-                       kernel_key *key);
+void box_memory_choose(box_memory *m, int arch, int family, const DLTensor *q, const DLTensor *k, kernel_key *key);
 
 #endif

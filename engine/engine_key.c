@@ -184,8 +184,8 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
                : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8
                                                                                : 1,
       .offsets = batch_offsets(args->batch),
-      .query_tile_size = args->query_tile_size,
-      .key_tile_size = args->key_tile_size,
+      .query_tile_size = at->driver != NULL ? args->query_tile_size : 0,
+      .key_tile_size = at->driver != NULL ? args->key_tile_size : 0,
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) .name = args->name != 0 && (matters),
 #include "abi/kernel_facts.def"
   };

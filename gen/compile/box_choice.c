@@ -56,8 +56,12 @@ static bool find_lines(compilation *c, axis_block *b, box_axis *out) {
   const bool exact = c->mask.is_product && m->rows.count == 1;
   const int64_t n = b->q[b->axis], extent = b->kv[b->axis];
   const bool masked = c->mask.keep != IR_NONE;
-  const ir_ref end[] = {!masked ? IR_NONE : exact ? m->rows.lo[0] : m->kv_lo,
-                        !masked ? IR_NONE : exact ? m->rows.hi[0] : m->kv_hi};
+  const ir_ref end[] = {!masked ? IR_NONE
+                        : exact ? m->rows.lo[0]
+                                : m->kv_lo,
+                        !masked ? IR_NONE
+                        : exact ? m->rows.hi[0]
+                                : m->kv_hi};
   int *bounds = arena_array(c->a, 2 * (size_t)n + 1, sizeof *bounds);
   if (bounds == NULL) return false;
   for (int e = 0; e < 2; e++) {
@@ -71,8 +75,7 @@ static bool find_lines(compilation *c, axis_block *b, box_axis *out) {
       const int lanes = n - i < IR_LANES ? (int)(n - i) : IR_LANES;
       b->first = (int)i;
       if (program != NULL) ir_program_run(program, &env, lanes, scratch, values);
-      for (int l = 0; l < lanes; l++)
-        to[i + l] = program != NULL ? within(value[l], extent) : e == 0 ? 0 : (int)extent;
+      for (int l = 0; l < lanes; l++) to[i + l] = program != NULL ? within(value[l], extent) : e == 0 ? 0 : (int)extent;
     }
   }
   *out = (box_axis){.q_extent = (int)n, .kv_extent = (int)extent, .step = 1, .lo = bounds, .hi = bounds + n};

@@ -8,9 +8,9 @@ enum { BOX_PAIRS = 3 };
 
 /* What each of the kernel's pairs computes. */
 typedef struct box_choice {
-  int count;                 /* 0: the target's kernel has no pairs to choose from */
-  int best;                  /* luattn_target.boxes; 0 without pairs */
-  box_pair pair[BOX_PAIRS];  /* with counts and cycles of one head */
+  int count;                /* 0: the target's kernel has no pairs to choose from */
+  int best;                 /* luattn_target.boxes; 0 without pairs */
+  box_pair pair[BOX_PAIRS]; /* with counts and cycles of one head */
 } box_choice;
 
 /* Counts the pairs of the kernel of `target` for the extents of q and k, which have as many as the spec's grid has axes. A

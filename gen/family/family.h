@@ -167,7 +167,8 @@ typedef struct family_kernel {
   const char *entry; /* of a forward image: "luattn_fwd" */
   tile_table (*tiles)(const plan *p);
   int (*preferred)(const plan *p, luattn_tiles out[FAMILY_MAX_PREFERRED]); /* tiles before the table's, of some specs */
-  int (*box_pairs)(const plan *p, const box_extents **pairs); /* over a grid, those that calls choose from, at most three;
+  int (*box_pairs)(const plan *p,
+                   const box_extents **pairs);              /* over a grid, those that calls choose from, at most three;
                                                                * NULL: the boxes of tiles alone */
   int (*candidates)(luattn_tiles out[PLAN_MAX_CANDIDATES]); /* what tuning tries; NULL: steps from the table's best */
   int (*threads)(const plan *p);                            /* of these tiles; NULL: what the table says */
@@ -251,7 +252,7 @@ void family_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
 int family_box_rows(const int box[LUATTN_MAX_AXES]);
 /* Of luattn_target.query_tile_size or key_tile_size. */
 void family_unpack_box(uint64_t size, int box[LUATTN_MAX_AXES]);
-int family_box_pairs(const plan *p, const box_extents **pairs); /* how many */
+int family_box_pairs(const plan *p, const box_extents **pairs);                       /* how many */
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]); /* "16 x 8"; "": out of memory */
 
 /* Chooses the family for a call, of which p is the plan so far. t->family may be unable to run it. */

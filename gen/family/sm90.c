@@ -75,7 +75,8 @@ static bool is_narrow(const plan *p) { return p->head_dim <= 64 && p->head_dim_v
  * that is no 1; bits of a thread's columns (templates/score/box_bits.cuh) take four keys along the innermost axis. */
 static luattn_status check_boxes(const plan *p, luattn_error *err) {
   static const char valid[] =
-      "sm90 forward takes boxes of 128 queries with extents that are powers of two, as 16 x 8 or 2 x 8 x 8, by boxes of 16 "
+      "sm90 forward takes boxes of 128 queries with extents that are powers of two, as 16 x 8 or 2 x 8 x 8, by boxes "
+      "of 16 "
       "to 256 keys, a multiple of 16, of which the innermost extent is a multiple of 4, as 16 x 8, 4 x 28 or 6 x 4 x 4";
   int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES], outermost = LUATTN_MAX_AXES - p->axes;
   family_box(p, false, q), family_box(p, true, kv);
@@ -164,8 +165,7 @@ static bool backward_is_crowded(const plan *p, const plan_rows *rows, const crow
 /* Three consumers spill around each call: 144 bytes there cost two thirds of the speed. */
 static int forward_spills_accepted(const plan *p, const plan_rows *rows, int next_to_hooks) {
   (void)rows;
-  const int of_boxes = p->axes > 0 ? 128 : 0; /* what is the same for all boxes of keys, and a tile's message */
-  return 64 + of_boxes + (p->threads == 512 ? 0 : next_to_hooks);
+  return 64 + (p->threads == 512 ? 0 : next_to_hooks);
 }
 
 /* The tiles after the first are slower by a third. Over a grid the loading warp spills 300 to 600 bytes beside the walk over

@@ -226,10 +226,11 @@ static luattn_status check_boxes(const struct luattn_spec *spec, const luattn_ta
   for (int i = 0; i < 2; i++) {
     if (of[i].size == 0) continue;
     if (axes <= 1)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "target: %s: is given, and the spec '%s' has no grid of several axes, whose boxes it is of; give "
-                         "tile_m and tile_n, or leave it 0",
-                         of[i].name, spec->traced.name);
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "target: %s: is given, and the spec '%s' has no grid of several axes, whose boxes it is of; give "
+          "tile_m and tile_n, or leave it 0",
+          of[i].name, spec->traced.name);
     int box[LUATTN_MAX_AXES];
     family_unpack_box(of[i].size, box);
     for (int a = 0; a < LUATTN_MAX_AXES - axes; a++)
@@ -276,9 +277,10 @@ static luattn_status take_pair(plan *p, luattn_error *err) {
   const box_extents *pairs;
   const int count = family_box_pairs(p, &pairs);
   if (count > 0 && p->boxes > count)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "target: boxes: is %d, and the %s family has %d pairs of boxes over a grid of %d axes; give 0 to %d",
-                       p->boxes, kernel_family_name(p->family->id), count, p->axes, count);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "target: boxes: is %d, and the %s family has %d pairs of boxes over a grid of %d axes; give 0 to %d", p->boxes,
+        kernel_family_name(p->family->id), count, p->axes, count);
   if (count == 0 || p->boxes == 1) p->boxes = 0;
   return LUATTN_OK;
 }

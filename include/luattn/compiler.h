@@ -197,7 +197,8 @@ typedef struct luattn_target {
   int boxes; /* Of a spec over a grid of several axes: which of the pairs of boxes, 1 to 3, that the kernel's calls choose
               * from by their extents (an engine does); 0: the first one. The pair that is taken may be another where
               * registers or shared memory do not suffice. Other kernels ignore it */
-  uint64_t query_tile_size, key_tile_size; /* Likewise: exactly this box of queries, and of keys: LUATTN_BOX of its extents,
+  uint64_t query_tile_size,
+      key_tile_size; /* Likewise: exactly this box of queries, and of keys: LUATTN_BOX of its extents,
                                             * in place of tile_m and tile_n. 0: the plan chooses. LUATTN_INVALID: a box
                                             * that no kernel has, with those that there are, or a spec without such a grid */
 } luattn_target;

@@ -25,8 +25,8 @@ struct SharedSm90 {
 #else
   static constexpr int row_axes = 0;
 #endif
-  static constexpr FwdSm90Layout layout = fwd_sm90_layout(layout_sizes<Config>(
-      {.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0, .row_axes = row_axes}));
+  static constexpr FwdSm90Layout layout = fwd_sm90_layout(
+      layout_sizes<Config>({.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0, .row_axes = row_axes}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   // Bias staging (sm90/fwd/bias_staging.cuh), if it fits: the bias rows of one consumer, and the columns of
   // one stage of K.
@@ -34,7 +34,8 @@ struct SharedSm90 {
   static constexpr bool has_bias_rows = layout.has_bias_rows, has_cols = layout.has_cols;
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
   // Over a grid: what each row of a warp keeps along each axis (score/kept_keys.cuh).
-  static constexpr int row_ranges_bytes = layout.row_ranges, at_row_ranges = all_bias_rows + (has_cols ? stages * col_bytes : 0);
+  static constexpr int row_ranges_bytes = layout.row_ranges,
+                       at_row_ranges = all_bias_rows + (has_cols ? stages * col_bytes : 0);
   static constexpr int staged_bytes = at_row_ranges + groups * 4 * row_ranges_bytes;
   static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
   static constexpr int value_loaders = Config::paged && bias_loaders < 3 ? 1 : 0,

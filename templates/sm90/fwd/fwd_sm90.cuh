@@ -520,8 +520,7 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvMessage tile) {
     wgmma_arrived(s);
-    if constexpr (Shared::has_bias_rows)
-      bias_rows.await(p, site, head, first_row, first_key(tile), lane);
+    if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, first_key(tile), lane);
     q_back = ends(tile);
   }
   __device__ __forceinline__ KvMessage first_scores(float (&s)[tile_n / 2]) {
@@ -638,8 +637,7 @@ struct ConsumerSm90 {
     // if scores read nothing, and with three consumers also if scores read only columns.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
     if constexpr (Shared::has_bias_rows)
-      if (!ends(tile))
-        bias_rows.rescore(p, at, head, first_row, first_key(tile), lane);
+      if (!ends(tile)) bias_rows.rescore(p, at, head, first_row, first_key(tile), lane);
     scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, key_tile(tile), lane, s);
     q_back = may_lag = false;
     v_back = 0;
