@@ -50,13 +50,13 @@ static luattn_status lower(const luattn_spec *spec, const luattn_target *target,
   return lower_linear(a, spec, dim, dim_v, target->packed != 0, real, f, err);
 }
 
-static luattn_status plan(const luattn_spec *spec, const luattn_target *target, text *out) {
+static luattn_status plan(const luattn_spec *spec, const luattn_target *target, text *out, luattn_error *err) {
   linear_lowered f;
   luattn_error why;
   describe_linear(spec->linear, out);
   text_add(out, "kernels: none on a GPU yet; the CPU runs the recurrence token by token, in double precision\n");
   const luattn_status status = lower(spec, target, out->a, &f, &why);
-  if (status == LUATTN_NO_MEMORY) return status;
+  if (status == LUATTN_NO_MEMORY) return luattn_fail(err, status, "%s", why.message);
   if (status == LUATTN_OK)
     text_add(out,
              "  its hooks are what the forward kernel of templates/linear takes (--stage spec), which is not compiled "
@@ -79,7 +79,7 @@ luattn_status emit_linear_stage(const luattn_spec *spec, const luattn_target *ta
                                 luattn_error *err) {
   const traced_spec *t = &spec->traced;
   const bool is_grad = strcmp(name, "grad") == 0;
-  if (strcmp(name, "plan") == 0) return plan(spec, target, out);
+  if (strcmp(name, "plan") == 0) return plan(spec, target, out, err);
   if (strcmp(name, "spec") == 0) return source(spec, target, out, err);
   if (!is_grad && strcmp(name, "ir") != 0)
     return luattn_fail(

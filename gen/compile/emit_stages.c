@@ -281,6 +281,8 @@ static luattn_status emit_linear(const emit_call *given, luattn_error *err) {
   text t;
   text_init(&t, a);
   luattn_status status = emit_linear_stage(given->spec, given->target, given->name, &t, err);
+  if (status == LUATTN_OK && arena_failed(a)) /* a name that is missing */
+    status = luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", given->name);
   if (status == LUATTN_OK) status = copy_text(&t, given->name, given->out, err);
   arena_close(a);
   return status;

@@ -73,7 +73,6 @@ static void forward_unit(void *of_pass, int worker, int64_t unit) {
   const int entry = (int)(unit / p->heads_v), head_v = (int)(unit % p->heads_v);
   const bool has_state = linear_state_row(p, entry) >= 0;
   double *s = f->states + (size_t)worker * state_size(p);
-  if (w->status != LUATTN_OK) return;
   if (has_state) read_state(p, &p->first, entry, head_v, s);
   const int64_t tokens = linear_tokens(p, entry);
   for (int64_t first = 0; first < tokens; first += f->block) {
@@ -82,8 +81,7 @@ static void forward_unit(void *of_pass, int worker, int64_t unit) {
     if (has_state) {
       linear_rows rows = linear_rows_of(w, entry, head_v, first, count);
       rows.state = s;
-      w->status = linear_forward(&rows, w->o, s, &w->err);
-      if (w->status != LUATTN_OK) return;
+      linear_forward_in(&rows, w->o, s, w->room);
       finish_o(w, count, o);
     } else {
       memset(o, 0, (size_t)count * (size_t)p->v_dim * sizeof *o);
@@ -105,18 +103,17 @@ static double *kept(const linear_pass *b, int worker, int of_group, int block) {
          ((size_t)of_group * (size_t)(b->blocks + 1) + (size_t)block) * state_size(&b->p);
 }
 
-static bool run_forwards(const linear_pass *b, int worker, int entry, int head_v) {
+static void run_forwards(const linear_pass *b, int worker, int entry, int head_v) {
   const linear_problem *p = &b->p;
   linear_worker *w = &b->worker[worker];
   const int of_group = head_v % p->group;
   const int64_t tokens = linear_tokens(p, entry);
   read_state(p, &p->first, entry, head_v, kept(b, worker, of_group, 0));
-  for (int64_t n = 0; (n + 1) * b->block < tokens && w->status == LUATTN_OK; n++) {
+  for (int64_t n = 0; (n + 1) * b->block < tokens; n++) {
     linear_rows rows = linear_rows_of(w, entry, head_v, n * b->block, b->block);
     rows.state = kept(b, worker, of_group, (int)n);
-    w->status = linear_forward(&rows, NULL, kept(b, worker, of_group, (int)n + 1), &w->err);
+    linear_forward_in(&rows, NULL, kept(b, worker, of_group, (int)n + 1), w->room);
   }
-  return w->status == LUATTN_OK;
 }
 
 /* The gradient of what the recurrence gives, of that of o; w->o has what it gives, if o is normalised. */
@@ -165,7 +162,7 @@ static void add_to(double *sum, const double *x, size_t n) {
 }
 
 /* One block of one value head: its gradients of k and q behind their mods go to sum_k and sum_q. */
-static bool back_block(const linear_pass *b, int worker, int entry, int head_v, int64_t first, int count,
+static void back_block(const linear_pass *b, int worker, int entry, int head_v, int64_t first, int count,
                        const linear_sums *sums) {
   const linear_problem *p = &b->p;
   linear_worker *w = &b->worker[worker];
@@ -174,15 +171,14 @@ static bool back_block(const linear_pass *b, int worker, int entry, int head_v, 
   const size_t of_k = (size_t)count * (size_t)p->k_dim, of_v = (size_t)count * (size_t)p->v_dim;
   linear_rows rows = linear_rows_of(w, entry, head_v, first, count);
   rows.state = kept(b, worker, of_group, (int)(first / b->block));
-  if (p->derived->class.normalizes) w->status = linear_forward(&rows, w->o, NULL, &w->err);
+  if (p->derived->class.normalizes) linear_forward_in(&rows, w->o, NULL, w->room);
   if (p->dout.ndim > 0)
     linear_load(p, &p->dout, entry, head_v, first, count, w->dout);
   else
     memset(w->dout, 0, of_v * sizeof *w->dout);
   start_du(w, count);
   const linear_gradients out = {w->dq, w->dk, w->db, w->dg, w->dr, w->de, ds};
-  if (w->status == LUATTN_OK) w->status = linear_backward(&rows, w->du, ds, &out, &w->err);
-  if (w->status != LUATTN_OK) return false;
+  linear_backward_in(&rows, w->du, ds, &out, w->room);
   split_written(w, count);
   hook_back(w, LINEAR_ERASE, entry, head_v, first, count, w->k, w->de, w->dk, sums);
   hook_back(w, LINEAR_READ, entry, head_v, first, count, w->k, w->dr, w->dk, sums);
@@ -197,7 +193,6 @@ static bool back_block(const linear_pass *b, int worker, int entry, int head_v, 
   }
   hook_back(w, LINEAR_SKIP, entry, head_v, first, count, w->raw_v, w->dout, dv, sums);
   if (p->dv.ndim > 0) linear_store(p, &p->dv, entry, head_v, first, count, dv);
-  return true;
 }
 
 /* dq or dk of a block, through the mod. */
@@ -223,9 +218,9 @@ static void backward_unit(void *of_pass, int worker, int64_t of_wave) {
   const int entry = (int)(unit / p->heads), head = (int)(unit % p->heads), head_v = head * p->group;
   const int64_t tokens = linear_tokens(p, entry);
   const linear_sums *sums = &b->wave[of_wave];
-  if (w->status != LUATTN_OK || linear_state_row(p, entry) < 0) return;
+  if (linear_state_row(p, entry) < 0) return;
   for (int i = 0; i < p->group; i++) {
-    if (!run_forwards(b, worker, entry, head_v + i)) return;
+    run_forwards(b, worker, entry, head_v + i);
     read_state(p, &p->dlast, entry, head_v + i, kept(b, worker, i, b->blocks));
   }
   for (int64_t n = (tokens + b->block - 1) / b->block - 1; n >= 0; n--) {
@@ -234,8 +229,7 @@ static void backward_unit(void *of_pass, int worker, int64_t of_wave) {
     const size_t of_k = (size_t)count * (size_t)p->k_dim;
     memset(w->sum_q, 0, of_k * sizeof *w->sum_q);
     memset(w->sum_k, 0, of_k * sizeof *w->sum_k);
-    for (int i = 0; i < p->group; i++)
-      if (!back_block(b, worker, entry, head_v + i, first, count, sums)) return;
+    for (int i = 0; i < p->group; i++) back_block(b, worker, entry, head_v + i, first, count, sums);
     finish_qk(w, LINEAR_QUERY, entry, head, first, count, sums);
     finish_qk(w, LINEAR_KEY, entry, head, first, count, sums);
   }
@@ -387,7 +381,7 @@ static void run_waves(linear_pass *b, int64_t units) {
 }
 
 static luattn_status run_pass(const linear_call *call, bool is_forward, luattn_error *err) {
-  arena *a = arena_open(NULL);
+  arena *a = arena_open(arena_allocator(call->spec->a));
   linear_pass *f = a != NULL ? arena_new(a, sizeof *f) : NULL;
   int64_t units = 0;
   luattn_status status =
@@ -399,10 +393,7 @@ static luattn_status run_pass(const linear_call *call, bool is_forward, luattn_e
     else
       run_waves(f, units);
     crew_close(f->crew);
-    for (int i = 0; i < f->num_workers && status == LUATTN_OK; i++)
-      if (f->worker[i].status != LUATTN_OK)
-        status = luattn_fail(err, f->worker[i].status, "%s", f->worker[i].err.message);
-    if (status == LUATTN_OK) status = refuse_growth(f, err);
+    status = refuse_growth(f, err);
   }
   arena_close(a);
   return status;

@@ -90,10 +90,8 @@ static void step(const linear_rows *r, const token *x, double *s, double *y) {
   add_product(s, x->k, x->b, r->k_dim, r->v_dim, 1);
 }
 
-luattn_status linear_forward(const linear_rows *r, double *o, double *state, luattn_error *err) {
-  double *s = malloc((state_size(r) + (size_t)r->v_dim) * sizeof *s);
-  if (s == NULL) return no_memory(err);
-  double *y = s + state_size(r);
+void linear_forward_in(const linear_rows *r, double *o, double *state, double *room) {
+  double *s = room, *y = s + state_size(r);
   start_state(r, s);
   for (int t = 0; t < r->tokens; ++t) {
     const token x = token_at(r, t);
@@ -104,7 +102,13 @@ luattn_status linear_forward(const linear_rows *r, double *o, double *state, lua
     for (int j = 0; j < r->v_dim; ++j) row[j] *= r->scale;
   }
   if (state != NULL) memcpy(state, s, state_size(r) * sizeof *s);
-  free(s);
+}
+
+luattn_status linear_forward(const linear_rows *r, double *o, double *state, luattn_error *err) {
+  double *room = malloc(linear_room(r, false) * sizeof *room);
+  if (room == NULL) return no_memory(err);
+  linear_forward_in(r, o, state, room);
+  free(room);
   return LUATTN_OK;
 }
 
@@ -204,15 +208,25 @@ static void reverse_run(const reverse *v, history *h, int i, const double *grad_
                  grad_o + (size_t)t * (size_t)r->v_dim);
 }
 
-luattn_status linear_backward(const linear_rows *r, const double *grad_o, const double *grad_state,
-                              const linear_gradients *out, luattn_error *err) {
+/* Tokens of a run, and runs. */
+static history plan_history(const linear_rows *r) {
   history h = {.run = (int)ceil(sqrt((double)r->tokens)) + (r->tokens == 0)};
   h.runs = (r->tokens + h.run - 1) / h.run;
-  const size_t size = state_size(r), states = 2 + (size_t)h.runs + (size_t)h.run + 1;
-  double *memory = malloc((states * size + 2 * (size_t)r->v_dim + (size_t)r->k_dim) * sizeof *memory);
-  if (memory == NULL) return no_memory(err);
-  reverse v = {.rows = r, .out = out, .ds = memory, .decayed = memory + size};
-  h.starts = memory + 2 * size;
+  return h;
+}
+
+size_t linear_room(const linear_rows *r, bool backward) {
+  const history h = plan_history(r);
+  const size_t states = backward ? 2 + (size_t)h.runs + (size_t)h.run + 1 : 1;
+  return states * state_size(r) + (backward ? 2 : 1) * (size_t)r->v_dim + (backward ? (size_t)r->k_dim : 0);
+}
+
+void linear_backward_in(const linear_rows *r, const double *grad_o, const double *grad_state,
+                        const linear_gradients *out, double *room) {
+  history h = plan_history(r);
+  const size_t size = state_size(r);
+  reverse v = {.rows = r, .out = out, .ds = room, .decayed = room + size};
+  h.starts = room + 2 * size;
   h.states = h.starts + (size_t)h.runs * size;
   v.y = h.states + ((size_t)h.run + 1) * size;
   v.dy = v.y + r->v_dim;
@@ -224,6 +238,13 @@ luattn_status linear_backward(const linear_rows *r, const double *grad_o, const 
   if (h.runs > 0) fill_starts(r, &h, v.y);
   for (int i = h.runs - 1; i >= 0; --i) reverse_run(&v, &h, i, grad_o);
   if (out->state != NULL) memcpy(out->state, v.ds, size * sizeof *v.ds);
-  free(memory);
+}
+
+luattn_status linear_backward(const linear_rows *r, const double *grad_o, const double *grad_state,
+                              const linear_gradients *out, luattn_error *err) {
+  double *room = malloc(linear_room(r, true) * sizeof *room);
+  if (room == NULL) return no_memory(err);
+  linear_backward_in(r, grad_o, grad_state, out, room);
+  free(room);
   return LUATTN_OK;
 }

@@ -10,6 +10,7 @@
 #define LUATTN_GEN_LINEAR_RECURRENCE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "luattn/status.h"
 
@@ -41,5 +42,11 @@ luattn_status linear_forward(const linear_rows *rows, double *o, double *state, 
  * Errors: LUATTN_NO_MEMORY. */
 luattn_status linear_backward(const linear_rows *rows, const double *grad_o, const double *grad_state,
                               const linear_gradients *out, luattn_error *err);
+
+/* The same in room of the caller's, of linear_room() numbers for as many tokens or more. */
+size_t linear_room(const linear_rows *rows, bool backward);
+void linear_forward_in(const linear_rows *rows, double *o, double *state, double *room);
+void linear_backward_in(const linear_rows *rows, const double *grad_o, const double *grad_state,
+                        const linear_gradients *out, double *room);
 
 #endif

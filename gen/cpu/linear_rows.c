@@ -34,7 +34,9 @@ bool linear_worker_open(const linear_problem *p, int block, bool is_forward, lin
   for (int i = 0; i < LINEAR_HOOKS; i++) w->red[i] = room(p, block, CHANNEL_SUMS_MAX, &ok);
   w->row = room(p, block, CHANNEL_SUMS_MAX, &ok);
   w->roots = room(p, IR_LANES, p->most_roots, &ok);
-  return ok && w->scratch != NULL;
+  const linear_rows most = {.tokens = block, .k_dim = k, .v_dim = s};
+  w->room = arena_array(p->a, linear_room(&most, !is_forward), sizeof *w->room);
+  return ok && w->scratch != NULL && w->room != NULL;
 }
 
 linear_site linear_site_of(const linear_worker *w, linear_hook_id id, int entry, int head_v, int64_t first, int count) {

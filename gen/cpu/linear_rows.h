@@ -19,8 +19,6 @@ typedef struct linear_worker {
   int block;
   bool checks; /* decays above 0 */
   linear_growth growth;
-  luattn_status status;
-  luattn_error err;
   void *scratch;
   double *roots;
   double *raw_q, *raw_k, *raw_v;                /* [block][dim] */
@@ -30,6 +28,7 @@ typedef struct linear_worker {
   double *dout, *du;                            /* backward: [block][v_dim], [block][state_v] */
   double *dq, *dk, *db, *dg, *dr, *de, *dv, *dw;
   double *sum_q, *sum_k; /* of the value heads of a head of q */
+  double *room;          /* of the recurrence */
 } linear_worker;
 
 /* The number of tokens that a call takes at once: states are kept between them, and rows within. */

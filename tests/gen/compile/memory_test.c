@@ -9,6 +9,7 @@
 #include "compiled.h"
 #include "gen/base/arena.h"
 #include "gen/cache/cache.h"
+#include "luattn/linear.h"
 #include "tests/support/drawn.h"
 
 void *__real_malloc(size_t size);
@@ -140,6 +141,16 @@ static const char OTHER[] =
     "  online_func = online_retention,\n"
     "}\n";
 
+/* Linear attention, with sums over rows and parameters of each kind. */
+static const char LINEAR[] =
+    "return linear_attention {\n"
+    "  name = 'linear', scalars = { c = 0.5 },\n"
+    "  inputs = { g = { axes = {'b', 't', 'hv'}, grad = true }, A = { axes = {'hv'}, grad = true } },\n"
+    "  query_mod = function(x) return l2norm(x) end, key_mod = function(x) return l2norm(x) end,\n"
+    "  decay = function(b, h, t) return -softplus(g[{b, t, h}]) * exp(A[h]) end, update = delta_rule(0.5),\n"
+    "  skip = function(x) return c * x end,\n"
+    "}\n";
+
 /* ---- workloads ---- */
 
 static luattn_status load_spec(void *data, luattn_error *err) {
@@ -190,6 +201,7 @@ static void test_load(void **state) {
   (void)state;
   fail_each("load", load_spec, (void *)(uintptr_t)SPEC, true);
   fail_each("load the other", load_spec, (void *)(uintptr_t)OTHER, true);
+  fail_each("load linear attention", load_spec, (void *)(uintptr_t)LINEAR, true);
 }
 
 static void test_compile(void **state) {
@@ -322,8 +334,55 @@ static void test_cpu(void **state) {
   luattn_spec_free(w.spec);
 }
 
+typedef struct linear_work {
+  luattn_spec *spec;
+  luattn_linear_args args;
+  bool backward;
+} linear_work;
+
+static luattn_status run_linear(void *data, luattn_error *err) {
+  const linear_work *w = data;
+  return w->backward ? luattn_cpu_linear_backward(w->spec, &w->args, err)
+                     : luattn_cpu_linear_forward(w->spec, &w->args, err);
+}
+
+static void test_linear(void **state) {
+  (void)state;
+  static const char *const stages[] = {"ir", "grad", "plan"};
+  static double x[11][64]; /* q, k, v, o, dout, dq, dk, dv, g, A, scalar_grads */
+  int64_t rows[] = {1, 4, 2, 4}, heads[] = {2}, one[] = {1};
+  DLTensor t[11];
+  for (int i = 0; i < 3; i++) {
+    compile_work w = {.source = LINEAR, .target = target_new(), .stage = stages[i]};
+    fail_each_compile(stages[i], &w);
+  }
+  for (int i = 0; i < 11; i++)
+    t[i] = (DLTensor){.data = x[i], .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 64, 1}, .shape = rows};
+  t[8].ndim = 3, t[9].ndim = t[10].ndim = 1, t[9].shape = heads, t[10].shape = one;
+  const luattn_input inputs[] = {{"g", &t[8], NULL}, {"A", &t[9], NULL}};
+  linear_work w = {.args = {.struct_size = sizeof w.args,
+                            .q = &t[0],
+                            .k = &t[1],
+                            .v = &t[2],
+                            .o = &t[3],
+                            .dout = &t[4],
+                            .dq = &t[5],
+                            .dk = &t[6],
+                            .dv = &t[7],
+                            .inputs = inputs,
+                            .num_inputs = 2,
+                            .scalar_grads = &t[10]}};
+  w.spec = loaded(LINEAR);
+  for (int i = 0; i < 2; i++) {
+    w.backward = i == 1;
+    fail_each(i == 0 ? "linear forward" : "linear backward", run_linear, &w, false);
+  }
+  luattn_spec_free(w.spec);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_linear),
       cmocka_unit_test(test_load),
       cmocka_unit_test(test_compile),
       cmocka_unit_test(test_compile_with_cache),
