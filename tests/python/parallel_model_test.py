@@ -14,9 +14,9 @@ try:
 except ImportError as e:
     print(f"{e}: skipped")
     sys.exit(77)
-import context_parallel  # noqa: E402
 import luattn  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import train_over_ranks  # noqa: E402
 
 hf.logging.set_verbosity_error()
 LENGTH, RANKS = 300, 2
@@ -81,7 +81,7 @@ def work(rank, path):
 
 class Models(unittest.TestCase):
     def test_gemma3(self):
-        alone, over = context_parallel.compare(2, 2)
+        alone, over = train_over_ranks.compare(2, 2)
         torch.testing.assert_close(torch.tensor(over), torch.tensor(alone), rtol=0, atol=1e-12)
         self.assertNotEqual(alone[0], alone[1])
 

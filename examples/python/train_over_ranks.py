@@ -1,7 +1,7 @@
-"""context_parallel.py: trains a small Gemma 3 (five layers with a window to one without) over the ranks of a group, which share each sequence out, and in
+"""train_over_ranks.py: trains a small Gemma 3 (five layers with a window to one without) over the ranks of a group, which share each sequence out, and in
 one process: the same losses.
 
-    python3 examples/python/context_parallel.py [--ranks 2] [--steps 3]
+    python3 examples/python/train_over_ranks.py [--ranks 2] [--steps 3]
 
 On GPUs start it by torchrun, with init_process_group("nccl"), and move the model and the tokens to each rank's GPU."""
 

@@ -1,0 +1,221 @@
+"""ranks.py: attention over the GPUs of one host beside one GPU: errors against float64, efficiency (the time of one GPU over that of all, and over
+their number), and copies alone beside a copy between two GPUs.
+
+    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered]
+
+--small: tiny tensors over gloo on the CPU, to try the program."""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, f"{ROOT}/python")
+import luattn  # noqa: E402
+from luattn.parallel import ContextParallel, _passes, plan  # noqa: E402
+
+CAUSAL = "return attention { name = 'causal', block_mask = causal() }"
+CAPPED = "return attention { name = 'capped', score_mod = softcap(30.0), block_mask = causal() }"
+DOCUMENTS = """return attention { name = 'documents', inputs = { doc_q = { axes = {'q'}, dtype = 'i32' }, doc_kv = { axes = {'kv'}, dtype = 'i32' } },
+  block_mask = function(b, h, q, k) return eq(doc_q[q], doc_kv[k]) and k <= q end }"""
+WINDOW = """return attention { name = 'window', inputs = { sinks = { axes = {'h'}, grad = true } }, online_func = attention_sink('sinks'),
+  block_mask = function(b, h, q, k) return k <= q and q - k < %d end }"""
+VIDEO = "return attention { name = 'video', block_mask = function(b, h, q, k) return q // %d >= k // %d and q // %d - k // %d <= 5 end }"
+
+
+class Sizes:
+    def __init__(self, small):
+        self.k = 4 if small else 1024
+        self.heads, self.heads_kv, self.dim = (4, 2, 16) if small else (32, 8, 128)
+        self.device, self.dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
+        frame = 8 * self.k
+        self.cases = {
+            "causal32k": (CAUSAL, 32), "causal64k": (CAUSAL, 64), "causal128k": (CAUSAL, 128), "documents64k": (DOCUMENTS, 64), "documents128k": (DOCUMENTS, 128),
+            "window64k": (WINDOW % (4 * self.k), 64), "window128k": (WINDOW % (4 * self.k), 128), "video64k": (VIDEO % ((frame,) * 4), 64), "capped64k": (CAPPED, 64),
+        }  # fmt: skip
+
+    def tensors(self, rows):
+        """q, k, v and dout, lengths before heads in memory."""
+        torch.manual_seed(0)
+        made = [torch.randn(1, rows, h, self.dim).to(self.device, self.dtype).transpose(1, 2) for h in (self.heads, self.heads_kv, self.heads_kv, self.heads)]
+        return [t.requires_grad_() for t in made[:3]], made[3]
+
+    def inputs(self, attention, rows):
+        """Documents of log-normal lengths, to a quarter of the sequence."""
+        made, generator = {}, torch.Generator().manual_seed(0)
+        ids, at, number = torch.empty(rows, dtype=torch.int32), 0, 0
+        while at < rows:
+            size = torch.exp(7.5 + 1.2 * torch.randn(1, generator=generator)).item() * self.k / 1024
+            size = int(min(rows - at, max(64, min(rows // 4, size))))
+            ids[at : at + size], at, number = number, at + size, number + 1
+        for name in attention.inputs:
+            made[name] = ids.to(self.device) if name.startswith("doc") else torch.linspace(-1, 1, self.heads, device=self.device, requires_grad=True)
+        return made
+
+
+def sync(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def milliseconds(f, device, repeats=5, count=4):
+    """The least of some means over calls that follow each other, so that the host is ahead of the GPU."""
+    f()
+    found = []
+    for _ in range(repeats):
+        if dist.get_world_size() > 1:
+            dist.barrier()
+        sync(device)
+        begin = time.perf_counter()
+        for _ in range(count):
+            f()
+        sync(device)
+        found.append(1e3 * (time.perf_counter() - begin) / count)
+    return min(found)
+
+
+def passes(call, qkv, inputs, dout, device):
+    leaves = [*qkv, *(t for t in inputs.values() if t.requires_grad)]
+
+    def forward():
+        with torch.no_grad():
+            call(*qkv, **inputs)
+
+    o = call(*qkv, **inputs)
+    return milliseconds(forward, device), milliseconds(lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True), device)
+
+
+def slowest(numbers, device):
+    t = torch.tensor(numbers, device=device, dtype=torch.float64)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    return t.tolist()
+
+
+class Ranks:
+    """A case on this rank."""
+
+    def __init__(self, sizes, text, rows, schedule):
+        self.sizes, self.attention = sizes, luattn.attention(text)
+        self.inputs = sizes.inputs(self.attention, rows)
+        masks = {name: t for name, t in self.inputs.items() if name.startswith("doc")}
+        self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule)
+        self.local = ContextParallel(self.attention, None, self.plan)
+        self.own_inputs = {
+            name: self.local.shard(t) if name.startswith("doc") else t.detach().requires_grad_() for name, t in self.inputs.items()
+        }
+
+    def own(self, t):
+        return self.local.shard(t.detach().transpose(1, 2), 1).transpose(1, 2).requires_grad_(t.requires_grad)
+
+    def copies(self, qkv):
+        """Milliseconds of the keys of a forward alone, and the bytes that the rank receives."""
+        if self.inputs:
+            return None
+        job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local._exchange, (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True)
+
+        def move():
+            one = _passes._Forward(job, self.local.schedules[0], *(t.detach() for t in qkv), (), None)
+            one._begin(len(one.schedule.rounds))
+            one.finish()
+
+        chunks = sum(len(one.received) for one in self.local.schedules[0].rounds)
+        size = chunks * self.plan.chunk_rows * self.sizes.heads_kv * self.sizes.dim * 2 * qkv[1].element_size()
+        return milliseconds(move, self.sizes.device), size
+
+
+def measure(sizes, name, schedules):
+    text, thousands = sizes.cases[name]
+    rows = thousands * sizes.k
+    attention = luattn.attention(text)
+    qkv, dout = sizes.tensors(rows)
+    one = slowest(passes(attention, qkv, sizes.inputs(attention, rows), dout, sizes.device), sizes.device)
+    found = []
+    for schedule in schedules:
+        ranks = Ranks(sizes, text, rows, schedule)
+        own = [ranks.own(t) for t in qkv]
+        times = slowest(passes(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device), sizes.device)
+        best, n, moved = ranks.plan.prediction, dist.get_world_size(), ranks.copies(own)
+        row = {
+            "case": name, "schedule": schedule, "ranks": n, "gathered": ranks.local.gathered, "partition": best.partition, "chunk_rows": best.chunk_rows, "imbalance": best.imbalance,
+            "one": one, "all": times, "efficiency": [x / n / y for x, y in zip(one, times)], "predicted": [best.forward, best.backward],
+            "calls": [[len(stage.calls) for stage in schedule.stages] for schedule in ranks.local.schedules],
+        }  # fmt: skip
+        if moved is not None:
+            row["copies"] = {"ms": moved[0], "bytes": moved[1], "bytes_per_second": moved[1] / moved[0] * 1e3}
+        found.append(row)
+    return found
+
+
+def errors(sizes):
+    """Of half precision against float64, at 8k rows: of one GPU and of all."""
+    found = []
+    for name in ("causal32k", "documents64k", "window64k"):
+        text, rows = sizes.cases[name][0], 8 * sizes.k * (32 if sizes.k < 1024 else 1)
+        attention = luattn.attention(text)
+        (q, k, v), dout = sizes.tensors(rows)
+        inputs = sizes.inputs(attention, rows)
+
+        def run(f, qkv, dout, inputs):
+            o = f(*qkv, **inputs)
+            return [o.detach(), *torch.autograd.grad(o, [*qkv, *(t for t in inputs.values() if t.requires_grad)], dout)]
+
+        want = run(attention, [t.detach().double().requires_grad_() for t in (q, k, v)], dout.double(), inputs)
+        one = run(attention, (q, k, v), dout, inputs)
+        for schedule in ("stages", "gathered"):
+            ranks = Ranks(sizes, text, rows, schedule)
+            o, dq, dk, dv, *rest = run(ranks.local, [ranks.own(t) for t in (q, k, v)], ranks.own(dout), ranks.own_inputs)
+            got = [*(ranks.local.unshard(t.contiguous(), 2) for t in (o, dq, dk, dv)), *rest]
+            of_all, of_one = ([((x.double() - y).norm() / y.norm()).item() for x, y in zip(made, want)] for made in (got, one))
+            found.append({"case": attention.name, "schedule": schedule, "errors": of_all, "of_one": of_one, "right": all(x <= 2 * y + 1e-7 for x, y in zip(of_all, of_one))})
+    return found
+
+
+def peer_rate(device):
+    """Bytes a second from one GPU to another, by a copy engine; None on the CPU."""
+    if device != "cuda" or torch.cuda.device_count() < 2:
+        return None
+    x, y = (torch.empty(1 << 30, dtype=torch.uint8, device=f"cuda:{i}") for i in range(2))
+    y.copy_(x)
+    torch.cuda.synchronize(0), torch.cuda.synchronize(1)
+    begin = time.perf_counter()
+    for _ in range(8):
+        y.copy_(x)
+    torch.cuda.synchronize(0), torch.cuda.synchronize(1)
+    return 8 * (1 << 30) / (time.perf_counter() - begin)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out")
+    parser.add_argument("--cases", default="causal32k,causal64k,documents64k,window64k,video64k,capped64k")
+    parser.add_argument("--schedules", default="auto,stages,gathered")
+    parser.add_argument("--small", action="store_true")
+    given = parser.parse_args()
+    sizes = Sizes(given.small)
+    if sizes.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if sizes.device == "cuda" else "gloo")
+    results = {"errors": errors(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
+    dist.barrier()
+    for name in given.cases.split(","):
+        results["cases"] += measure(sizes, name, given.schedules.split(","))
+        if dist.get_rank() == 0:
+            for row in results["cases"][-len(given.schedules.split(",")) :]:
+                print(json.dumps(row), flush=True)
+    if dist.get_rank() == 0:
+        for row in results["errors"]:
+            print(json.dumps(row))
+        print("a copy between two GPUs, bytes a second:", results["peer"])
+        if given.out:
+            with open(given.out, "w", encoding="utf-8") as file:
+                json.dump(results, file, indent=1)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
