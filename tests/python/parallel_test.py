@@ -274,6 +274,11 @@ def check_stale(n, q, k, v):
     local = ContextParallel(documents, None, plan(documents, rows, n, inputs={"doc": doc}))
     local(q, k, v, doc=doc.clone())
     doc[3] += 1
+    refuses(lambda: local(q, k, v, doc=doc), "doc: the mask reads it")
+    array = (torch.arange(rows) // 100).to(torch.int32).numpy()
+    local(q, k, v, doc=torch.from_numpy(array))
+    array[3] += 1  # of which torch knows nothing
+    refuses(lambda: local(q, k, v, doc=torch.from_numpy(array)), "doc: the mask reads it")
     refuses(lambda: local(q, k, v, doc=doc), "doc: the mask reads it, and the plan was made with other values")
     named = example("document")
     ids = {name: (torch.arange(rows) // 90).to(torch.int32) for name in ("doc_q", "doc_kv")}

@@ -64,7 +64,7 @@ class ContextParallel:
         forward = schedule_of(plan, self.layer, self.rank, self.gathered[0])
         self.schedules = forward, forward if self.gathered[0] == self.gathered[1] else schedule_of(plan, self.layer, self.rank, self.gathered[1])
         self._exchange = Exchange(self.group, plan.chunk_rows)
-        self._seen: dict[str, tuple[Any, ...]] = {}  # what the mask reads, as the last call had it
+        self._seen: dict[str, tuple[Tensor, int]] = {}  # what the mask reads, as the last call had it, and its version
         self._compare()
 
     def _order(self, schedule: str | None) -> tuple[tuple[bool, bool], str]:
@@ -222,9 +222,10 @@ class ContextParallel:
         return True
 
     def _check_one(self, p: Parameter, x: Any) -> None:
-        known = (x.data_ptr(), x._version, x.shape, x.dtype) if isinstance(x, Tensor) else (x,)
-        if self._seen.get(p.name) == known:
+        seen = self._seen.get(p.name)  # on a GPU, where to compare is to wait; the tensor is kept, so that no other has its memory
+        if seen is not None and isinstance(x, Tensor) and x.data_ptr() == seen[0].data_ptr() and (x._version, x.shape, x.stride()) == (seen[1], seen[0].shape, seen[0].stride()):
             return
+        given = x
         planned = self.layer.masks.get(p.name, self.attention.scalars.get(p.name))
         if isinstance(planned, (int, float)) or isinstance(x, (int, float)):
             same = float(planned) == float(x)
@@ -238,7 +239,8 @@ class ContextParallel:
             same = x.shape == whole.shape and bool((x == whole.to(x.device)).all())
         if not same:
             raise InvalidError(f"{_PLACE}: {p.name}: the mask reads it, and the plan was made with other values: make a plan with inputs={{'{p.name}': ..}} of this call")
-        self._seen[p.name] = known
+        if isinstance(given, Tensor) and given.is_cuda:
+            self._seen[p.name] = given, given._version
 
 
 def _parameters_of(spec: Spec) -> tuple[Parameter, ...]:
