@@ -35,6 +35,8 @@ const char *kernel_key_unpacked(const kernel_key *key, const char **asked_by) {
 #define KERNEL_UNPACKED(name, value, says, asks, are_for) \
   if (key->name != 0) return *asked_by = asks, are_for;
 #include "abi/kernel_facts.def"
+  if (key->query_tile_size != 0) return *asked_by = "query_tile_size", "boxes that a call names";
+  if (key->key_tile_size != 0) return *asked_by = "key_tile_size", "boxes that a call names";
   if (key->input_types != 0) return *asked_by = "inputs", "inputs whose dtype is any";
   return NULL;
 }
