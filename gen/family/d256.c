@@ -57,6 +57,7 @@ static const family_thresholds measured = {.compile = SM90_BACKWARD_WEIGHTS,
 
 const struct family family_d256 = {SM90_FACTS, .takes_tiles = sm90_is_d256,
                                    .kernel = {[LUATTN_BACKWARD] = {.file = "entry/bwd_d256.cu",
+                                                                   .box_pairs = sm90_backward_pairs,
                                                                    .tiles = sm90_backward_tiles,
                                                                    .threads = threads,
                                                                    .check = check,

@@ -53,6 +53,7 @@ enum { SM90_SUMS = 12 };
    .evaluated = 0.3}
 double sm90_backward_beside_calls(const plan *p, const compile_work *w);
 tile_table sm90_backward_tiles(const plan *p);
+int sm90_backward_pairs(const plan *p, const box_extents **pairs);
 bool sm90_suits(const plan *p);
 int sm90_static_bytes(const plan *p, const plan_rows *rows);
 luattn_status sm90_can_run(const plan *p, luattn_error *err);
