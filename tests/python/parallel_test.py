@@ -295,6 +295,39 @@ def check_stale(n, q, k, v):
     refuses(lambda: local(q, k, v), "q: has 4 heads, by which the mask differs, and the plan was made for 2")
 
 
+def check_alike(n):
+    """Ranks that call with unlike tensors; and calls after ones that were refused, whose keys were on their way."""
+    rank, causal = dist.get_rank(), luattn.attention(CAUSAL)
+    case = Case(causal, 256 * n)
+    local = ContextParallel(causal, None, plan(causal, case.rows, n, heads=(H, HKV), schedule="stages"))
+    q, k, v = (local.shard(t.detach(), 2) for t in case.qkv)
+    unlike = {"q: is torch.float32 (2, 4,": lambda t: t.float(), "q: is torch.float64 (1, 4,": lambda t: t[:1], "requires a gradient: is True": lambda t: t.clone().requires_grad_()}
+    for words, change in unlike.items():
+        refuses(lambda: local(*(t if rank else change(t) for t in (q, k, v))), words, "on rank 0", "alike on all ranks")
+    refuses(lambda: local(q, k.float(), v), "k: has dtype float32, expected float64")
+    refuses(lambda: local(q, k, v, scale=float("nan")), "scale: is nan")
+    refuses(lambda: local(q, k, v, scale=torch.ones(2)), "scale: has shape (2,)")
+    case.compare(local)
+    one = dist.new_group([0])
+    if rank:
+        refuses(lambda: ContextParallel(causal, one, plan(causal, 128, 1)), "this process is none of its ranks")
+    refuses(lambda: ContextParallel(causal, "gloo", local.plan), "group: is the string 'gloo', expected a group of torch.distributed")
+
+
+def check_same_memory(n):
+    """Other documents, in the memory of those that were compared."""
+    documents, rows = luattn.attention(DOCUMENTS), 128 * n
+    doc = (torch.arange(rows) // 100).to(torch.int32)
+    local = ContextParallel(documents, None, plan(documents, rows, n, inputs={"doc": doc}))
+    q, k, v = (local.shard(t.detach(), 2) for t in Case(documents, rows).qkv)
+    memory = bytearray(doc.numpy().tobytes())
+    local(q, k, v, doc=torch.frombuffer(memory, dtype=torch.int32))
+    memory[:4] = b"\x07\0\0\0"
+    refuses(lambda: local(q, k, v, doc=torch.frombuffer(memory, dtype=torch.int32)), "doc: the mask reads it")
+    with torch.inference_mode():
+        local(q, k, v, doc=doc.clone())
+
+
 def check_memory(n):
     """A rank has its own rows, and the keys of two stages."""
     attention = luattn.attention(CAUSAL)
@@ -322,7 +355,7 @@ def check_memory(n):
 
 
 FEW = [check_examples, check_shuffled]
-CHECKS = [*FEW, check_empty, check_random, check_arguments, check_refusals, check_memory]
+CHECKS = [*FEW, check_empty, check_random, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
 
 
 def work(rank, n, path, names, sizes):
@@ -393,6 +426,16 @@ class Plans(unittest.TestCase):
             "places lie on a grid of y, x": lambda: plan("return attention { grid = {'y', 'x'} }", 4096, 2),
             "dim: is 0, and the tensor (5, 4); expected an axis of 256": lambda: plan(CAUSAL, 256, 2).shard(torch.zeros(5, 4), 0, 0),
             "has 2 axes of q_len 256; say which one": lambda: plan(CAUSAL, 256, 2).shard(torch.zeros(256, 256), 0),
+            "inputs: 'dox': there is none; there are doc": lambda: plan(DOCUMENTS, 256, 2, inputs={"dox": torch.zeros(256, dtype=torch.int32)}),
+            "inputs['doc']: is a list of 256, expected a tensor of torch": lambda: plan(DOCUMENTS, 256, 2, inputs={"doc": [0] * 256}),
+            "inputs: is 3 for causal, expected a dict by names": lambda: plan(CAUSAL, 256, 2, inputs=3),
+            "weights[0]: is the string 'a', expected a number": lambda: plan(CAUSAL, 256, 2, weights=["a"]),
+            "heads: is True, expected a number": lambda: plan(CAUSAL, 256, 2, heads=True),
+            "specs: is None, expected a spec, or a list": lambda: plan(None, 256, 2),
+            "dim: is 0.5, expected an integer": lambda: plan(CAUSAL, 256, 2).shard(torch.zeros(256, 4), 0, 0.5),
+            "rank: is 0.5, expected an integer": lambda: plan(CAUSAL, 256, 2).chunks(0.5),
+            "tensor: is a NumPy array": lambda: plan(CAUSAL, 256, 2).shard(torch.zeros(256).numpy(), 0),
+            "parts[1]: is (5,), and parts[0] (128,)": lambda: plan(CAUSAL, 256, 2).unshard([torch.zeros(128), torch.zeros(5)]),
             "rank: is 2, and the plan is for 2 ranks": lambda: plan(CAUSAL, 256, 2).chunks(2),
         }.items():
             with self.assertRaises(luattn.Error) as e:

@@ -3,7 +3,8 @@
 Backward of a part reads o, lse and what is saved of whole rows, so nothing of a merge is differentiated. What a parameter gets from scores is
 added up over the parts of a run; what it gets once a row is whole in each part, and is taken of the first (include/luattn/merge.h)."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from .._allocate import rows_type, type_of
 from .._attend import attend_state, gradients_of
 from .._spec import Spec
 from .._torch_merge import merge_into
+from ..errors import Error
 from ._exchange import Exchange, Rows, rows_first, wait
 from ._stages import Call, Schedule, ranges_of
 from .rank_plan import Plan
@@ -118,6 +120,15 @@ class _Pass:
         for works in self.works:
             wait(works)
 
+    @contextlib.contextmanager
+    def whole_exchange(self) -> Iterator[None]:
+        """Where a part refuses its arguments, keys travel nevertheless: so that the ranks, which all refuse them, can go on with another call."""
+        try:
+            yield
+        except Error:
+            self.finish()
+            raise
+
     def arguments(self, call: Call, keys: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, list[Tensor], dict[str, Any]]:
         """q, k, v, the inputs and the options of a part."""
         run, plan = self.schedule.runs[call.run], self.job.plan
@@ -157,11 +168,12 @@ class _Forward(_Pass):
         self.done: list[tuple[Tensor, Tensor]] = [(self.q.new_empty(0), self.q.new_empty(0))] * len(runs)
         self.parts: list[list[_Part]] = [[] for _ in runs]
         self.left = list(self.schedule.parts)
-        for i, stage in enumerate(self.schedule.stages):
-            keys = self.arrive(i)
-            for call in stage.calls:
-                self._add(call, self._part(call, keys))
-            self._merge_stage()
+        with self.whole_exchange():
+            for i, stage in enumerate(self.schedule.stages):
+                keys = self.arrive(i)
+                for call in stage.calls:
+                    self._add(call, self._part(call, keys))
+                self._merge_stage()
         self.finish()
         for i in runs:
             if not self.schedule.parts[i]:
@@ -249,15 +261,16 @@ class _Backward(_Pass):
         first = schedule.stages[0]
         self.mine = self._made_for(self.own, self.own.place, first.own and first.fills(self.q.shape[2]))
         self.returning: list[tuple[list[dist.Work], Sequence[int], Rows | None, Rows]] = []
-        for i, stage in enumerate(schedule.stages):
-            keys = self.arrive(i)
-            fills = stage.fills(self.q.shape[2])
-            made = self.mine if stage.own else self._made_for(self._buffer(i), stage.place, fills)
-            for j, call in enumerate(stage.calls):
-                self._part(call, keys, made, fills and j == 0)
-            if not stage.own:
-                self._keep_own(made)
-            self._return(stage.rounds, made)
+        with self.whole_exchange():
+            for i, stage in enumerate(schedule.stages):
+                keys = self.arrive(i)
+                fills = stage.fills(self.q.shape[2])
+                made = self.mine if stage.own else self._made_for(self._buffer(i), stage.place, fills)
+                for j, call in enumerate(stage.calls):
+                    self._part(call, keys, made, fills and j == 0)
+                if not stage.own:
+                    self._keep_own(made)
+                self._return(stage.rounds, made)
         while self.returning:
             self._take_back()
         self.finish()

@@ -52,10 +52,7 @@ class ContextParallel:
             raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}, or None")
         self.attention, self.plan = attention, plan
         self._sums = take(_PLACE, "sum_gradients", "flag", sum_gradients)
-        found: Any = dist.group.WORLD if group is None and dist.is_initialized() else group
-        if found is None:
-            raise InvalidError(f"{_PLACE}: group: is None, and torch.distributed has no default one; call init_process_group first")
-        self.group: dist.ProcessGroup = found
+        self.group = _group_of(group)
         self.rank, self.layer = dist.get_rank(self.group), plan.layer_of(attention)
         if self.group.size() != plan.world_size:
             raise InvalidError(f"{_PLACE}: group: has {self.group.size()} ranks, and the plan is for {plan.world_size}")
@@ -65,6 +62,7 @@ class ContextParallel:
         self.schedules = forward, forward if self.gathered[0] == self.gathered[1] else schedule_of(plan, self.layer, self.rank, self.gathered[1])
         self._exchange = Exchange(self.group, plan.chunk_rows)
         self._seen: dict[str, tuple[Tensor, int]] = {}  # what the mask reads, as the last call had it, and its version
+        self._agreed: set[Any] = set()  # what tensors of calls were
         self._compare()
 
     def _order(self, schedule: str | None) -> tuple[tuple[bool, bool], str]:
@@ -90,13 +88,29 @@ class ContextParallel:
 
     def _compare(self) -> None:
         """That all ranks have one plan and one spec. Once."""
-        mine = f"{self.plan.hash} {self.gathered} {self.attention.text}"
-        texts: list[Any] = [None] * self.plan.world_size
-        dist.all_gather_object(texts, mine, group=self.group)
+        texts = self._said_by_all(f"{self.plan.hash} {self.gathered} {self.attention.text}")
         others = [r for r, text in enumerate(texts) if text != texts[0]]
         if others:
             kind = "specs" if all(text.split(" ", 2)[:2] == texts[0].split(" ", 2)[:2] for text in texts) else "plans"
             raise InvalidError(f"{_PLACE}: ranks have different {kind}: rank {others[0]} differs from rank 0; call plan() with equal arguments on all ranks")
+
+    def _said_by_all(self, mine: Any) -> list[Any]:
+        said: list[Any] = [None] * self.plan.world_size
+        dist.all_gather_object(said, mine, group=self.group)
+        return said
+
+    def _agree(self, named: dict[str, Tensor]) -> None:
+        """That all ranks give tensors alike. Once for each kind: rows travel as bytes, and ranks would read those of another type or batch as their own."""
+        learns = torch.is_grad_enabled() and any(t.requires_grad for t in named.values())
+        mine = ("whether a tensor requires a gradient", learns), *((name, (t.dtype, tuple(t.shape))) for name, t in named.items())
+        if mine in self._agreed:
+            return
+        all_of = self._said_by_all(mine)
+        for rank, other in enumerate(all_of):
+            for (name, said), (_, first) in zip(other, all_of[0]):
+                if said != first:
+                    raise InvalidError(f"{_PLACE}: {name}: is {_text(first)} on rank 0, and {_text(said)} on rank {rank}; call it alike on all ranks")
+        self._agreed.add(mine)
 
     # --- rows ---
 
@@ -160,12 +174,14 @@ class ContextParallel:
             raise Unsupported(f"{attention.name}: return_lse: its online function has no lse")
         self._check_inputs(spec, q, k, inputs)
         self._check_mask(inputs, scalars)
+        learned = [x if isinstance(x, Tensor) else None for x in (*scalars, scale)]
+        named = {**dict(zip("qkv", (q, k, v))), **{info.name: t for info, t in zip(spec.inputs, inputs)}}
+        self._agree({**named, **{f"scalar {i}": t for i, t in enumerate(learned) if t is not None}})
         job = Job(
             spec, self.schedules, self.plan, self._exchange, self._parameters, tuple(info.axes for info in spec.inputs),
             values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
             by_lse=not self.gathered[0] and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
         )  # fmt: skip
-        learned = [x if isinstance(x, Tensor) else None for x in (*scalars, scale)]
         o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)
         o = o.transpose(1, 2) if swapped else o
         return (o, lse) if return_lse else o
@@ -223,7 +239,7 @@ class ContextParallel:
 
     def _check_one(self, p: Parameter, x: Any) -> None:
         seen = self._seen.get(p.name)  # on a GPU, where to compare is to wait; the tensor is kept, so that no other has its memory
-        if seen is not None and isinstance(x, Tensor) and x.data_ptr() == seen[0].data_ptr() and (x._version, x.shape, x.stride()) == (seen[1], seen[0].shape, seen[0].stride()):
+        if seen is not None and isinstance(x, Tensor) and not x.is_inference() and x.data_ptr() == seen[0].data_ptr() and (x._version, x.shape, x.stride()) == (seen[1], seen[0].shape, seen[0].stride()):
             return
         given = x
         planned = self.layer.masks.get(p.name, self.attention.scalars.get(p.name))
@@ -239,8 +255,24 @@ class ContextParallel:
             same = x.shape == whole.shape and bool((x == whole.to(x.device)).all())
         if not same:
             raise InvalidError(f"{_PLACE}: {p.name}: the mask reads it, and the plan was made with other values: make a plan with inputs={{'{p.name}': ..}} of this call")
-        if isinstance(given, Tensor) and given.is_cuda:
+        if isinstance(given, Tensor) and given.is_cuda and not given.is_inference():  # which counts no writes
             self._seen[p.name] = given, given._version
+
+
+def _text(said: Any) -> str:
+    return f"{said[0]} {said[1]}" if isinstance(said, tuple) else str(said)
+
+
+def _group_of(group: Any) -> dist.ProcessGroup:
+    """That of a call; None: the default one."""
+    found: Any = dist.group.WORLD if group is None and dist.is_initialized() else group
+    if found is None:
+        raise InvalidError(f"{_PLACE}: group: is None, and torch.distributed has no default one; call init_process_group first")
+    if found is dist.GroupMember.NON_GROUP_MEMBER:
+        raise InvalidError(f"{_PLACE}: group: this process is none of its ranks; make a ContextParallel on those of new_group(ranks) alone")
+    if not isinstance(found, dist.ProcessGroup):
+        raise InvalidError(f"{_PLACE}: group: is {what(found)}, expected a group of torch.distributed; of a DeviceMesh give mesh.get_group(dim)")
+    return found
 
 
 def _parameters_of(spec: Spec) -> tuple[Parameter, ...]:

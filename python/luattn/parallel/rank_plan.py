@@ -120,6 +120,7 @@ class Plan:
         """A rank's rows of a tensor of the whole sequence, which lies along `dim`; None: the one axis of length q_len. Rows of padding have `fill`."""
         import torch
 
+        tensor = take("luattn.parallel: shard", "tensor", "torch", tensor)
         dim = self._axis(tensor, dim, self.q_len, "shard")
         if self.padded_len != self.q_len:
             more = list(tensor.shape)
@@ -134,7 +135,11 @@ class Plan:
 
         if len(parts) != self.world_size:
             raise InvalidError(f"luattn.parallel: unshard: parts: are {len(parts)}, and the plan is for {self.world_size} ranks")
+        parts = [take("luattn.parallel: unshard", f"parts[{i}]", "torch", part) for i, part in enumerate(parts)]
         dim = self._axis(parts[0], dim, self.rows, "unshard")
+        for i, part in enumerate(parts):
+            if part.shape != parts[0].shape:
+                raise InvalidError(f"luattn.parallel: unshard: parts[{i}]: is {tuple(part.shape)}, and parts[0] {tuple(parts[0].shape)}")
         chunks: list[Any] = [None] * len(self.rank_of)
         for rank, part in enumerate(parts):
             for c, chunk in zip(self.chunks(rank), part.split(self.chunk_rows, dim)):
@@ -148,12 +153,14 @@ class Plan:
         return torch.cat([torch.arange(first, end, device=device) for first, end in self.ranges(rank)])
 
     def _check_rank(self, rank: int) -> None:
+        rank = take("luattn.parallel", "rank", "integer", rank)
         if not 0 <= rank < self.world_size:
             raise InvalidError(f"luattn.parallel: rank: is {rank}, and the plan is for {self.world_size} ranks")
 
     def _axis(self, tensor: Any, dim: int | None, length: int, place: str) -> int:
         place, word = f"luattn.parallel: {place}", "q_len" if length == self.q_len and place == "shard" else "the length"
         shape = tuple(tensor.shape)
+        dim = take(place, "dim", "integer?", dim)
         if dim is not None:
             if not -len(shape) <= dim < len(shape) or shape[dim] != length:
                 raise InvalidError(f"{place}: dim: is {dim}, and the tensor {shape}; expected an axis of {length}")
@@ -194,7 +201,9 @@ class Plan:
 
 def _attentions(specs: Any) -> list[Attention]:
     one = isinstance(specs, (str, os.PathLike, Attention))
-    found = [x if isinstance(x, Attention) else attention(x) for x in ([specs] if one else list(specs))]
+    if not one and not isinstance(specs, (list, tuple)):
+        raise InvalidError(f"{_PLACE}: specs: is {what(specs)}, expected a spec, or a list of specs")
+    found = [x if isinstance(x, Attention) else attention(x) for x in ([specs] if one else specs)]
     if not 1 <= len(found) <= 64:
         raise InvalidError(f"{_PLACE}: specs: are {len(found)}, expected 1 to 64, of layers that differ")
     for x in found:
@@ -215,11 +224,25 @@ def _list_of(name: str, x: Any, count: int, default: Any) -> list[Any]:
     return found
 
 
+def _inputs_of(inputs: Any, of: Sequence[Attention]) -> list[Any]:
+    """A dict for each spec, of names that specs have."""
+    found = _list_of("inputs", inputs, len(of), {})
+    for i, given in enumerate(found):
+        if not isinstance(given, Mapping):
+            raise InvalidError(f"{_PLACE}: inputs: is {what(given)} for {of[i].name}, expected a dict by names")
+        known = {name for x in (of if isinstance(inputs, Mapping) else of[i : i + 1]) for name in (*x.inputs, *x.scalars)}
+        for name in given:
+            if name not in known:
+                raise InvalidError(f"{_PLACE}: inputs: '{name}': there is none; there are {', '.join(sorted(known)) or 'none of these specs'}")
+    return found
+
+
 def _two(name: str, x: Any) -> tuple[int, int]:
-    found = (x, x) if isinstance(x, int) else tuple(x)
-    if len(found) != 2 or not all(isinstance(n, int) and n > 0 for n in found):
+    found = take(_PLACE, name, "size", x)
+    first, second = (found, found) if isinstance(found, int) else found
+    if first < 1 or second < 1:
         raise InvalidError(f"{_PLACE}: {name}: is {what(x)}, expected a number above 0, or two")
-    return found[0], found[1]
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -250,7 +273,8 @@ def _shape_of(q_len: Any, world_size: Any, heads: Any, head_dim: Any, dtype: Any
 def _counted(spec: Spec, shape: _Shape, chunk_rows: int, chunks: int, given: Mapping[str, Any], seed: Any) -> tuple[Any, dict[str, Any]]:
     """The tiles of a layer by chunk, and what its mask reads."""
     names = _counting.masked_by(spec)
-    read = {name: _counting.copy_of(given[name]) for name in names if name in given}
+    scalars = spec.scalars
+    read = {name: _counting.copy_of(take(_PLACE, f"inputs['{name}']", "scale" if name in scalars else "input", given[name])) for name in names if name in given}
     _counting.check_sizes(_PLACE, spec, read, shape.q_len)
     found = lib.luattn_spec_mask_differs(spec.pointer)
     sizes = (shape.batch if found & capi.MASK_BY_BATCH else 1, *(shape.heads if found & capi.MASK_BY_HEAD else (1, 1)), shape.q_len)
@@ -338,7 +362,8 @@ def plan(
     found = _attentions(specs)
     if schedule not in capi.SCHEDULES:
         raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}")
-    of_layers, numbers = _list_of("inputs", inputs, len(found), {}), [float(x) for x in _list_of("weights", weights, len(found), 1.0)]
+    of_layers = _inputs_of(inputs, found)
+    numbers = [take(_PLACE, f"weights[{i}]", "real", x) for i, x in enumerate(_list_of("weights", weights, len(found), 1.0))]
     unit = shape.world_size * capi.TILE
     rows = -(-shape.q_len // unit) * unit
     partition = None if rank_of is None else _check_partition(rank_of, rows, shape.world_size)
