@@ -32,6 +32,13 @@ def _each(place: str, name: str, rank: int, kind: str, x: Any) -> tuple[Any, ...
     return (take(place, name, kind, x),) * rank
 
 
+def at_least(place: str, name: str, least: int, x: Any) -> int:
+    found: int = take(place, name, "integer", x)
+    if found < least:
+        raise InvalidError(f"{place}: {name}: is {found}, expected at least {least}")
+    return found
+
+
 def _whole(place: str, name: str, rank: int, least: int, x: Any) -> tuple[int, ...]:
     found = _each(place, name, rank, "integer", x)
     for entry in found:
@@ -161,6 +168,28 @@ def check_kernels(place: str, rank: int | None, given: dict[str, Any]) -> None:
             take(place, name, "flag", x)
 
 
+def _check_lengths(place: str, name: str, x: Tensor) -> None:
+    if x.dim() != 1 or x.shape[0] == 0 or x.is_floating_point() or x.dtype is torch.bool:
+        raise InvalidError(f"{place}: {name}: is {x.dtype} {tuple(x.shape)}, expected whole numbers of one axis, one for each sequence")
+    least = int(x.min())
+    if least < 0:
+        raise InvalidError(f"{place}: {name}: has {least}, expected at least 0")
+
+
+def check_more(place: str, options: Any, known: Sequence[str], given: Sequence[str]) -> dict[str, Any]:
+    """attention_kwargs: arguments of attention but for those that it is given anyway."""
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise InvalidError(f"{place}: attention_kwargs: is {what(options)}, expected a dict of arguments of attention")
+    for name in options:
+        if name in given:
+            raise InvalidError(f"{place}: attention_kwargs: has '{name}', which attention is given; leave it out")
+        if name not in known:
+            raise InvalidError(f"{place}: attention_kwargs: has '{name}', and attention has no such argument")
+    return options
+
+
 def lengths_of(
     place: str, query: Tensor, key: Tensor, seqlens_q: Any, seqlens_kv: Any, cumulative_q: Any, cumulative_kv: Any, longest_q: Any, longest_kv: Any
 ) -> dict[str, Any] | None:
@@ -178,17 +207,16 @@ def lengths_of(
         for name in ("seqlens_Q", "seqlens_KV"):
             if given[name] is None:
                 raise InvalidError(f"{place}: {name}: is None, and lengths of one side are given: give both")
-            take(place, name, "torch", given[name])
+            _check_lengths(place, name, take(place, name, "torch", given[name]))
         cumulative_q, cumulative_kv = (torch.nn.functional.pad(x.cumsum(0), (1, 0)).to(torch.int32) for x in (seqlens_q, seqlens_kv))
         longest_q, longest_kv = int(seqlens_q.max()), int(seqlens_kv.max())
-    for name, x, kind in (
-        ("cumulative_seqlen_Q", cumulative_q, "torch"), ("cumulative_seqlen_KV", cumulative_kv, "torch"),
-        ("max_seqlen_Q", longest_q, "integer"), ("max_seqlen_KV", longest_kv, "integer"),
-    ):  # fmt: skip
+    needed = {"cumulative_seqlen_Q": cumulative_q, "cumulative_seqlen_KV": cumulative_kv, "max_seqlen_Q": longest_q, "max_seqlen_KV": longest_kv}
+    for name, x in needed.items():
         if x is None:
             raise InvalidError(f"{place}: {name}: is None; packed sequences need cumulative_seqlen_Q, cumulative_seqlen_KV, max_seqlen_Q and max_seqlen_KV")
-        take(place, name, kind, x)
+    longest_q, longest_kv = (take(place, name, "integer", x) for name, x in (("max_seqlen_Q", longest_q), ("max_seqlen_KV", longest_kv)))
     for name, x in (("cumulative_seqlen_Q", cumulative_q), ("cumulative_seqlen_KV", cumulative_kv)):
+        take(place, name, "torch", x)
         if x.dtype != torch.int32 or x.dim() != 1 or x.shape[0] < 2:
             raise InvalidError(f"{place}: {name}: is {x.dtype} {tuple(x.shape)}, expected int32 of one axis, one more than sequences")
     if cumulative_q.shape != cumulative_kv.shape:

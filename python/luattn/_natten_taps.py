@@ -249,11 +249,12 @@ def _check_keys(place: str, first_name: str, first: Tensor, name: str, t: Tensor
         raise InvalidError(f"{place}: {name}: has the extents {tuple(t.shape[2:-1])}, and {first_name} {tuple(first.shape[2:-1])}")
 
 
-def _check_additional(place: str, name: str, t: Any, first: Tensor, like: Tensor) -> Tensor:
+def _check_additional(place: str, name: str, t: Any, first: Tensor, like_name: str, like: Tensor) -> Tensor:
     """[batch, heads, n, channels], with a copy of each head for all of `first` that share it."""
     take(place, name, "torch", t)
     if t.dim() != 4 or t.shape[:2] != like.shape[:2] or t.shape[-1] != like.shape[-1]:
         raise InvalidError(f"{place}: {name}: is {tuple(t.shape)}, expected ({like.shape[0]}, {like.shape[1]}, n, {like.shape[-1]})")
+    check_places(place, **{like_name: like, name: t})
     made: Tensor = t.repeat_interleave(first.shape[1] // t.shape[1], 1) if t.shape[1] != first.shape[1] else t
     return made
 
@@ -267,22 +268,23 @@ def qk(place: str, rank: int, query: Tensor, key: Tensor, kernel_size: Any, dila
     window = window_of(place, rank, kernel_size, 1, dilation, is_causal, query.shape[2:-1])
     attn: Tensor = _Scores.apply(query, key, window, True)  # type: ignore[no-untyped-call]
     if rpb is not None:
-        rpb = check_rpb(place, rpb, query.shape[1], window)
+        rpb = check_rpb(place, rpb, query.shape[1], window).to(query.dtype)
         check_places(place, query=query, rpb=rpb)
         attn = attn + _Bias.apply(rpb, tuple(query.shape[:-1]), window)  # type: ignore[no-untyped-call]
     if additional_keys is None:
         return attn
-    more = _check_additional(place, "additional_keys", additional_keys, query, key)
+    more = _check_additional(place, "additional_keys", additional_keys, query, "query", key)
     return torch.cat([attn, (query.flatten(2, -2) @ more.mT).unflatten(2, query.shape[2:-1])], -1)
 
 
 def av(place: str, rank: int, attn: Tensor, value: Tensor, kernel_size: Any, dilation: Any, additional_values: Any, is_causal: Any) -> Tensor:
     _check(place, rank, "attn", attn)
     _check(place, rank, "value", value)
+    attn = attn.to(value.dtype)  # what autocast leaves in float32
     _check_keys(place, "attn", attn, "value", value)
     window = window_of(place, rank, kernel_size, 1, dilation, is_causal, attn.shape[2:-1])
     taps = _taps(window)
-    more = None if additional_values is None else _check_additional(place, "additional_values", additional_values, attn, value)
+    more = None if additional_values is None else _check_additional(place, "additional_values", additional_values, attn, "value", value)
     expected = taps + (0 if more is None else more.shape[2])
     if attn.shape[-1] != expected:
         beside = "" if more is None else f" and {more.shape[2]} additional values"

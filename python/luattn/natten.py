@@ -6,6 +6,7 @@ when it is first needed. Arguments that choose among NATTEN's kernels are checke
 """
 
 import functools
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from . import _natten_taps as taps
 from . import _torch_merge as _torch_merge
-from ._arguments import Arguments, take, what
+from ._arguments import Arguments, take
 from ._attend import attend
-from ._natten_arguments import Window, check_additional, check_fmha, check_kernels, check_rpb, check_tensors, lengths_of, scale_of, window_of
+from ._natten_arguments import Window, at_least, check_additional, check_fmha, check_kernels, check_more, check_rpb, check_tensors, lengths_of, scale_of, window_of
 from ._spec import Spec, spec_of
 from .errors import InvalidError
 from .merge import merge
@@ -129,6 +130,7 @@ def _neighborhood(
     additional = check_additional(place, query, key, additional_keys, additional_values)
     inputs = [] if rpb is None else [check_rpb(place, rpb, query.shape[-2], window)]
     scale = scale_of(place, scale)
+    options = check_more(place, attention_kwargs, _OF_ATTENTION, _GIVEN)
     keeps_all = rpb is None and tuple(window.kernel_size) == tuple(extents) and not any(window.is_causal)
     if keeps_all:
         o, lse = _attend(_constant(_WHOLE), *_flat(query, key, value), [], scale)
@@ -137,9 +139,6 @@ def _neighborhood(
         if additional:
             o, lse = o.flatten(2, -2), lse.flatten(2)
     if additional:
-        options = attention_kwargs or {}
-        if not isinstance(options, dict):
-            raise InvalidError(f"{place}: attention_kwargs: is {what(options)}, expected a dict of arguments of attention")
         more, more_lse = attention(*_flat(query), *additional, False, scale, return_lse=True, **options)
         o, lse = merge([o, more.transpose(1, 2)], [lse, more_lse.transpose(1, 2)])
     if keeps_all or additional:
@@ -261,6 +260,10 @@ def attention(
     return (o, lse) if return_lse else o
 
 
+_GIVEN = ("query", "key", "value", "is_causal", "scale", "return_lse")
+_OF_ATTENTION = tuple(inspect.signature(attention).parameters)
+
+
 def merge_attentions(outputs: list[Tensor], lse_tensors: list[Tensor], torch_compile: bool = True, use_autograd_fix: bool = True) -> tuple[Tensor, Tensor]:
     """The output and lse of all keys, of those of parts of them: outputs are [batch, length, heads, head_dim], and lses [batch, length, heads]. Gradients
     are those of the merge itself, wherever the parts come from, and the parts stay as they are; the two flags change nothing."""
@@ -360,6 +363,7 @@ class _NeighborhoodAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         place = type(self).__name__
+        embed_dim, num_heads = (at_least(place, name, 1, x) for name, x in (("embed_dim", embed_dim), ("num_heads", num_heads)))
         if embed_dim % num_heads != 0:
             raise InvalidError(f"{place}: embed_dim: is {embed_dim}, and num_heads {num_heads}, which is no divisor of it")
         window = window_of(place, self.rank, kernel_size, stride, dilation, is_causal, None)

@@ -152,6 +152,13 @@ class Natten(unittest.TestCase):
             parts = [natten.attention(q[:, a:b], k[:, c:d], v[:, c:d], causal, return_lse=True) for a, b, c, d in ((0, 5, 0, 9), (5, 12, 9, 13))]
             torch.testing.assert_close((o, lse), tuple(torch.cat(x, 1) for x in zip(*parts)))
 
+    def test_longest_as_tensors(self):
+        q = torch.randn(1, 10, 2, 8)
+        at, six = torch.tensor([0, 4, 10], dtype=torch.int32), torch.tensor(6)
+        lengths = {"cumulative_seqlen_Q": at, "cumulative_seqlen_KV": at}
+        made = natten.attention(q, q, q, **lengths, max_seqlen_Q=six, max_seqlen_KV=six)
+        self.assertTrue(torch.equal(made, natten.attention(q, q, q, **lengths, max_seqlen_Q=6, max_seqlen_KV=6)))
+
     def test_merge(self):
         q, k, v = tensors((12,))
         for n in (2, 3, 20):
@@ -208,6 +215,19 @@ class Natten(unittest.TestCase):
                 self.assertTrue(torch.autograd.gradcheck(function, given, check_forward_ad=True))
                 self.assertTrue(torch.autograd.gradgradcheck(function, given, check_fwd_over_rev=True))
 
+    def test_two_types(self):
+        """Under autocast softmax makes float32 of weights, and parameters stay float32: both are taken in the type of the others, as NATTEN does."""
+        q, k, v = (t.detach().bfloat16() for t in (torch.randn(1, h, 5, 6, 8) for h in (4, 2, 2)))
+        rpb = torch.randn(4, 5, 5, requires_grad=True)
+        scores = natten.na2d_qk(q, k, 3, rpb=rpb)
+        self.assertTrue(torch.equal(scores, natten.na2d_qk(q, k, 3, rpb=rpb.bfloat16())))
+        weights = scores.float().softmax(-1)
+        o = natten.na2d_av(weights, v, 3)
+        self.assertTrue(torch.equal(o, natten.na2d_av(weights.bfloat16(), v, 3)))
+        o.float().square().sum().backward()
+        self.assertEqual((o.dtype, rpb.grad.dtype), (torch.bfloat16, torch.float32))
+        self.assertGreater(rpb.grad.abs().max(), 0)
+
     def test_signatures(self):
         """Of NATTEN 0.21, by position and by name."""
         names = (
@@ -224,6 +244,10 @@ class Natten(unittest.TestCase):
     def test_refused(self):
         q, k, v = (t.detach() for t in tensors((6, 7)))
         one = torch.randn(2, 5, 2, 8, dtype=torch.float64)
+
+        def packed(lengths):
+            return natten.attention(one[:1], one[:1], one[:1], seqlens_Q=lengths, seqlens_KV=lengths)
+
         for message, call in (
             ("na2d: kernel_size: is 8 along axis 1, and the tensors have 7 places there; give at most 7", lambda: natten.na2d(q, k, v, (3, 8))),
             ("na2d: kernel_size: is 3 times dilation 3 along axis 0, and the tensors have 6 places there; give at most 2", lambda: natten.na2d(q, k, v, 3, 1, (3, 2))),
@@ -250,11 +274,22 @@ class Natten(unittest.TestCase):
             ("na1d_av: attn: has 8 taps, expected 2: of kernel_size \\(2,\\)", lambda: natten.na1d_av(one, one, 2)),
             ("na1d_qk: kernel_size: is 3 along axis 0, and the tensors have 2 places there; give at most 2", lambda: natten.na1d_qk(one, one, 3)),
             (r"na1d_qk: rpb: is \(5, 4\), expected \(5, 3\)", lambda: natten.na1d_qk(one, one, 2, rpb=one[0, :, 0, :4])),
+            ("na1d_qk: additional_keys: is torch.float32, and query torch.float64; convert one of them", lambda: natten.na1d_qk(one, one, 2, additional_keys=one.float())),
+            ("na1d_av: additional_values: is torch.float32, and value torch.float64", lambda: natten.na1d_av(one, one, 2, additional_values=one.float())),
+            ("na2d: attention_kwargs: is 3, expected a dict", lambda: natten.na2d(q, k, v, 3, attention_kwargs=3)),
+            ("na2d: attention_kwargs: has 'scale', which attention is given; leave it out", lambda: natten.na2d(q, k, v, 3, attention_kwargs={"scale": 1})),
+            ("na2d: attention_kwargs: has 'cap', and attention has no such argument", lambda: natten.na2d(q, k, v, 3, attention_kwargs={"cap": 1})),
+            (r"attention: seqlens_Q: is torch.float32 \(2,\), expected whole numbers of one axis", lambda: packed(torch.tensor([1.5, 3.5]))),
+            (r"attention: seqlens_Q: is torch.bool \(2,\), expected whole", lambda: packed(torch.tensor([True, True]))),
+            (r"attention: seqlens_Q: is torch.int64 \(0,\), expected whole", lambda: packed(torch.tensor([], dtype=torch.int64))),
+            ("attention: seqlens_Q: has -1, expected at least 0", lambda: packed(torch.tensor([-1, 6]))),
             ("attention: value: has length 4, and key 5", lambda: natten.attention(one, one, one[:, 1:])),
             ("attention: seqlens_KV: is None, and lengths of one side are given: give both", lambda: natten.attention(one[:1], one[:1], one[:1], seqlens_Q=torch.tensor([5]))),
             ("merge_attentions: outputs: are 1, expected at least 2", lambda: natten.merge_attentions([one], [one[..., 0]])),
             (r"merge_attentions: lse_tensors\[1\]: is \(2, 2, 5\), expected \(2, 5, 2\)", lambda: natten.merge_attentions([one, one], [one[..., 0], one[..., 0].mT])),
             ("NeighborhoodAttention2D: embed_dim: is 10, and num_heads 4, which is no divisor of it", lambda: natten.NeighborhoodAttention2D(10, 4, 3)),
+            ("NeighborhoodAttention2D: num_heads: is 0, expected at least 1", lambda: natten.NeighborhoodAttention2D(8, 0, 3)),
+            ("NeighborhoodAttention2D: embed_dim: is 8.0, expected an integer", lambda: natten.NeighborhoodAttention2D(8.0, 2, 3)),
             ("NeighborhoodAttention2D: x: has 12 channels, and embed_dim is 8", lambda: natten.NeighborhoodAttention2D(8, 4, 3)(torch.zeros(1, 6, 6, 12))),
         ):
             with self.subTest(message=message), self.assertRaisesRegex(luattn.InvalidError, message):
