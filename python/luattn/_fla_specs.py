@@ -4,8 +4,9 @@ import functools
 
 from .linear import LinearAttention, linear_attention
 
-# Of each: axes of its input, the hook.
-DECAYS = {
+_Part = tuple[dict[str, tuple[str, ...]], str]  # axes of its inputs, and its hooks
+
+DECAYS: dict[str, _Part] = {
     "none": ({}, ""),
     "head": ({"g": ("hv",)}, "decay = function(b, h) return g[h] end,"),
     "token": ({"g": ("b", "t", "hv")}, "decay = function(b, h, t) return g[{b, t, h}] end,"),
@@ -13,7 +14,7 @@ DECAYS = {
     "ssd": ({"dt": ("b", "t", "hv"), "A": ("hv",)}, "decay = function(b, h, t) return A[h] * dt[{b, t, h}] end,"),
 }
 _OWN = "{b, t, h // (heads_v // heads), d}"  # of a tensor with the heads of q
-UPDATES = {
+UPDATES: dict[str, _Part] = {
     "add": ({}, ""),
     "delta": ({"beta": ("b", "t", "hv")}, "update = delta_rule(function(b, h, t) return beta[{b, t, h}] end),"),
     "comba": (

@@ -274,7 +274,7 @@ def qk(place: str, rank: int, query: Tensor, key: Tensor, kernel_size: Any, dila
     if additional_keys is None:
         return attn
     more = _check_additional(place, "additional_keys", additional_keys, query, "query", key)
-    return torch.cat([attn, (query.flatten(2, -2) @ more.mT).unflatten(2, query.shape[2:-1])], -1)
+    return torch.cat([attn, (query.flatten(2, -2) @ more.mT).unflatten(2, query.shape[2:-1])], -1)  # type: ignore[no-untyped-call]
 
 
 def av(place: str, rank: int, attn: Tensor, value: Tensor, kernel_size: Any, dilation: Any, additional_values: Any, is_causal: Any) -> Tensor:
@@ -292,4 +292,5 @@ def av(place: str, rank: int, attn: Tensor, value: Tensor, kernel_size: Any, dil
     out: Tensor = _Queries.apply(attn[..., :taps], value, window)  # type: ignore[no-untyped-call]
     if more is None:
         return out
-    return out + (attn[..., taps:].flatten(2, -2) @ more).unflatten(2, attn.shape[2:-1])
+    more_out: Tensor = (attn[..., taps:].flatten(2, -2) @ more).unflatten(2, attn.shape[2:-1])  # type: ignore[no-untyped-call]
+    return out + more_out

@@ -20,7 +20,7 @@ def is_dual_level() -> bool:
 
 def tangent_of(t: Tensor | None) -> Tensor | None:
     """That of the innermost level of forward mode."""
-    return None if t is None or not is_dual_level() else forward_ad.unpack_dual(t).tangent
+    return None if t is None or not is_dual_level() else forward_ad.unpack_dual(t).tangent  # type: ignore[no-untyped-call]
 
 
 def have_tangents(tensors: Sequence[Tensor | None]) -> bool:
@@ -29,12 +29,12 @@ def have_tangents(tensors: Sequence[Tensor | None]) -> bool:
 
 def split(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Primals, and tangents."""
-    pairs = [(None, None) if t is None else forward_ad.unpack_dual(t) for t in tensors]
+    pairs = [(None, None) if t is None else forward_ad.unpack_dual(t) for t in tensors]  # type: ignore[no-untyped-call]
     return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
 
 
 def join(primal: Tensor, tangent: Tensor) -> Tensor:
-    made: Tensor = forward_ad.make_dual(primal, tangent)
+    made: Tensor = forward_ad.make_dual(primal, tangent)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -42,7 +42,7 @@ def mark_level() -> Tensor | None:
     """Something by which is_open knows this level of forward mode again; None: there is none, or one of torch.func, whose levels see backward themselves."""
     if not is_dual_level() or is_transformed():
         return None
-    made: Tensor = forward_ad.make_dual(torch.zeros(()), torch.ones(()))
+    made: Tensor = forward_ad.make_dual(torch.zeros(()), torch.ones(()))  # type: ignore[no-untyped-call]
     return made
 
 
@@ -77,7 +77,7 @@ def is_transformed() -> bool:
 def _find_level() -> tuple[Any, Callable[[], Any]] | None:
     """What makes a function of one level of torch.func, which torch keeps to itself; None: this version has it not."""
     try:
-        from torch._functorch.autograd_function import enable_single_level_autograd_function
+        from torch._functorch.autograd_function import enable_single_level_autograd_function  # type: ignore[attr-defined]
         from torch.autograd.function import _SingleLevelFunction
     except ImportError:
         return None

@@ -300,9 +300,10 @@ class _JvpRules:
         of_tangents, asked = [None] * (4 + n), (scalars, scale, given, needs[1:5], needs[5 : 5 + n])
         if along_o is None and along_lse is None:
             primals, along = _tangents.split((dout, dlse)) if _tangents.is_open(ctx.level) else ((dout, dlse), None)
-            made = _gradients(spec, *primals, (q, k, v, o, lse, saved, learned, *inputs), *asked)
+            of_o, of_lse = primals
+            made = _gradients(spec, of_o, of_lse, (q, k, v, o, lse, saved, learned, *inputs), *asked)
             if along is not None:  # backward within the level whose tangents these are
-                of_made = _gradient_tangents(spec, torch.zeros_like(o) if dout is None else primals[0], primals[1], (q, k, v, learned, *inputs), (*along, *tangents), *asked)
+                of_made = _gradient_tangents(spec, torch.zeros_like(o) if dout is None else of_o, of_lse, (q, k, v, learned, *inputs), (*along, *tangents), *asked)
                 made = [d if d is None or tangent is None else _tangents.join(d, tangent) for d, tangent in zip(made, of_made)]
         elif _tangents.is_open(ctx.level):
             raise Unsupported(f"{spec.said}: there are no tangents of gradients through tangents: call backward outside of the dual level")

@@ -187,7 +187,8 @@ _MergeOfLevel = _tangents.of_level(_Rules)
 
 def _merge_dual(outs: Sequence[Tensor], lses: Sequence[Tensor], dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """With tangents, in ops of torch: lse' = sum w_i lse_i', o' = sum w_i (o_i' + (lse_i' - lse') o_i), with weights w_i = exp(lse_i - lse)."""
-    primals, tangents = _tangents.split((*outs, *lses))
+    found, tangents = _tangents.split((*outs, *lses))
+    primals = [t for t in found if t is not None]  # all are there
     n, real = len(outs), lses[0].dtype
     o, lse = _merge(primals[:n], primals[n:], dtype)
     packed = o.dim() == 3

@@ -302,27 +302,29 @@ def mamba_chunk_scan_combined(
 ) -> Any:  # fmt: skip
     """x [b, l, heads, p], dt [b, l, heads], A [heads], B and C [b, l, groups, n], D [heads] or [heads, p]; states [b, heads, p, n]."""
     name = "mamba_chunk_scan_combined"
-    dt = _step(dt, dt_bias, dt_softplus, tuple(dt_limit))
+    low, high = dt_limit
+    dt = _step(dt, dt_bias, dt_softplus, (low, high))
     update = "ssd" if D is None else "ssd D" if D.dim() == 1 else "ssd Dp"
-    inputs = {"dt": dt, "A": A, **({} if D is None else {"D": D})}
+    inputs: dict[str, Any] = {"dt": dt, "A": A, **({} if D is None else {"D": D})}
     batch, length = x.shape[:2]
-    rows, ends, first = (C, B, x), cu_seqlens, initial_states
+    q, k, v, first = C, B, x, initial_states
+    ends: Any = cu_seqlens
     if seq_idx is not None:
         ends, is_first = _ends_of(seq_idx)
-        rows = tuple(t.reshape(1, -1, *t.shape[2:]) for t in rows)
+        q, k, v = (t.reshape(1, -1, *t.shape[2:]) for t in (q, k, v))
         inputs["dt"] = dt.reshape(1, -1, dt.shape[2])
         if first is not None:
             first = torch.zeros(len(is_first), *first.shape[1:], dtype=first.dtype).index_copy(0, is_first.nonzero().flatten(), first)
     elif return_varlen_states or cu_seqlens is not None:
         raise InvalidError(f"{name}: seq_idx: is missing, and cu_seqlens or return_varlen_states ask for sequences apart; give which one each row is of")
-    out, states = _run(name, "ssd", update, *rows, 1.0, first, True, ends, True, **inputs)
+    out, states = _run(name, "ssd", update, q, k, v, 1.0, first, True, ends, True, **inputs)
     out = out.reshape(x.shape)
     if z is not None:
         out = (out.float() * F.silu(z.float())).to(x.dtype)
     if not (return_final_states or return_varlen_states):
         return out
     assert states is not None
-    last = states if seq_idx is None else states[torch.tensor([int((ends <= (i + 1) * length - 1).sum()) - 1 for i in range(batch)])]  # type: ignore[operator]
+    last = states if seq_idx is None else states[torch.tensor([int((ends <= (i + 1) * length - 1).sum()) - 1 for i in range(batch)])]
     if return_varlen_states and (cu_seqlens is None or len(cu_seqlens) != len(ends)):
         raise InvalidError(f"{name}: cu_seqlens: does not have the {len(ends) - 1} sequences of seq_idx, whose states return_varlen_states asks for")
     made = (out, last) if return_final_states else (out,)
@@ -346,9 +348,11 @@ def selective_state_update(
     steps = _step(dt[..., 0], of_head, dt_softplus, (0.0, float("inf")))
     update = "ssd" if D is None else "ssd Dp"
     op = operator(name, "ssd", update, False)
+    inputs: dict[str, Any] = {} if D is None else {"D": D}
     with torch.no_grad():
         out = op(
             *(t.unsqueeze(1) for t in (C, B, x)), scale=1.0, initial_state=state, final_state=state, state_layout="vk",
-            state_indices=state_batch_indices, dt=steps.unsqueeze(1), A=A[:, 0, 0].contiguous(), **({} if D is None else {"D": D}),
+            state_indices=state_batch_indices, dt=steps.unsqueeze(1), A=A[:, 0, 0].contiguous(), **inputs,
         ).squeeze(1)  # fmt: skip
-        return out if z is None else (out.float() * F.silu(z.float())).to(x.dtype)
+        out = out if z is None else (out.float() * F.silu(z.float())).to(x.dtype)
+    return out  # type: ignore[no-any-return]

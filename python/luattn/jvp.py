@@ -39,11 +39,11 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
     with forward_ad.dual_level():
         for name, tangent in along.items():
             if tangent is not None:
-                named[name] = forward_ad.make_dual(*_pair(place, name, named.get(name), tangent, torch))
+                named[name] = forward_ad.make_dual(*_pair(place, name, named.get(name), tangent, torch))  # type: ignore[no-untyped-call]
         q, k, v = (named.pop(name) for name in "qkv")
         made = attention(q, k, v, **named)
         results = made if isinstance(made, tuple) else (made,)
-        pairs = [forward_ad.unpack_dual(t) for t in results]
+        pairs = [forward_ad.unpack_dual(t) for t in results]  # type: ignore[no-untyped-call]
         first = tuple(primal for primal, _ in pairs)
         second = tuple(torch.zeros_like(primal) if tangent is None else tangent for primal, tangent in pairs)
     return (first, second) if isinstance(made, tuple) else (first[0], second[0])

@@ -113,9 +113,9 @@ def _attend(spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: list[Any], scal
     return o, lse
 
 
-def _flat(*tensors: Tensor) -> list[Tensor]:
+def _flat(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """[batch, places, heads, head_dim]: views, unless strides along axes of the grid go together in no way."""
-    return [t.flatten(1, -3) for t in tensors]
+    return query.flatten(1, -3), key.flatten(1, -3), value.flatten(1, -3)
 
 
 def _neighborhood(
@@ -139,10 +139,10 @@ def _neighborhood(
         if additional:
             o, lse = o.flatten(2, -2), lse.flatten(2)
     if additional:
-        more, more_lse = attention(*_flat(query), *additional, False, scale, return_lse=True, **options)
+        more, more_lse = attention(query.flatten(1, -3), *additional, False, scale, return_lse=True, **options)
         o, lse = merge([o, more.transpose(1, 2)], [lse, more_lse.transpose(1, 2)])
     if keeps_all or additional:
-        o, lse = o.unflatten(2, extents), lse.unflatten(2, extents)
+        o, lse = o.unflatten(2, extents), lse.unflatten(2, extents)  # type: ignore[no-untyped-call]
     o = o.movedim(1, -2)
     return (o, lse.movedim(1, -1)) if return_lse else o
 

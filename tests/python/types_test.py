@@ -1,4 +1,4 @@
-"""types_test.py: what mypy says of results: tensors of the library of q, by what is asked for. Exits with 77 without torch or mypy."""
+"""types_test.py: what mypy says of the package, and of results: tensors of the library of q, by what is asked for. Exits with 77 without torch or mypy."""
 
 import importlib.util
 import os
@@ -27,6 +27,10 @@ REVEALED = (
 
 
 class Types(unittest.TestCase):
+    def test_package(self):
+        ran = subprocess.run([sys.executable, "-m", "mypy"], capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+
     def test_results(self):
         lines = [
             "import numpy, torch, luattn", "from luattn.flex import create_block_mask, flex_attention", "from luattn.flash_attn import flash_attn_func",
