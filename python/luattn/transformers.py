@@ -29,11 +29,13 @@ from transformers.masking_utils import (
 )
 
 from . import _tangents
+from ._arguments import what
 from .errors import InvalidError, Unsupported
 from .attention import attention as load
 from .flex._attention import attend
 from .flex._programs import find as find_spec
 from .flex._translate import Extras
+from .parallel import Plan
 
 _PADDED_TO = 256  # so that a mask of padding, which grows by each token, is seldom another shape
 
@@ -83,6 +85,7 @@ class _OverRanks:
     def __init__(self, plan: Any, group: Any) -> None:
         self.plan, self.group = plan, group
         self._locals: dict[str, list[Any]] = {}  # of each spec a ContextParallel for whatever its mask reads, the last ones
+        self._position_ids: Any = None  # that were looked at
 
     def make_mask(self, batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0, **given: Any) -> Mask:
         """As make_mask, of the whole sequence."""
@@ -101,15 +104,26 @@ class _OverRanks:
         return make_mask(batch_size, self.plan.q_len, self.plan.q_len, **given)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, score_mod: Any, mask_mod: Any, extras: Extras, scale: float | None
+        self, query: Tensor, key: Tensor, value: Tensor, score_mod: Any, mask_mod: Any, extras: Extras, scale: float | None, position_ids: Any
     ) -> Tensor:  # fmt: skip
         if torch.compiler.is_dynamo_compiling():
             raise Unsupported("luattn: context_parallel: torch.compile does not see the other ranks: call the model without it")
         sizes = (query.shape[0], query.shape[1], self.plan.q_len, self.plan.q_len)
         spec, inputs, scalars = find_spec(score_mod, mask_mod, extras, query.dtype, query.device, sizes)
         given = {**{info.name: t for info, t in zip(spec.inputs, inputs)}, **dict(zip(spec.scalars, scalars))}
-        made: Tensor = self._local(spec, given, query, key)(query, key, value, scale=scale, **given)
+        local = self._local(spec, given, query, key)
+        self._check_positions(local, position_ids)
+        made: Tensor = local(query, key, value, scale=scale, **given)
         return made
+
+    def _check_positions(self, local: Any, position_ids: Any) -> None:
+        """That these are not the ones which a model takes where it is given none. Once for the layers of a call."""
+        if position_ids is self._position_ids or not isinstance(position_ids, Tensor):
+            return
+        default = torch.arange(self.plan.rows, device=position_ids.device)
+        if position_ids.shape[-1:] == default.shape and not torch.equal(local.positions(default.device), default) and bool((position_ids == default).all()):
+            raise InvalidError("luattn: context_parallel: position_ids: are 0, 1, .., as if this rank had the first tokens; pass position_ids=plan.positions(rank)[None]")
+        self._position_ids = position_ids
 
     def _local(self, spec: Any, given: dict[str, Any], query: Tensor, key: Tensor) -> Any:
         """That of this spec, whose mask keeps what it did when its keys were counted."""
@@ -183,7 +197,7 @@ def attention(
         if not isinstance(attention_mask, Mask) or position_bias is not None:
             name = "attention_mask" if position_bias is None else "position_bias"
             raise Unsupported(f"luattn: context_parallel: {name}: is not of the whole sequence; pass an attention_mask of ones, from which the model makes its mask")
-        return over.attend(query, key, value, score_mod, mask_mod, extras, scaling).transpose(1, 2).contiguous(), None
+        return over.attend(query, key, value, score_mod, mask_mod, extras, scaling, given.get("position_ids")).transpose(1, 2).contiguous(), None
     shared = attention_mask if isinstance(attention_mask, Mask) else None
     o, _ = attend(query, key, value, score_mod, mask_mod, extras, scaling, q_offset, kv_offset, shared)
     return o.transpose(1, 2).contiguous(), None
@@ -277,6 +291,8 @@ def register(name: str = "luattn", *, context_parallel: Any = None, group: Any =
     context_parallel: a plan of luattn.parallel, which shares a sequence out to the ranks of `group` (None: the default one): models get shard(input_ids),
     position_ids=positions() and an attention_mask of ones, and give the rank's rows of logits. Which keys a layer needs is found from its mask. Gradients of all
     parameters are those of the rank's tokens, to be added up over the ranks as in data parallelism."""
+    if context_parallel is not None and not isinstance(context_parallel, Plan):
+        raise InvalidError(f"luattn.transformers.register: context_parallel: is {what(context_parallel)}, expected what luattn.parallel.plan(..) makes")
     over = None if context_parallel is None else _OverRanks(context_parallel, group)
     AttentionInterface.register(name, attention if over is None else functools.partial(attention, over=over))
     AttentionMaskInterface.register(name, make_mask if over is None else over.make_mask)

@@ -37,7 +37,8 @@ struct SplitList {
             any ? int(number - at * heads) : 0,
             count * heads};
   }
-  // The block's first number, and its next one: blocks that came first in a round come last in the next, as long items come first.
+  // The block's first number, and its next one: blocks that came first in a round come last in the next, as long items
+  // come first.
   __device__ __forceinline__ static u32 first() { return blockIdx.x; }
   __device__ __forceinline__ static u32 after(u32 number) {
     const u32 round = number / gridDim.x;

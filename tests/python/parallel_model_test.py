@@ -68,6 +68,9 @@ def work(rank, path):
         "attention_mask: is not of the whole sequence": lambda: model(input_ids=own, attention_mask=torch.zeros(1, 1, plan.rows, plan.rows), position_ids=positions, use_cache=False),
         "attention_mask: is None, with which transformers takes positions that jump": lambda: model(input_ids=own, position_ids=positions.flip(1), use_cache=False),
     }
+    if rank:  # the first rank has the positions that a model takes where it is given none
+        refused["position_ids: are 0, 1, .., as if this rank had the first tokens"] = lambda: model(input_ids=own, attention_mask=torch.ones_like(own), use_cache=False)
+    refused["context_parallel: is 2, expected what luattn.parallel.plan"] = lambda: luattn.transformers.register("over", context_parallel=RANKS)
     for words, f in refused.items():
         try:
             f()
