@@ -5,7 +5,7 @@ static luattn_status read_box(const char *option, const char *text, uint64_t *ou
   int extent[LUATTN_MAX_AXES];
   if (text == NULL) return LUATTN_OK;
   const int count = parse_sizes(text, LUATTN_MAX_AXES, extent);
-  bool possible = count >= 2;
+  bool possible = count >= 1;
   *out = 0;
   for (int a = 0; a < count && possible; a++) {
     possible = extent[a] >= 1 && extent[a] <= 256;

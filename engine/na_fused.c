@@ -9,7 +9,7 @@
 #include "engine/engine.h"
 #include "runtime/call/na_args.h"
 
-enum { TEXT = 2048, MAX_AXES = LUATTN_NA_MAX_RANK + 3 };
+enum { TEXT = 2048, MAX_AXES = LUATTN_NA_MAX_RANK + 3, BOX_EXTENT_MAX = 256 };
 static const char *const axis_names[LUATTN_NA_MAX_RANK] = {"t", "y", "x"};
 
 typedef struct na_spec {
@@ -145,20 +145,55 @@ static luattn_status turn(fused_call *c, const char *name, const DLTensor *t, co
   return LUATTN_OK;
 }
 
-static luattn_status check_choices(const fused_call *c, luattn_error *err) {
+/* A choice of an axis that the window lacks. */
+static luattn_status check_unused(const fused_call *c, const char *name, const int64_t *numbers, luattn_error *err) {
+  for (int axis = c->given->window.rank; axis < LUATTN_NA_MAX_RANK; axis++)
+    if (numbers[axis] != 0)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s[%d]: is %" PRId64 ", and the window has a rank of %d; give 0",
+                         c->place, name, axis, numbers[axis], c->given->window.rank);
+  return LUATTN_OK;
+}
+
+/* What kernels have boxes of these extents, the plan knows. */
+static luattn_status take_box(const fused_call *c, const char *name, const int64_t *size, uint64_t *box,
+                              luattn_error *err) {
+  bool is_given = false;
+  *box = 0;
+  TRY(check_unused(c, name, size, err));
+  for (int axis = 0; axis < c->given->window.rank; axis++) is_given |= size[axis] != 0;
+  for (int axis = 0; axis < c->given->window.rank && is_given; axis++) {
+    if (size[axis] < 1 || size[axis] > BOX_EXTENT_MAX)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s[%d]: is %" PRId64
+                         ", expected 1 to %d along each axis of a box, or 0 along all, for the engine's choice",
+                         c->place, name, axis, size[axis], BOX_EXTENT_MAX);
+    *box = *box << 16 | (uint64_t)size[axis];
+  }
+  return LUATTN_OK;
+}
+
+/* Backward may be split where boxes of keys begin. */
+static luattn_status check_splits(const fused_call *c, luattn_error *err) {
   const luattn_na_args *a = c->given;
-  const struct {
-    const char *name;
-    const int64_t *size;
-  } sizes[] = {{"query_tile_size", a->query_tile_size},
-               {"key_tile_size", a->key_tile_size},
-               {"num_splits_key", a->num_splits_key}};
-  for (int i = 0; i < 3; i++)
-    for (int axis = 0; axis < LUATTN_NA_MAX_RANK; axis++)
-      if (sizes[i].size[axis] != 0)
-        return luattn_fail(err, LUATTN_UNSUPPORTED,
-                           "%s: %s[%d]: is %" PRId64 ", and the engine chooses by mask and extents; give 0", c->place,
-                           sizes[i].name, axis, sizes[i].size[axis]);
+  TRY(check_unused(c, "num_splits_key", a->num_splits_key, err));
+  for (int axis = 0; axis < a->window.rank; axis++) {
+    const int64_t dilation = a->window.dilation[axis] == 0 ? 1 : a->window.dilation[axis],
+                  box = a->key_tile_size[axis] == 0 ? 1 : a->key_tile_size[axis],
+                  keys = (a->key->shape[1 + axis] + dilation - 1) / dilation, most = (keys + box - 1) / box;
+    if (a->num_splits_key[axis] < 0 || a->num_splits_key[axis] > most)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: num_splits_key[%d]: is %" PRId64 ", expected at most %" PRId64 ", the boxes of %" PRId64
+                         " keys along that axis, or 0",
+                         c->place, axis, a->num_splits_key[axis], most, box);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status take_choices(fused_call *c, luattn_error *err) {
+  const luattn_na_args *a = c->given;
+  TRY(take_box(c, "query_tile_size", a->query_tile_size, &c->args.query_tile_size, err));
+  TRY(take_box(c, "key_tile_size", a->key_tile_size, &c->args.key_tile_size, err));
+  TRY(check_splits(c, err));
   if (a->compute_delta_with_torch != 0 && a->compute_delta_with_torch != 1)
     return luattn_fail(err, LUATTN_INVALID, "%s: compute_delta_with_torch: is %d, expected 0 or 1", c->place,
                        a->compute_delta_with_torch);
@@ -194,11 +229,9 @@ static luattn_status check_window(const fused_call *c, luattn_error *err) {
 static luattn_status fill(fused_call *c, bool backward, luattn_error *err) {
   const luattn_na_args *a = c->given;
   luattn_args *to = &c->args;
-  *to = (luattn_args){.struct_size = sizeof *to,
-                      .lse = a->logsumexp,
-                      .scale = a->attn_scale,
-                      .workspace = a->workspace,
-                      .workspace_size = a->workspace_size};
+  to->struct_size = sizeof *to;
+  to->lse = a->logsumexp, to->scale = a->attn_scale;
+  to->workspace = a->workspace, to->workspace_size = a->workspace_size;
   TRY(turn(c, "query", a->query, &to->q, err));
   TRY(turn(c, "key", a->key, &to->k, err));
   TRY(turn(c, "value", a->value, &to->v, err));
@@ -222,7 +255,7 @@ static luattn_status open_call(luattn_engine *engine, luattn_pass pass, const lu
   TRY(struct_take(&rule, place, given, taken, err));
   *c = (fused_call){.place = place, .given = taken};
   TRY(check_window(c, err));
-  TRY(check_choices(c, err));
+  TRY(take_choices(c, err));
   TRY(fill(c, backward, err));
   return find_spec(engine, taken, spec, err);
 }

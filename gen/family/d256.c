@@ -9,9 +9,13 @@ static luattn_status check(const plan *p, luattn_error *err) {
   const bool wide = is_wide(p);
   if (p->tile_m != 64)
     return family_refuse(
-        "tile_m", p->tile_m,
-        wide ? "sm90 backward takes 64 for head dims above 128" : "sm90 backward takes 64 where tile_n is 64", err);
-  if (p->tile_n != 64) return family_refuse("tile_n", p->tile_n, "sm90 backward takes 64 for head dims above 128", err);
+        p, false, wide ? "sm90 backward takes 64 for head dims above 128" : "sm90 backward takes 64 where tile_n is 64",
+        err);
+  if (p->tile_n != 64)
+    return family_refuse(p, true,
+                         p->key_tile_size != 0 ? "sm90 backward takes boxes of 128 keys"
+                                               : "sm90 backward takes 64 for head dims above 128",
+                         err);
   return LUATTN_OK;
 }
 

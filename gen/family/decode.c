@@ -38,16 +38,14 @@ static int candidates(luattn_tiles out[PLAN_MAX_CANDIDATES]) {
 
 static luattn_status check(const plan *p, luattn_error *err) {
   if (p->tile_m != 16 && p->tile_m != 32 && p->tile_m != 64)
-    return family_refuse("tile_m", p->tile_m, "decode takes 16, 32 or 64", err);
+    return family_refuse(p, false, "decode takes 16, 32 or 64", err);
   if (p->tile_m == 64 && (p->threads < 64 || p->tile_n % (p->threads / 4) != 0))
-    return family_refuse("tile_n", p->tile_n, "decode takes multiples of 16 for two warps each where tile_m is 64",
-                         err);
+    return family_refuse(p, true, "decode takes multiples of 16 for two warps each where tile_m is 64", err);
   if (p->tile_n < 16 || (p->tile_m < 64 && p->tile_n % (p->threads / 2) != 0))
-    return family_refuse("tile_n", p->tile_n, "decode takes multiples of 16 for each warp, 64 for four", err);
+    return family_refuse(p, true, "decode takes multiples of 16 for each warp, 64 for four", err);
   if (p->tile_m == 64 && (p->head_dim <= 16 || p->head_dim_v <= 16) && p->tile_n % (p->threads / 2) != 0)
-    return family_refuse("tile_n", p->tile_n,
-                         "decode takes multiples of 32 for two warps each where tile_m is 64 and a head dim at most 16",
-                         err);
+    return family_refuse(
+        p, true, "decode takes multiples of 32 for two warps each where tile_m is 64 and a head dim at most 16", err);
   return LUATTN_OK;
 }
 

@@ -21,9 +21,16 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .in_order = p->deterministic};
 }
 
-luattn_status family_refuse(const char *name, int value, const char *rule, luattn_error *err) {
-  return luattn_fail(err, LUATTN_INVALID, "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name,
-                     value, rule);
+luattn_status family_refuse(const plan *p, bool keys, const char *rule, luattn_error *err) {
+  const uint64_t asked = keys ? p->key_tile_size : p->query_tile_size;
+  int box[LUATTN_MAX_AXES];
+  if (asked == 0)
+    return luattn_fail(err, LUATTN_INVALID, "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose",
+                       keys ? "tile_n" : "tile_m", keys ? p->tile_n : p->tile_m, rule);
+  family_unpack_box(asked, box);
+  return luattn_fail(err, LUATTN_INVALID,
+                     "target: %s: a box of %d %s is not possible: %s; leave it 0 to let the plan choose",
+                     keys ? "key_tile_size" : "query_tile_size", family_box_rows(box), keys ? "keys" : "queries", rule);
 }
 
 int family_sum_bytes(const plan *p, const plan_rows *rows) {

@@ -7,8 +7,8 @@
 
 static inline int most_of(int a, int b) { return a > b ? a : b; }
 
-/* Refuses a tile, "tile_m" or "tile_n". */
-luattn_status family_refuse(const char *name, int value, const char *rule, luattn_error *err);
+/* Refuses a tile's queries or keys, or the box that the target asks for in their place. */
+luattn_status family_refuse(const plan *p, bool keys, const char *rule, luattn_error *err);
 /* Bytes of the sums of parameter gradients of a block: one number per warp. */
 int family_sum_bytes(const plan *p, const plan_rows *rows);
 /* Numbers of a head that a forward kernel's call hands on are live in all of its loops. Those that registers do

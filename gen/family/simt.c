@@ -23,8 +23,8 @@ static bool is_possible(int x) { return x >= 16 && x <= 256 && (x & (x - 1)) == 
 
 luattn_status simt_check(const plan *p, luattn_error *err) {
   const char *rule = "the simt family takes powers of two from 16 to 256";
-  if (!is_possible(p->tile_m)) return family_refuse("tile_m", p->tile_m, rule, err);
-  if (!is_possible(p->tile_n)) return family_refuse("tile_n", p->tile_n, rule, err);
+  if (!is_possible(p->tile_m)) return family_refuse(p, false, rule, err);
+  if (!is_possible(p->tile_n)) return family_refuse(p, true, rule, err);
   return LUATTN_OK;
 }
 

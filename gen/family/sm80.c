@@ -30,20 +30,18 @@ static tile_table tiles(const plan *p) {
 static luattn_status check_forward(const plan *p, luattn_error *err) {
   const int warps = p->threads / 32;
   if (p->tile_m != 16 * warps && p->tile_m != 32 * warps)
-    return family_refuse("tile_m", p->tile_m,
-                         "sm80 forward takes 64, 128 or 256: 16 or 32 rows for each of 4 or 8 warps", err);
-  if (p->tile_n < 16 || p->tile_n % 16 != 0)
-    return family_refuse("tile_n", p->tile_n, "sm80 forward takes multiples of 16", err);
+    return family_refuse(p, false, "sm80 forward takes 64, 128 or 256: 16 or 32 rows for each of 4 or 8 warps", err);
+  if (p->tile_n < 16 || p->tile_n % 16 != 0) return family_refuse(p, true, "sm80 forward takes multiples of 16", err);
   return LUATTN_OK;
 }
 
 static luattn_status check_backward(const plan *p, luattn_error *err) {
   const int warps_c = p->threads / 32 / p->sm80_warps_n, frags = p->tile_n / (16 * p->sm80_warps_n);
   if (p->tile_m < 16 || p->tile_m % (p->sm80_chunk_m * warps_c) != 0)
-    return family_refuse("tile_m", p->tile_m,
-                         "sm80 backward takes 32, 64 or 128, as the tables of sm80/bwd_sm80.cuh have them", err);
+    return family_refuse(p, false, "sm80 backward takes 32, 64 or 128, as the tables of sm80/bwd_sm80.cuh have them",
+                         err);
   if (frags < 1 || frags > 2 || frags * 16 * p->sm80_warps_n != p->tile_n)
-    return family_refuse("tile_n", p->tile_n, "sm80 backward takes 32, 64, 128 or 256", err);
+    return family_refuse(p, true, "sm80 backward takes 32, 64, 128 or 256", err);
   return LUATTN_OK;
 }
 

@@ -105,17 +105,16 @@ static luattn_status check_boxes(const plan *p, luattn_error *err) {
 static luattn_status check_forward(const plan *p, luattn_error *err) {
   if (p->axes > 0) TRY(check_boxes(p, err));
   if (p->tile_m != 128 && !(p->tile_m == 192 && is_narrow(p)))
-    return family_refuse("tile_m", p->tile_m, "sm90 forward takes 128, or 192 for head dims up to 64", err);
+    return family_refuse(p, false, "sm90 forward takes 128, or 192 for head dims up to 64", err);
   if (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256)
-    return family_refuse("tile_n", p->tile_n, "sm90 forward takes multiples of 16 up to 256", err);
+    return family_refuse(p, true, "sm90 forward takes multiples of 16 up to 256", err);
   return LUATTN_OK;
 }
 
 static luattn_status check_backward(const plan *p, luattn_error *err) {
   if (p->tile_m != 64 && !(p->tile_m == 128 && is_narrow(p)))
-    return family_refuse("tile_m", p->tile_m, "sm90 backward takes 64, or 128 for head dims up to 64", err);
-  if (p->tile_n != 128)
-    return family_refuse("tile_n", p->tile_n, "sm90 backward takes 128, or 64 where tile_m is 64", err);
+    return family_refuse(p, false, "sm90 backward takes 64, or 128 for head dims up to 64", err);
+  if (p->tile_n != 128) return family_refuse(p, true, "sm90 backward takes 128, or 64 where tile_m is 64", err);
   return LUATTN_OK;
 }
 

@@ -56,6 +56,8 @@ static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->tile_m = box_m > 0 ? box_m : t->tile_m > 0 ? t->tile_m : c->tile_m;
   p->tile_n = box_n > 0 ? box_n : t->tile_n > 0 ? t->tile_n : c->tile_n;
   family_settle(p);
+  /* A box is of the columns that a walk takes. One of an odd number of keys is refused as it is. */
+  if (plan_kernel(p)->pairs_tiles && box_n > 0 && box_n % 2 == 0) p->tile_n = box_n / 2;
   p->threads = plan_kernel(p)->threads != NULL ? plan_kernel(p)->threads(p) : c->threads;
   p->stages = c->stages;
   p->sm80_warps_n = c->warps_n;
@@ -104,11 +106,13 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
     if (smallest == 0 || bytes < smallest) smallest = bytes;
   }
   if (smallest > 0)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "target: tile_m, tile_n: %d x %d at head dims %d and %d needs %d bytes of shared "
-                       "memory; sm_%d has %d a "
-                       "block; choose smaller tiles, or leave them 0",
-                       p->tile_m, p->tile_n, p->head_dim, p->head_dim_v, smallest, p->arch, p->shared_limit);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "target: %s: %d x %d at head dims %d and %d needs %d bytes of shared "
+        "memory; sm_%d has %d a "
+        "block; choose smaller tiles, or leave them 0",
+        p->query_tile_size == 0 && p->key_tile_size == 0 ? "tile_m, tile_n" : "query_tile_size, key_tile_size",
+        p->tile_m, p->tile_n, p->head_dim, p->head_dim_v, smallest, p->arch, p->shared_limit);
   return luattn_fail(err, status, "%s", first.message);
 }
 
@@ -225,12 +229,12 @@ static luattn_status check_boxes(const struct luattn_spec *spec, const luattn_ta
   } of[] = {{"query_tile_size", t->query_tile_size}, {"key_tile_size", t->key_tile_size}};
   for (int i = 0; i < 2; i++) {
     if (of[i].size == 0) continue;
-    if (axes <= 1)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "target: %s: is given, and the spec '%s' has no grid of several axes, whose boxes it is of; give "
-          "tile_m and tile_n, or leave it 0",
-          of[i].name, spec->traced.name);
+    if (axes == 0)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "target: %s: is given, and the spec '%s' has no grid, whose boxes it is of; give tile_m and "
+                         "tile_n, or leave it "
+                         "0",
+                         of[i].name, spec->traced.name);
     int box[LUATTN_MAX_AXES];
     family_unpack_box(of[i].size, box);
     for (int a = 0; a < LUATTN_MAX_AXES - axes; a++)

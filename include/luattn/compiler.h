@@ -198,9 +198,9 @@ typedef struct luattn_target {
               * from by their extents (an engine does); 0: the first one. The pair that is taken may be another where
               * registers or shared memory do not suffice. Other kernels ignore it */
   uint64_t query_tile_size,
-      key_tile_size; /* Likewise: exactly this box of queries, and of keys: LUATTN_BOX of its extents,
-                                            * in place of tile_m and tile_n. 0: the plan chooses. LUATTN_INVALID: a box
-                                            * that no kernel has, with those that there are, or a spec without such a grid */
+      key_tile_size; /* Of a spec over a grid, of one axis too: exactly this box of queries, and of keys: LUATTN_BOX of its
+                      * extents, in place of tile_m and tile_n. 0: the plan chooses. LUATTN_INVALID: a box that no kernel
+                      * has, with those that there are, or a spec without a grid */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

@@ -73,10 +73,15 @@ typedef struct luattn_na_args {
   const DLTensor *grad_query, *grad_key, *grad_value; /* NULL: not wanted */
   const DLTensor *grad_rel_pos_bias;                  /* float32, of float64 float64; NULL: not wanted */
   double attn_scale;                                  /* 0: head_dim^-1/2 */
-  /* Boxes of queries and keys, and in how many parts backward splits the keys: all 0, the engine's choice. Others are
-   * refused (LUATTN_UNSUPPORTED): the engine chooses boxes by mask and extents. */
-  int64_t query_tile_size[LUATTN_NA_MAX_RANK], key_tile_size[LUATTN_NA_MAX_RANK], num_splits_key[LUATTN_NA_MAX_RANK];
-  int compute_delta_with_torch; /* 0 or 1: backward's kernels compute sums of output * grad_output in float32 either way */
+  /* The boxes of queries and of keys that a tile of the pass has, 1 to 256 places along each axis: as
+   * luattn_args.query_tile_size and key_tile_size. All 0: the engine chooses by mask and extents. The product is exactly a
+   * tile that a kernel has: 32 as {32}, {4, 8} or {2, 2, 8}. Of others LUATTN_INVALID lists those that there are, which
+   * depend on the device, the type, the head dims and the pass. The CPU has no tiles, and takes any. */
+  int64_t query_tile_size[LUATTN_NA_MAX_RANK], key_tile_size[LUATTN_NA_MAX_RANK];
+  /* Checked, and without effect: 0 to ceil(ceil(extent / dilation) / key_tile_size) along each axis, a key_tile_size of 0
+   * counted as 1. No kernel here splits keys into parts whose number could be chosen. */
+  int64_t num_splits_key[LUATTN_NA_MAX_RANK];
+  int compute_delta_with_torch; /* 0 or 1, without effect: kernels sum output * grad_output in float32 either way */
   void *workspace;              /* as luattn_args.workspace */
   size_t workspace_size;
 } luattn_na_args;

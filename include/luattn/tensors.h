@@ -156,9 +156,8 @@ typedef struct luattn_args {
                  * calls take an o of any type, and do not read it */
   int grad_f32; /* luattn_target.grad_f32, of backward: 1: dq, dk and dv are float32, while q, k and v are bf16 or f16.
                  * Likewise. Forward ignores it */
-  const struct luattn_tangents *tangents; /* luattn_forward_jvp. NULL in every other call, which refuses it */
-  uint64_t query_tile_size,
-      key_tile_size; /* An engine's call over a grid of several axes: luattn_target.query_tile_size and
+  const struct luattn_tangents *tangents;  /* luattn_forward_jvp. NULL in every other call, which refuses it */
+  uint64_t query_tile_size, key_tile_size; /* An engine's call over a grid: luattn_target.query_tile_size and
                                             * key_tile_size, the boxes of the pass. 0: the engine chooses a pair by the mask
                                             * and the extents. luattn_launch does not read them: a kernel is what it is
                                             * compiled for. Nor does the CPU */

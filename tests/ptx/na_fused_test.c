@@ -15,12 +15,13 @@ enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 8, MOST = 3, AXES = MOST + 3 };
 typedef struct problem {
   int rank, extent[MOST], kernel[MOST], dilation[MOST], causal[MOST];
   bool biased;
+  int q_box[MOST], kv_box[MOST]; /* 0: the engine's choice */
 } problem;
 
-static const problem problems[] = {{1, {9}, {4}, {2}, {1}, true},
-                                   {2, {5, 7}, {3, 3}, {1, 2}, {0, 0}, true},
-                                   {2, {6, 5}, {4, 5}, {1, 1}, {1, 0}, false},
-                                   {3, {3, 4, 4}, {2, 3, 2}, {1, 1, 2}, {1, 0, 0}, true}};
+static const problem problems[] = {{1, {9}, {4}, {2}, {1}, true, {16}, {32}},
+                                   {2, {5, 7}, {3, 3}, {1, 2}, {0, 0}, true, {4, 8}, {16, 1}},
+                                   {2, {6, 5}, {4, 5}, {1, 1}, {1, 0}, false, {0}, {0}},
+                                   {3, {3, 4, 4}, {2, 3, 2}, {1, 1, 2}, {1, 0, 0}, true, {2, 2, 8}, {4, 2, 2}}};
 
 enum { Q, K, V, O, LSE, BIAS, DOUT, DQ, DK, DV, D_BIAS, TENSORS };
 static const char *const names[] = {
@@ -151,6 +152,8 @@ static luattn_na_args args_of(const problem *p, const tensor *t) {
                       .grad_query = &t[DQ].last,
                       .grad_key = &t[DK].last,
                       .grad_value = &t[DV].last};
+  for (int axis = 0; axis < p->rank; ++axis)
+    a.query_tile_size[axis] = p->q_box[axis], a.key_tile_size[axis] = p->kv_box[axis], a.num_splits_key[axis] = 1;
   if (p->biased) a.rel_pos_bias = &t[BIAS].last, a.grad_rel_pos_bias = &t[D_BIAS].last;
   return a;
 }
@@ -199,13 +202,44 @@ static bool refuses(luattn_engine *engine, luattn_na_args args, luattn_status ex
   return false;
 }
 
+static bool check_refused_choices(luattn_engine *engine, const luattn_na_args *all) {
+  luattn_na_args half = *all, more = *all, large = *all, splits = *all, many = *all, none = *all, keys = *all;
+  half.query_tile_size[1] = 0, more.key_tile_size[2] = 4, large.query_tile_size[0] = 257;
+  splits.key_tile_size[1] = 2, splits.num_splits_key[1] = 3;
+  many.key_tile_size[0] = many.key_tile_size[1] = 0, many.num_splits_key[0] = 6;
+  none.query_tile_size[1] = 5, keys.key_tile_size[1] = 3;
+  bool ok =
+      refuses(engine, half, LUATTN_INVALID,
+              "luattn_na_forward: query_tile_size[1]: is 0, expected 1 to 256 along each axis of a box, or 0 along "
+              "all, for the engine's choice");
+  ok &= refuses(engine, more, LUATTN_INVALID,
+                "luattn_na_forward: key_tile_size[2]: is 4, and the window has a rank of 2; give 0");
+  ok &= refuses(engine, large, LUATTN_INVALID,
+                "luattn_na_forward: query_tile_size[0]: is 257, expected 1 to 256 along each axis of a box, or 0 along "
+                "all, for the engine's choice");
+  ok &= refuses(engine, splits, LUATTN_INVALID,
+                "luattn_na_forward: num_splits_key[1]: is 3, expected at most 2, the boxes of 2 keys along that axis, "
+                "or 0");
+  ok &= refuses(engine, many, LUATTN_INVALID,
+                "luattn_na_forward: num_splits_key[0]: is 6, expected at most 5, the boxes of 1 keys along that axis, "
+                "or 0");
+  if (driver == NULL) return ok;
+  ok &=
+      refuses(engine, none, LUATTN_INVALID,
+              "target: query_tile_size: a box of 20 queries is not possible: the simt family takes powers of two from "
+              "16 to 256; leave it 0 to let the plan choose");
+  return ok & refuses(engine, keys, LUATTN_INVALID,
+                      "target: key_tile_size: a box of 48 keys is not possible: the simt family takes powers of two "
+                      "from 16 to 256; leave it 0 to let the plan choose");
+}
+
 static bool check_refused(luattn_engine *engine, kind k) {
   const problem *p = &problems[1];
   tensor t[TENSORS];
   for (int i = 0; i < TENSORS; ++i) open_tensor(p, i, k, &t[i]);
   const luattn_na_args all = args_of(p, t);
-  luattn_na_args wide = all, stride = all, tile = all, key = all, delta = all;
-  wide.window.kernel_size[1] = 4, stride.stride[0] = 4, tile.query_tile_size[1] = 8, key.key = NULL;
+  luattn_na_args wide = all, stride = all, key = all, delta = all;
+  wide.window.kernel_size[1] = 4, stride.stride[0] = 4, key.key = NULL;
   delta.compute_delta_with_torch = 2;
   bool ok =
       refuses(engine, wide, LUATTN_INVALID,
@@ -213,10 +247,9 @@ static bool check_refused(luattn_engine *engine, kind k) {
               "along that axis; give at most 3");
   ok &= refuses(engine, stride, LUATTN_INVALID,
                 "luattn_na_forward: stride[0]: is 4, expected 1 to kernel_size, which is 3, or 0 for 1");
-  ok &= refuses(engine, tile, LUATTN_UNSUPPORTED,
-                "luattn_na_forward: query_tile_size[1]: is 8, and the engine chooses by mask and extents; give 0");
   ok &= refuses(engine, key, LUATTN_INVALID, "luattn_na_forward: key: is missing");
   ok &= refuses(engine, delta, LUATTN_INVALID, "luattn_na_forward: compute_delta_with_torch: is 2, expected 0 or 1");
+  ok &= check_refused_choices(engine, &all);
   for (int i = 0; i < TENSORS; ++i) drop(&t[i].a), free(t[i].x);
   return ok;
 }
