@@ -26,6 +26,8 @@ KEPT: dict[int, Any] = {}
 class Tensors:
     """Places for DLTensors, and what is kept for them."""
 
+    at: Sequence[int] = ()  # of one that torch.compile has made without __init__
+
     def __init__(self, count: int) -> None:
         self.array = (capi.DLTensor * count)()
         first = ctypes.addressof(self.array)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import _linear_call
+from . import _linear_call, _tangents
 from ._spec import Spec
 from ._tensors import fill
-from .errors import InvalidError
+from .errors import InvalidError, Unsupported
 
 _PLAIN = ("cu_seqlens", "state_indices")
 
@@ -38,7 +38,7 @@ class _Linear(torch.autograd.Function):
         _linear_call.run(spec, False, fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"])
         ctx.spec, ctx.call, ctx.has = spec, call, first is not None
         ctx.numbers = [None if isinstance(x, Tensor) else x for x in scalars]
-        ctx.save_for_backward(q, k, v, *([first] if first is not None else []), *inputs, *(x for x in scalars if isinstance(x, Tensor)))
+        ctx.save_for_backward(q, k, v, *([first] if first is not None else []), *inputs, *(x for x in scalars if isinstance(x, Tensor)), *call["arrays"].values())
         if call["shape"] is None:
             return o, None
         return o, final
@@ -52,6 +52,7 @@ class _Linear(torch.autograd.Function):
         at = 4 if ctx.has else 3
         n = len(spec.inputs)
         inputs, tensors_left = saved[at : at + n], iter(saved[at + n :])
+        arrays = dict(zip(_PLAIN, saved[-len(_PLAIN) :]))
         scalars = [next(tensors_left) if x is None else x for x in ctx.numbers]
         wanted = ctx.needs_input_grad
         made = [torch.empty_like(t, memory_format=torch.contiguous_format) if want else None for t, want in zip((q, k, v), wanted[2:5])]
@@ -59,7 +60,7 @@ class _Linear(torch.autograd.Function):
         grads = [torch.empty(x.shape, dtype=_rows_type(q)) if want and info.grad else None for info, x, want in zip(spec.inputs, inputs, wanted[6:])]
         dscalars = torch.empty(len(scalars), dtype=_rows_type(q)) if any(wanted[6 + n :]) else None
         tensors = {"q": q, "k": k, "v": v, "dout": dout, "initial_state": first, "dfinal_state": dfinal, "dinitial_state": dfirst,
-                   "dq": made[0], "dk": made[1], "dv": made[2], "scalar_grads": dscalars, **call["arrays"]}  # fmt: skip
+                   "dq": made[0], "dk": made[1], "dv": made[2], "scalar_grads": dscalars, **arrays}  # fmt: skip
         _linear_call.run(spec, True, fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads)
         of_inputs = [None if g is None else g.to(x.dtype) for g, x in zip(grads, inputs)]
         of_scalars = [
@@ -83,14 +84,19 @@ def forward(
     final: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """o and the final state: a new one of this shape, or `final`, which gets no gradient."""
+    first = own["initial_state"]
+    every = [x for x in (q, k, v, first, *inputs, *scalars) if isinstance(x, Tensor)]
+    _tangents.refuse(spec.said, every, "detach what has a tangent, and take derivatives backwards, by torch.autograd")
+    if _tangents.is_transformed():
+        raise Unsupported(f"{spec.said}: transforms of torch.func (grad, vjp, jvp, vmap) do not exist for linear attention yet: use torch.autograd")
     for info, x in zip(spec.inputs, inputs):
         if x.requires_grad and not info.grad and torch.is_grad_enabled():
             raise InvalidError(f"{spec.name}: input '{info.name}': requires a gradient, and the spec does not mark it; write grad = true there, or pass {info.name}.detach()")
-    first = own["initial_state"]
-    differs = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (q, k, v, first, *inputs, *scalars))
-    if differs and final is not None:
+    if final is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (*every, final)):
         raise InvalidError(f"{spec.name}: final_state: is written in place, and a gradient is wanted; leave it out and take output_final_state=True, or call under torch.no_grad()")
     arrays = {name: own[name] for name in _PLAIN}
     call = {"arrays": arrays, "scale": scale, "layout": layout, "shape": shape, "final": final}
     o, last = _Linear.apply(spec, call, q, k, v, first, *inputs, *scalars)
+    if final is not None and not final.is_inference():
+        torch.autograd.graph.increment_version(final)  # backward of what has read it before says so
     return o, final if final is not None else last

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._arguments import is_tensor, what
+from ._arguments import is_dense, is_tensor, take, what
 from .attention import Attention
 from .errors import InvalidError, Unsupported
 
@@ -16,12 +16,14 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
 
     primals: (q, k, v), tensors of torch. tangents: theirs, in this order, None where there is none; or by name, then also of inputs and scalars, which
     are keyword arguments, and of "scale". A tangent has the shape, type and device of what it belongs to; that of a scalar is a number or a tensor.
-    o and lse have gradients, as those of a call. Tangents have none: detach what is computed from them, or work under torch.no_grad(). The same as
+    o, lse and their tangents have gradients: detach what is to have none, or work under torch.no_grad(). The same as
     torch.autograd.forward_ad or torch.func.jvp around the call, within which it must not be called. CPU tensors."""
     place = f"{getattr(attention, 'name', 'attention')}: jvp"
     if not isinstance(attention, Attention):
         raise InvalidError(f"jvp: attention: is {what(attention)}, expected what luattn.attention returns; torch.func.jvp takes any function")
     along = _named(place, primals, tangents)
+    for name in set("qkv") & set(given):
+        raise InvalidError(f"{place}: {name}: is given twice; it is one of primals")
     q = primals[0]
     if not is_tensor(q):
         raise Unsupported(f"{place}: q: is {what(q)}: tangents are of tensors of torch")
@@ -30,10 +32,16 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
 
     from . import _tangents
 
+    if torch.is_inference_mode_enabled():  # has no forward mode
+        with torch.inference_mode(False), torch.no_grad():
+            return jvp(attention, primals, tangents, **given)
     if _tangents.is_dual_level() or _tangents.is_transformed():
         raise Unsupported(f"{place}: is called within forward mode or a transform of torch.func: call the attention itself there")
-    named = {**dict(zip("qkv", primals)), **given}
+    named = {**given, **dict(zip("qkv", primals))}
+    takes = ("q", "k", "v", "scale", *attention.inputs, *attention.scalars)
     for name in along:
+        if name not in takes:
+            raise InvalidError(f"{place}: tangents: '{name}': the call has no such argument; tangents are of {', '.join(takes)}")
         if name not in named and name in attention.scalars:
             named[name] = attention.scalars[name]
     with forward_ad.dual_level():
@@ -63,10 +71,14 @@ def _pair(place: str, name: str, primal: Any, tangent: Any, torch: Any) -> tuple
     """What torch makes a dual number of. A scalar, or the scale, becomes a tensor."""
     if primal is None:
         raise InvalidError(f"{place}: tangents: '{name}': the call has no such argument; give it, or leave the tangent out")
+    if not is_tensor(primal) and getattr(primal, "shape", ()) != ():
+        raise InvalidError(f"{place}: {name}: is {what(primal)}: tangents are of tensors of torch")
     if not is_tensor(primal):
-        primal = torch.tensor(float(primal), dtype=torch.float64, device="cpu")
+        primal = torch.tensor(take(place, name, "real", primal), dtype=torch.float64, device="cpu")
+    if primal.dim() and not (is_tensor(tangent) and is_dense(tangent)):
+        raise InvalidError(f"{place}: tangents: '{name}': is {what(tangent)}, expected a tensor of torch like what it belongs to")
     if not is_tensor(tangent):
-        tangent = torch.full_like(primal, float(tangent))
+        tangent = torch.full_like(primal, take(place, f"tangents: '{name}'", "real", tangent))
     if not primal.is_floating_point():
         raise InvalidError(f"{place}: tangents: '{name}': is of {primal.dtype}, and tangents are of real numbers; leave it out")
     for thing, a, b in (("shape", tuple(primal.shape), tuple(tangent.shape)), ("type", primal.dtype, tangent.dtype), ("device", primal.device, tangent.device)):

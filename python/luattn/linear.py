@@ -6,6 +6,8 @@ from typing import Any
 
 from . import _linear_call
 from ._arguments import is_dense, is_tensor, take, what
+from ._inputs import scalar_of
+from ._scale import check_scale
 from ._spec import Spec, load, spec_of
 from .errors import InvalidError, Unsupported
 
@@ -62,8 +64,8 @@ class LinearAttention:
         be initial_state itself, then updated in place. state_indices: which row of them is each entry's, -1: none."""
         call = _Call(self._spec, q, k, v, given)
         call.check_states(state_layout, state_indices, initial_state, final_state, output_final_state)
-        own = {"cu_seqlens": cu_seqlens, "initial_state": initial_state, "state_indices": state_indices}
-        return call.forward(own, scale, state_layout, output_final_state, final_state)
+        own = call.arrays(cu_seqlens=cu_seqlens, initial_state=initial_state, state_indices=state_indices)
+        return call.forward(own, call.scale(scale), state_layout, output_final_state, call.written(final_state))
 
     def gradients(
         self,
@@ -83,15 +85,15 @@ class LinearAttention:
         and the final state; None: 0. For NumPy arrays; torch's autograd does this for tensors."""
         call = _Call(self._spec, q, k, v, given)
         call.check_states(state_layout, None, initial_state, dfinal_state, False)
-        own = {"dout": dout, "cu_seqlens": cu_seqlens, "initial_state": initial_state, "dfinal_state": dfinal_state}
-        return call.gradients(own, scale, state_layout)
+        own = call.arrays(dout=dout, cu_seqlens=cu_seqlens, initial_state=initial_state, dfinal_state=dfinal_state)
+        return call.gradients(own, call.scale(scale), state_layout)
 
 
 class _Call:
     """Arguments of a call, checked, in the spec's order."""
 
     def __init__(self, spec: Spec, q: Any, k: Any, v: Any, given: Mapping[str, Any]) -> None:
-        self.spec, self.qkv = spec, (q, k, v)
+        self.spec = spec
         self.is_torch = is_tensor(q)
         names = [one.name for one in spec.inputs]
         for name in given:
@@ -102,9 +104,12 @@ class _Call:
             if name not in given:
                 raise InvalidError(f"{spec.name}: input '{name}': is missing; give {name}=")
         self.inputs = [self._array(f"input '{name}'", given[name]) for name in names]
-        self.scalars = [given.get(name, default) for name, default in spec.scalars.items()]
+        self.scalars = [scalar_of(spec.name, name, given.get(name, default), q) for name, default in spec.scalars.items()]
+        for name, x in zip(spec.scalars, self.scalars):
+            if is_tensor(x) and x.numel() != 1:
+                raise InvalidError(f"{spec.name}: scalar '{name}': has shape {tuple(x.shape)}, expected one element, or a number")
+        self.qkv = tuple(self._array(name, t) for name, t in zip("qkv", (q, k, v)))
         for name, t in zip("qkv", self.qkv):
-            self._array(name, t)
             if len(t.shape) != 4:
                 axes = "heads_v and head_dim_v" if name == "v" else "heads and head_dim"
                 raise InvalidError(f"{spec.name}: {name}: has {len(t.shape)} dimensions, expected 4: batch, tokens, {axes}")
@@ -113,9 +118,43 @@ class _Call:
         if not is_dense(t) or is_tensor(t) != self.is_torch:
             wanted = "a torch tensor, as q is" if self.is_torch else "a NumPy array or a torch tensor" if name == "q" else "a NumPy array, as q is"
             raise InvalidError(f"{self.spec.name}: {name}: is {what(t)}; give {wanted}")
-        if self.is_torch and t.device.type != "cpu":
-            raise Unsupported(f"{self.spec.name}: {name}: is on {t.device}, and linear attention has no kernels for a GPU yet; pass {name.split()[0]}.cpu()")
-        return t
+        if not self.is_torch:
+            return t
+        if t.is_meta:
+            raise InvalidError(f"{self.spec.name}: {name}: is {what(t)}; give one on the CPU")
+        if t.device.type != "cpu":
+            var = name.split("'")[1] if "'" in name else name
+            raise Unsupported(f"{self.spec.name}: {name}: is on {t.device}, and linear attention has no kernels for a GPU yet; pass {var}.cpu()")
+        return t.resolve_neg()
+
+    def arrays(self, **given: Any) -> dict[str, Any]:
+        """Arguments that may be None, as the library reads them."""
+        made = {name: None if t is None else self._array(name, t) for name, t in given.items()}
+        cu = made["cu_seqlens"]
+        if cu is not None and (len(cu.shape) != 1 or cu.shape[0] == 0):
+            raise InvalidError(f"{self.spec.name}: cu_seqlens: has shape {tuple(cu.shape)}, expected (entries + 1,): the first row of each, and the end")
+        return made
+
+    def written(self, final: Any) -> Any:
+        """final_state, in whose own memory the result goes."""
+        name = self.spec.name
+        if final is not None and self._array("final_state", final) is not final:
+            raise InvalidError(f"{name}: final_state: is the negative of what its memory holds; pass final_state.resolve_neg()")
+        if final is not None and not self.is_torch and not final.flags.writeable:
+            raise InvalidError(f"{name}: final_state: is an array that may not be written to; pass a copy of it")
+        return final
+
+    def scale(self, scale: Any) -> float:
+        """0.0: the spec's."""
+        name = self.spec.name
+        if scale is None:
+            return 0.0
+        if is_tensor(scale) and scale.requires_grad:
+            raise InvalidError(f"{name}: scale: requires a gradient, and has none; multiply by a scalar of the spec in query_mod, or pass scale.item()")
+        number = check_scale(name, take(name, "scale", "real", scale))
+        if number == 0:
+            raise InvalidError(f"{name}: scale: is 0, which leaves nothing of the state; give another number, or None for the spec's")
+        return number
 
     def check_states(self, layout: Any, indices: Any, initial: Any, final: Any, output: bool) -> None:
         name = self.spec.name
@@ -132,24 +171,24 @@ class _Call:
 
     def final_shape(self, own: Mapping[str, Any], layout: str) -> tuple[int, ...]:
         q, _, v = self.qkv
-        entries = q.shape[0] if own["cu_seqlens"] is None else len(own["cu_seqlens"]) - 1
+        entries = q.shape[0] if own["cu_seqlens"] is None else own["cu_seqlens"].shape[0] - 1
         dims = (v.shape[3] + int(self.spec.normalizes), q.shape[3])
         return (entries, v.shape[2], *(dims if layout == "vk" else dims[::-1]))
 
-    def forward(self, own: dict[str, Any], scale: float | None, layout: str | None, output: bool, final: Any) -> Any:
+    def forward(self, own: dict[str, Any], scale: float, layout: str | None, output: bool, final: Any) -> Any:
         shape = self.final_shape(own, layout) if output and final is None and layout else None
         if self.is_torch:
             from . import _torch_linear
 
-            o, last = _torch_linear.forward(self.spec, *self.qkv, self.inputs, self.scalars, own, scale or 0.0, layout, shape, final)
+            o, last = _torch_linear.forward(self.spec, *self.qkv, self.inputs, self.scalars, own, scale, layout, shape, final)
         else:
-            o, last = _numpy_forward(self, own, scale or 0.0, layout, shape, final)
+            o, last = _numpy_forward(self, own, scale, layout, shape, final)
         return (o, last) if output else o
 
-    def gradients(self, own: dict[str, Any], scale: float | None, layout: str | None) -> dict[str, Any]:
+    def gradients(self, own: dict[str, Any], scale: float, layout: str | None) -> dict[str, Any]:
         if self.is_torch:
             raise InvalidError(f"{self.spec.name}: gradients: q is a torch tensor; autograd has them: call backward() on the result")
-        return _numpy_gradients(self, own, scale or 0.0, layout)
+        return _numpy_gradients(self, own, scale, layout)
 
 
 def _numpy_forward(call: _Call, own: Mapping[str, Any], scale: float, layout: str | None, shape: Sequence[int] | None, final: Any) -> tuple[Any, Any]:

@@ -266,9 +266,24 @@ class Refusals(unittest.TestCase):
             ("gamma: is neither an input nor a scalar", (q, k, v), {**given, "gamma": 1.0}),
             ("q: has 3 dimensions, expected 4", (q[0], k, v), given),
             ("k: is None; give a NumPy array, as q is", (q, None, v), given),
+            ("cu_seqlens: is [0, 13]; give a NumPy array", rows, {**one, "cu_seqlens": [0, 13]}),
+            ("cu_seqlens: has shape (0,), expected (entries + 1,)", rows, {**one, "cu_seqlens": np.zeros(0, np.int32), "output_final_state": True, **on}),
+            ("cu_seqlens: has shape (), expected (entries + 1,)", rows, {**one, "cu_seqlens": np.array(13, np.int32)}),
+            ("state_indices: is [0, 1]; give a NumPy array", (q, k, v), {**given, "initial_state": pool, "state_indices": [0, 1], **on}),
+            ("initial_state: is a list of 2; give a NumPy array", (q, k, v), {**given, "initial_state": state.tolist(), **on}),
+            ("final_state: is an array that may not be written to", (q, k, v), {**given, "final_state": np.broadcast_to(state, state.shape), **on}),
+            ("scale: is 0, which leaves nothing", (q, k, v), {**given, "scale": 0.0}),
+            ("scale: is nan, expected a number", (q, k, v), {**given, "scale": float("nan")}),
+            ("scale: is the string '1'", (q, k, v), {**given, "scale": "1"}),
         ):
             with self.subTest(words):
                 self.refuse(words, op, *args, **more)
+
+    def test_scalars(self):
+        op, rng = luattn.linear_attention("return linear_attention { scalars = { c = 1 }, decay = function() return -c end }"), np.random.default_rng(8)
+        q, k, v, _ = tensors(rng, SIZES)
+        for x, said in ((None, "is None"), ("1", "is the string '1'"), (np.ones(2), "is a NumPy array of float64"), (True, "is True")):
+            self.refuse(f"scalar 'c': {said}, expected a number", op, q, k, v, c=x)
 
     def test_growth(self):
         op, rng = luattn.linear_attention(PLAIN % ""), np.random.default_rng(9)

@@ -58,6 +58,38 @@ class Autograd(unittest.TestCase):
         with torch.no_grad():
             self.op(*self.qkv, initial_state=state, final_state=state, state_layout="vk", **self.given)
         self.assertTrue(state.any())
+        leaf = torch.zeros(2, 2, 3, 4, requires_grad=True)
+        with self.assertRaisesRegex(luattn.InvalidError, "final_state: is written in place"):
+            self.op(*(x.detach() for x in self.qkv), final_state=leaf, state_layout="vk", **{name: x.detach() for name, x in self.given.items()})
+
+    def test_changed_before_backward(self):
+        """What autograd has saved, and a call or somebody else has written to since, is not taken as it was."""
+        state = torch.zeros(2, 2, 3, 4, dtype=torch.float64)
+        y = (rand(2, 2, 3, 4) * state).sum()
+        with torch.no_grad():
+            self.op(*self.qkv, final_state=state, state_layout="vk", **self.given)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            y.backward()
+        for name in ("cu_seqlens", "state_indices"):
+            rows = rand(1, 8, 1, 4), rand(1, 8, 1, 4), rand(1, 8, 2, 3)
+            arrays = {"cu_seqlens": torch.tensor([0, 3, 8]), "state_indices": torch.tensor([2, 0])}
+            op = luattn.linear_attention("return linear_attention { }")
+            o = op(*rows, initial_state=rand(3, 2, 3, 4), state_layout="vk", **arrays)
+            arrays[name][1] = 1
+            with self.subTest(name), self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                o.sum().backward()
+
+    def test_negatives(self):
+        """Of tensors that are the negative of their memory, as imaginary parts of conjugates are."""
+        q, k, v = (x.detach() for x in self.qkv)
+
+        def negative(x):
+            return torch.view_as_complex(torch.stack([x, -x], -1)).conj().imag
+
+        op, state = luattn.linear_attention("return linear_attention { }"), torch.zeros(2, 2, 3, 4, dtype=torch.float64)
+        self.assertTrue(torch.equal(op(negative(q), k, negative(v)), op(q, k, v)))
+        with self.assertRaisesRegex(luattn.InvalidError, "final_state: is the negative"):
+            op(q, k, v, final_state=negative(state), state_layout="vk")
 
     def test_copies(self):
         again = pickle.loads(pickle.dumps(self.op))
@@ -66,6 +98,20 @@ class Autograd(unittest.TestCase):
     def test_other_kinds(self):
         with self.assertRaisesRegex(luattn.InvalidError, "k: is a NumPy array of float64; give a torch tensor, as q is"):
             self.op(self.qkv[0], self.qkv[1].detach().numpy(), self.qkv[2], **self.given)
+        meta = {name: x.to("meta") for name, x in self.given.items()}
+        for kind, words, more in (
+            (luattn.InvalidError, "cu_seqlens: is .*; give a torch tensor", {"cu_seqlens": [0, 5]}),
+            (luattn.InvalidError, "initial_state: is a tensor of float32 on meta", {"initial_state": torch.zeros(2, 2, 3, 4, device="meta"), "state_layout": "vk"}),
+            (luattn.InvalidError, "input 'A_log': is a tensor of float64 on meta", meta),
+            (luattn.InvalidError, "scale: requires a gradient", {"scale": torch.tensor(1.0, requires_grad=True)}),
+            (luattn.InvalidError, "scalar 'bound': has shape", {"bound": torch.ones(2)}),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(kind, words):
+                self.op(*self.qkv, **{**self.given, **more})
+        q, k, v = (x.detach() for x in self.qkv)
+        for transform, x in ((torch.func.grad, q), (torch.func.vmap, torch.stack([q, q]))):
+            with self.assertRaisesRegex(luattn.Unsupported, "torch.func .* do not exist for linear attention yet"):
+                transform(lambda q: self.op(q, k, v, **self.given).sum())(x)
 
 
 class Examples(unittest.TestCase):

@@ -196,6 +196,9 @@ class Second(Case):
         first = lambda q: math(q, k, v, bias, shift, cap)[0]  # noqa: E731
         want_o, want_t = torch.func.jvp(first, (q,), (torch.cos(q),))
         self.close(got, torch.autograd.grad((want_o * want_t).sum(), (q, k, bias)))
+        with torch.inference_mode():  # which has no forward mode
+            again = luattn.jvp(VARIANT, (q, k, v), (torch.cos(q), None, None), bias=bias, shift=shift, cap=cap)
+        self.assertTrue(torch.equal(again[1], o_t.detach()) and not again[1].requires_grad)
 
     def test_checks(self):
         small = "return attention { name = 'small', %s }"
@@ -300,6 +303,12 @@ class Refusals(Case):
             (lambda: luattn.jvp(VARIANT, (q, k, v), (k, None, None), **given), r"'q': has shape \(1, 2, 9, 8\), expected \(1, 4, 7, 8\)"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q.float(), None, None), **given), "'q': has type torch.float32, expected torch.float64"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), {"bios": q}, **given), "'bios': the call has no such argument"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (q.numpy(), None, None), **given), "'q': is a NumPy array of float64, expected a tensor of torch"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (1.0, None, None), **given), "'q': is 1.0, expected a tensor of torch"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), {"cap": "x"}, **given), "'cap': is the string 'x', expected a number"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), {"q_offset": 1.0}, q_offset=0, **given), "'q_offset': the call has no such argument"),
+            (lambda: luattn.jvp(VARIANT, (q, k.numpy(), v), {"k": k}, **given), "k: is a NumPy array of float64: tangents are of tensors"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (q, None, None), q=k, **given), "q: is given twice"),
             (lambda: luattn.jvp(ids, (q, k, v), {"ids": torch.ones(9)}, ids=torch.ones(9, dtype=torch.int32)), "'ids': is of torch.int32"),
             (lambda: luattn.jvp(VARIANT, [t.numpy() for t in (q, k, v)], (None,) * 3, **given), "tangents are of tensors of torch"),
             (lambda: luattn.jvp(f, (q, k, v), (q, k, v)), "expected what luattn.attention returns"),
