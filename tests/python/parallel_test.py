@@ -307,6 +307,8 @@ def check_alike(n):
     refuses(lambda: local(q, k.float(), v), "k: has dtype float32, expected float64")
     refuses(lambda: local(q, k, v, scale=float("nan")), "scale: is nan")
     refuses(lambda: local(q, k, v, scale=torch.ones(2)), "scale: has shape (2,)")
+    refuses(lambda: torch.func.jvp(lambda t: local(t, k, v), (q,), (q,)), "ContextParallel: has no forward-mode derivative")
+    refuses(lambda: torch.func.grad(lambda t: local(t, k, v).sum())(q), "inside a transform of torch.func")
     case.compare(local)
     one = dist.new_group([0])
     if rank:

@@ -176,6 +176,9 @@ class ContextParallel:
         self._check_mask(inputs, scalars)
         learned = [x if isinstance(x, Tensor) else None for x in (*scalars, scale)]
         named = {**dict(zip("qkv", (q, k, v))), **{info.name: t for info, t in zip(spec.inputs, inputs)}}
+        _tangents.refuse(_PLACE, (*named.values(), *learned), "take it in one process")
+        if _tangents.is_transformed():
+            raise Unsupported(f"{_PLACE}: is inside a transform of torch.func (grad, vmap, ..), which does not see the other ranks: use .backward() or torch.autograd.grad")
         self._agree({**named, **{f"scalar {i}": t for i, t in enumerate(learned) if t is not None}})
         job = Job(
             spec, self.schedules, self.plan, self._exchange, self._parameters, tuple(info.axes for info in spec.inputs),
