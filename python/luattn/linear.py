@@ -108,7 +108,7 @@ class _Call:
         for name, x in zip(spec.scalars, self.scalars):
             if is_tensor(x) and x.numel() != 1:
                 raise InvalidError(f"{spec.name}: scalar '{name}': has shape {tuple(x.shape)}, expected one element, or a number")
-        self.qkv = tuple(self._array(name, t) for name, t in zip("qkv", (q, k, v)))
+        self.qkv = self._array("q", q), self._array("k", k), self._array("v", v)
         for name, t in zip("qkv", self.qkv):
             if len(t.shape) != 4:
                 axes = "heads_v and head_dim_v" if name == "v" else "heads and head_dim"
