@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._arguments import what
+from ._arguments import take, what
 from ._fla_specs import operator
 from .errors import InvalidError, Unsupported
 
@@ -62,6 +62,7 @@ def _run(
     **inputs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     op = operator(name, decay, update, norm)
+    initial_state = take(name, "initial_state", "torch?", initial_state)
     first = initial_state if initial_state is None or initial_state.dtype is torch.float64 else initial_state.float()
     has_state = first is not None or output_final_state
     result = op(
@@ -76,6 +77,7 @@ def _run(
 
 def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None) -> Tensor:
     """The logarithm of a decay, of a gate's input [.., HV] or [.., HV, K]."""
+    g, A_log, dt_bias = take(name, "g", "torch", g), take(name, "A_log", "torch?", A_log), take(name, "dt_bias", "torch?", dt_bias)
     shape = g.shape[-2:] if g.dim() == 4 else g.shape[-1:]
     x = g.float() if g.dtype is not torch.float64 else g
     x = x if dt_bias is None else x + dt_bias.view(shape)
@@ -88,6 +90,9 @@ def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lo
 
 
 def _strength(name: str, beta: Tensor | None, v: Tensor, is_logit: bool, is_signed: bool) -> Tensor:
+    beta = take(name, "beta", "torch?", beta)
+    if beta is None and is_logit:
+        raise InvalidError(f"{name}: beta: is missing, and use_beta_sigmoid_in_kernel asks for its sigmoid")
     if beta is None:
         return torch.ones(v.shape[:3], dtype=torch.float32)
     if beta.dim() == 4:
@@ -145,6 +150,8 @@ def chunk_linear_attn(
     o, final = _run("linear_attn", "none", "add", q, k, v, scale, first, output_final_state, cu_seqlens)
     if not normalize:
         return o, final
+    if v.shape[2] != q.shape[2]:
+        raise InvalidError(f"linear_attn: normalize: divides heads of v by sums of k, and v has {v.shape[2]} heads and k {k.shape[2]}; repeat q and k, or pass normalize=False")
     ones = torch.ones(*k.shape[:3], 1, dtype=torch.float32 if k.dtype is not torch.float64 else torch.float64)
     start = None if of_sum is None else of_sum.transpose(1, 2).transpose(2, 3)  # [N, H, K, 1]
     total, last = _run("linear_attn", "none", "add", q, k, ones, scale, start, True, cu_seqlens)
@@ -199,6 +206,8 @@ def chunk_gated_delta_rule(
     _refuse(name, kwargs)
     strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
     call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first or transpose_state_layout, use_qk_l2norm_in_kernel)
+    if g is None and use_gate_in_kernel:
+        raise InvalidError(f"{name}: g: is missing, and use_gate_in_kernel asks for a decay made of it")
     if g is None:
         return _run(name, "none", "delta", *call, beta=strength)
     return _run(name, "token", "delta", *call, g=_gate(name, g, A_log, dt_bias, None) if use_gate_in_kernel else g, beta=strength)
@@ -285,6 +294,11 @@ def _step(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[fl
     return dt if limit == (0.0, float("inf")) else dt.clamp(*limit)
 
 
+def _gated(out: Tensor, z: Tensor) -> Tensor:
+    row = torch.float64 if out.dtype is torch.float64 else torch.float32
+    return (out.to(row) * F.silu(z.to(row))).to(out.dtype)
+
+
 def _ends_of(seq_idx: Tensor) -> tuple[Tensor, Tensor]:
     """Where sequences begin and end among the rows of all batch entries, and which of them is the first of its entry."""
     batch, length = seq_idx.shape
@@ -320,7 +334,7 @@ def mamba_chunk_scan_combined(
     out, states = _run(name, "ssd", update, q, k, v, 1.0, first, True, ends, True, **inputs)
     out = out.reshape(x.shape)
     if z is not None:
-        out = (out.float() * F.silu(z.float())).to(x.dtype)
+        out = _gated(out, z)
     if not (return_final_states or return_varlen_states):
         return out
     assert states is not None
@@ -336,10 +350,13 @@ def selective_state_update(
     dt_bias: Tensor | None = None, dt_softplus: bool = False, state_batch_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """One token: updates state [b, heads, dim, dstate], or its rows, in place. x, dt and z [b, heads, dim], A [heads, dim, dstate], B and C
-    [b, groups, dstate], D and dt_bias [heads, dim]. dt, dt_bias and A are one number a head, as Mamba-2 has them."""
+    [b, groups, dstate], D and dt_bias [heads, dim]. dt, dt_bias and A are one number a head, as Mamba-2 has them. Without gradients."""
     name = "selective_state_update"
     if state.dim() != 4 or x.dim() != 3:
         raise Unsupported(f"{name}: state: has {state.dim()} dimensions; one without heads is Mamba-1's, whose decay differs between channels of v")
+    for of, t, axes in (("dt", dt, 3), ("A", A, 3), ("dt_bias", dt_bias, 2), ("D", D, 2)):
+        if t is not None and t.dim() != axes:
+            raise InvalidError(f"{name}: {of}: has {t.dim()} dimensions, expected {axes}; repeat numbers of heads by expand")
     for of, t in (("A", A), ("dt", dt), ("dt_bias", dt_bias)):
         flat = None if t is None else t.flatten(1) if of != "dt" else t.flatten(2)
         if flat is not None and flat.numel() and not bool((flat == flat[..., :1]).all()):
@@ -354,5 +371,5 @@ def selective_state_update(
             *(t.unsqueeze(1) for t in (C, B, x)), scale=1.0, initial_state=state, final_state=state, state_layout="vk",
             state_indices=state_batch_indices, dt=steps.unsqueeze(1), A=A[:, 0, 0].contiguous(), **inputs,
         ).squeeze(1)  # fmt: skip
-        out = out if z is None else (out.float() * F.silu(z.float())).to(x.dtype)
+        out = out if z is None else _gated(out, z)
     return out  # type: ignore[no-any-return]

@@ -144,6 +144,11 @@ class Operators(unittest.TestCase):
             ("simple_gla: speed: is no argument", lambda: fla.chunk_simple_gla(q, k, v, g, speed=1)),
             ("delta_rule: beta: has (2, 9, 4, 3); one for each channel of v", lambda: fla.chunk_delta_rule(q, k, v, v)),
             ("allow_neg_eigval: goes with use_beta_sigmoid_in_kernel", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, allow_neg_eigval=True)),
+            ("gated_delta_rule: g: is missing, and use_gate_in_kernel", lambda: fla.chunk_gated_delta_rule(q, k, v, None, self.beta, use_gate_in_kernel=True, A_log=rand(HV))),
+            ("gated_delta_rule: beta: is missing, and use_beta_sigmoid", lambda: fla.chunk_gated_delta_rule(q, k, v, g, use_beta_sigmoid_in_kernel=True)),
+            ("kda: beta: is a list of 2, expected a tensor of torch", lambda: fla.chunk_kda(q, k, v, self.gk, [g, g])),
+            ("gla: initial_state: is a list of 1, expected a tensor of torch", lambda: fla.chunk_gla(q, k, v, self.gk, initial_state=[v])),
+            ("linear_attn: normalize: divides heads of v by sums of k, and v has 4 heads and k 2", lambda: fla.chunk_linear_attn(q, k, v)),
             ("kda: A_log: is missing", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, use_gate_in_kernel=True)),
         ):
             with self.subTest(words), self.assertRaises(luattn.Error) as caught:
@@ -178,7 +183,7 @@ class Mamba(unittest.TestCase):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
         for a, b in zip(*(torch.autograd.grad(list(x), leaves, ways) for x in (found, want))):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(self.scan(z=self.z), (self.scan().float() * F.silu(self.z.float())).double())
+        torch.testing.assert_close(self.scan(z=self.z), self.scan() * F.silu(self.z), rtol=0, atol=1e-12)
 
     def test_sequences_apart(self):
         idx = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0] * 9])
@@ -206,6 +211,8 @@ class Mamba(unittest.TestCase):
         self.assertTrue(torch.equal(pool[:4], before[:4]) and not o[1].any())
         with self.assertRaisesRegex(luattn.Unsupported, "A: differs within a head, as Mamba-1's"):
             fla.selective_state_update(pool[:2], x, dt[..., None].expand(B, HV, V), -torch.rand(HV, V, K, **f64), b, c)
+        with self.assertRaisesRegex(luattn.InvalidError, "D: has 1 dimensions, expected 2; repeat numbers of heads by expand"):
+            fla.selective_state_update(pool[:2], x, dt[..., None].expand(B, HV, V), A, b, c, D=torch.rand(HV, **f64))
 
 
 if __name__ == "__main__":
