@@ -73,7 +73,10 @@ def attend(
             return made if return_lse else (made, None)
         made = known.run(spec, named, scalars, given)
         if made is not None:
-            return made[0] if out is None else out, made[1]
+            if out is None:
+                return made[0], made[1]
+            tensors.mark_written(out)
+            return out, made[1]
     call = _Call(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named)
     return _attend_anew(call) if out is None else _attend_into(out, call)
 
@@ -102,6 +105,7 @@ def _attend_into(out: Tensor, call: _Call) -> tuple[Tensor, Tensor | None]:
         _, lse = _attend_anew(call, out)
     except InvalidError as e:
         raise InvalidError(_out.renamed(str(e))) from None
+    tensors.mark_written(out)
     return out, lse
 
 

@@ -302,6 +302,13 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     del arrays
 
 
+def mark_written(*tensors: Tensor) -> None:
+    """As torch's own operations do that write in place: backward of what has read one of these before says so."""
+    for t in tensors:
+        if not t.is_inference():
+            torch.autograd.graph.increment_version(t)
+
+
 NOT_ALIGNED = (
     "kernels cannot write to k or v as they lie: rows are contiguous, and in half precision they begin at multiples of 16 bytes"
 )
@@ -327,6 +334,7 @@ def append(
         engine = engine_of(index) if stream is None else engine_for(index, given)
         arrays = None if stream is None else _prepare_batch(frame, engine, q, stream)
         frame.append(engine, fill, new_k, new_v, stream)
+        mark_written(k, v)
         if stream is not None and is_capturing():
             frame.note_capture()
         del arrays

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from . import _linear_call, _tangents
 from ._spec import Spec
-from ._tensors import fill
+from ._tensors import fill, mark_written
 from .errors import InvalidError, Unsupported
 
 _PLAIN = ("cu_seqlens", "state_indices")
@@ -97,6 +97,6 @@ def forward(
     arrays = {name: own[name] for name in _PLAIN}
     call = {"arrays": arrays, "scale": scale, "layout": layout, "shape": shape, "final": final}
     o, last = _Linear.apply(spec, call, q, k, v, first, *inputs, *scalars)
-    if final is not None and not final.is_inference():
-        torch.autograd.graph.increment_version(final)  # backward of what has read it before says so
+    if final is not None:
+        mark_written(final)
     return o, final if final is not None else last

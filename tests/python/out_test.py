@@ -171,6 +171,23 @@ class Out(unittest.TestCase):
                     flash_attn_with_kvcache(q, *caches, *(t + 1 for t in new), cache_seqlens=lengths, out=out)
             self.assertTrue(torch.equal(was, caches[0]))
 
+    def test_versions(self):
+        """Backward of what has read a tensor before a call has written to it says so, as of torch's own operations."""
+        q, k, v = (torch.randn(1, 2, 7, 8) for _ in "qkv")
+
+        def append(cache):
+            luattn.attention("return attention { }").append(cache, torch.zeros_like(cache), k, v, seqused_k=ints(0))
+
+        for write in (lambda out: causal(q, k, v, out=out), lambda out: causal(q, k, v, out=out), append):
+            to, factor = torch.zeros(1, 2, 7, 8), torch.ones(1, 2, 7, 8, requires_grad=True)
+            product = (factor * to).sum()
+            with torch.no_grad():
+                write(to)
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                product.backward()
+        with torch.inference_mode():  # tensors of it count no versions
+            causal(q, k, v, out=torch.empty(1, 2, 7, 8))
+
 
 if __name__ == "__main__":
     unittest.main()
