@@ -273,6 +273,8 @@ def check_stale(n, q, k, v):
     documents = luattn.attention(DOCUMENTS)
     local = ContextParallel(documents, None, plan(documents, rows, n, inputs={"doc": doc}))
     local(q, k, v, doc=doc.clone())
+    other = plan(documents, rows, n, inputs={"doc": doc + 10 * dist.get_rank()})  # whose tiles are the same
+    refuses(lambda: ContextParallel(documents, None, other), "ranks have different plans: rank 1 differs from rank 0")
     doc[3] += 1
     refuses(lambda: local(q, k, v, doc=doc), "doc: the mask reads it")
     array = (torch.arange(rows) // 100).to(torch.int32).numpy()

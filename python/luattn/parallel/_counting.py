@@ -39,6 +39,16 @@ def copy_of(x: Any) -> Any:
     return x.copy() if hasattr(x, "shape") else x
 
 
+def bytes_of(x: Any) -> bytes:
+    """Equal where these are: for a hash."""
+    if is_tensor(x):
+        import torch
+
+        found: bytes = x.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return found
+    return x.tobytes() if hasattr(x, "tobytes") else repr(x).encode()
+
+
 def count_chunks(
     place: str, spec: Spec, sizes: tuple[int, int, int, int], chunk_rows: int, given: Mapping[str, Any], seed: Any
 ) -> tuple[int, ctypes.Array[ctypes.c_float]]:

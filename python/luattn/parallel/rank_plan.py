@@ -73,11 +73,13 @@ class Plan:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Equal where the partition and the masks are."""
+        """Equal where the partition and the masks are, and what masks read."""
         said = hashlib.sha256(repr((self.q_len, self.world_size, self.chunk_rows, self.node, self.rank_of)).encode())
         for layer in self.layers:
             said.update(repr((layer.text, layer.gathered)).encode())
             said.update(b"".join(layer.needs))
+            for name, x in sorted(layer.masks.items()):
+                said.update(name.encode() + _counting.bytes_of(x))
         return said.hexdigest()
 
     def chunks(self, rank: int) -> list[int]:
