@@ -130,7 +130,7 @@ static void start_du(linear_worker *w, int count) {
   }
 }
 
-/* Gradients of v behind its mod, and of the strength. */
+/* Gradients of v after its mod, and of the strength. */
 static void split_written(linear_worker *w, int count) {
   const linear_problem *p = w->p;
   const bool has_strength = p->derived->hook[LINEAR_WRITE].given;
@@ -161,7 +161,7 @@ static void add_to(double *sum, const double *x, size_t n) {
   for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-/* One block of one value head: its gradients of k and q behind their mods go to sum_k and sum_q. */
+/* One block of one value head: its gradients of k and q after their mods go to sum_k and sum_q. */
 static void back_block(const linear_pass *b, int worker, int entry, int head_v, int64_t first, int count,
                        const linear_sums *sums) {
   const linear_problem *p = &b->p;

@@ -118,8 +118,8 @@ luattn_status linear_forward(const linear_rows *r, double *o, double *state, lua
 typedef struct reverse {
   const linear_rows *rows;
   const linear_gradients *out;
-  double *ds;               /* gradient of the state behind the token, then of that before it */
-  double *decayed, *y, *dy; /* the state behind the decay [k_dim][v_dim]; what r read, and its gradient [v_dim] */
+  double *ds;               /* gradient of the state after the token, then of that before it */
+  double *decayed, *y, *dy; /* the state after the decay [k_dim][v_dim]; what r read, and its gradient [v_dim] */
   double *row;              /* [k_dim] */
 } reverse;
 
@@ -128,7 +128,7 @@ static void store(double *to, int t, const double *row, int width) {
   if (to != NULL) memcpy(to + (size_t)t * (size_t)width, row, (size_t)width * sizeof *row);
 }
 
-/* The gradient of g, of ds behind the decay, and ds before it. */
+/* The gradient of g, of ds after the decay, and ds before it. */
 static void reverse_decay(const reverse *v, const token *x, int t) {
   const linear_rows *r = v->rows;
   for (int i = 0; i < r->k_dim; ++i)
@@ -139,7 +139,7 @@ static void reverse_decay(const reverse *v, const token *x, int t) {
   decay(r, x, v->ds);
 }
 
-/* before: the state before the token; after: behind it. */
+/* before, after: the state before the token, and after it. */
 static void reverse_step(const reverse *v, int t, const double *before, const double *after, const double *grad_o) {
   const linear_rows *r = v->rows;
   const token x = token_at(r, t);
@@ -173,7 +173,7 @@ static void reverse_step(const reverse *v, int t, const double *before, const do
   if (x.r != NULL && r->before) add_product(v->ds, x.r, v->dy, r->k_dim, r->v_dim, 1);
 }
 
-/* States before the first token of each run of tokens, and those of one run, each before a token and one behind the last. */
+/* States before the first token of each run of tokens, and those of one run, each before a token and one after the last. */
 typedef struct history {
   int run, runs; /* tokens of a run; runs */
   double *starts, *states;

@@ -48,7 +48,7 @@ typedef struct luattn_linear_args {
   const DLTensor
       *cu_seqlens; /* packed sequences, batch being 1: the first row of each and the end of the last, int32 or
                                  * int64 [entries + 1], which do not fall. NULL: an entry is a batch entry */
-  /* The state before the first token, and behind the last; initial NULL: 0. They may be one tensor, which forward then
+  /* The state before the first token, and after the last; initial NULL: 0. They may be one tensor, which forward then
    * updates in place; backward needs the initial state as it was. */
   const DLTensor *initial_state, *final_state;
   int state_layout; /* luattn_state_layout, of all states; needed if there are any */

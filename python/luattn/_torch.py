@@ -557,7 +557,7 @@ class _SecondRules:
 
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        raise Unsupported(f"{ctx.said}: there are no third derivatives: leave out create_graph=True, or detach the gradient")
+        raise Unsupported(f"{ctx.said}: there are no third derivatives: leave out create_graph=True, or detach the gradient; in place of torch.autograd.functional.hvp, call vhp")
 
 
 class _Second(_SecondRules, torch.autograd.Function):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ._arguments import is_dense, is_tensor, take, what
 from .attention import Attention
 from .errors import InvalidError, Unsupported
+from .linear import LinearAttention
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,8 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
     o, lse and their tangents have gradients: detach what is to have none, or work under torch.no_grad(). The same as
     torch.autograd.forward_ad or torch.func.jvp around the call, within which it must not be called. CPU tensors."""
     place = f"{getattr(attention, 'name', 'attention')}: jvp"
+    if isinstance(attention, LinearAttention):
+        raise Unsupported(f"{attention.name}: jvp: linear attention has no forward-mode derivative yet; take derivatives backwards, by torch.autograd")
     if not isinstance(attention, Attention):
         raise InvalidError(f"jvp: attention: is {what(attention)}, expected what luattn.attention returns; torch.func.jvp takes any function")
     along = _named(place, primals, tangents)

@@ -312,6 +312,8 @@ class Refusals(Case):
             (lambda: luattn.jvp(ids, (q, k, v), {"ids": torch.ones(9)}, ids=torch.ones(9, dtype=torch.int32)), "'ids': is of torch.int32"),
             (lambda: luattn.jvp(VARIANT, [t.numpy() for t in (q, k, v)], (None,) * 3, **given), "tangents are of tensors of torch"),
             (lambda: luattn.jvp(f, (q, k, v), (q, k, v)), "expected what luattn.attention returns"),
+            (lambda: luattn.jvp(luattn.linear_attention("return linear_attention { }"), (q, k, v), (q, k, v)), "linear attention has no forward-mode derivative yet"),
+            (lambda: torch.autograd.functional.hvp(lambda q: f(q).square().sum(), q, q), "in place of torch.autograd.functional.hvp, call vhp"),
             (lambda: jvp(lambda q: luattn.jvp(VARIANT, (q, k, v), (q, None, None), **given)[0], (q,), (q,)), "call the attention itself there"),
         ):
             with self.subTest(words), self.assertRaisesRegex(luattn.Error, words):

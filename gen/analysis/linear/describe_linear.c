@@ -14,6 +14,6 @@ void describe_linear(const derived_linear *d, text *out) {
            : c->reads_keys ? "by k times a factor of the token"
                            : "by a vector of its own: update.read is no multiple of k");
   if (c->reads) text_add(out, "  erase: along %s\n", c->erases ? "update.erase" : "k; there is no update.erase");
-  if (c->reads) text_add(out, "  reads the state %s its decay\n", c->before ? "before" : "behind");
+  if (c->reads) text_add(out, "  reads the state %s its decay\n", c->before ? "before" : "after");
   if (c->normalizes) text_add(out, "  normalised: the state has one more channel of v, which is always 1\n");
 }
