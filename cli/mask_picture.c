@@ -98,6 +98,34 @@ static void print_counts(const cli_options *o, const cli_problem *p, const luatt
   printf(" queries: %d full, %d partial, %d empty\n", m->boxes[2], m->boxes[1], m->boxes[0]);
 }
 
+/* What a target's kernels compute of it: in boxes, where axes say their classes. */
+static luattn_status print_computed(const cli_options *o, const cli_problem *p, const luattn_args *args,
+                                    luattn_error *err) {
+  luattn_target target;
+  luattn_mask_counts c = {.struct_size = sizeof c};
+  TRY(mask_target(o, p, LUATTN_FORWARD, &target, err));
+  const luattn_status status = luattn_mask_survey(p->spec, &target, args, 0, 0, &c, err);
+  if (status != LUATTN_OK && o->dtype == NULL && o->arch == NULL && o->family == NULL && o->pass == NULL) {
+    printf("no boxes of kernels were counted: %s\n", err->message); /* nobody asked for this one */
+    return LUATTN_OK;
+  }
+  if (status != LUATTN_OK) return status;
+  printf("in %d batch entries and %d heads kernels compute ", p->batch, p->heads);
+  if (c.q_box[0] == 0) {
+    printf("boxes that were not counted, as the mask is no product of axes");
+  } else {
+    printf("%.0f of %.0f boxes of ", c.full + c.partial, c.tiles);
+    print_box(c.q_box, p->axes);
+    printf(" queries by ");
+    print_box(c.kv_box, p->axes);
+    printf(" keys (%.1f%%), %.0f of them full", c.tiles > 0 ? 100 * (c.full + c.partial) / c.tiles : 0, c.full);
+  }
+  char text[32];
+  printf("; %.2f%% of the scores kept%s\n", c.scores > 0 ? 100 * c.kept / c.scores : 0,
+         mask_error_text(c.kept, c.kept_error, text));
+  return LUATTN_OK;
+}
+
 static luattn_status save(const cli_options *o, const cli_problem *p, const luattn_mask_places *m, luattn_error *err) {
   const char *const *names;
   char title[256], *drawn;
@@ -124,8 +152,9 @@ luattn_status places_draw(const cli_options *o, const cli_problem *p, luattn_err
   if (status == LUATTN_OK) {
     print_slices(p, &m);
     print_counts(o, p, &m);
-    status = save(o, p, &m, err);
+    status = print_computed(o, p, &args, err);
   }
+  if (status == LUATTN_OK) { status = save(o, p, &m, err); }
   free(m.places);
   return status;
 }

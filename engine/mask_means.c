@@ -3,7 +3,9 @@
 #include "common/call/need_attention.h"
 #include "common/call/choices.h"
 #include "common/struct_size.h"
+#include "gen/compile/box_choice.h"
 #include "gen/compile/plan_manifest.h"
+#include "gen/cpu/mask_boxes.h"
 #include "gen/cpu/mask_survey.h"
 #include "runtime/parts/tile_bits.h"
 
@@ -34,6 +36,35 @@ static luattn_status as_planned(const luattn_target *target, mask_survey_call *c
   return LUATTN_OK;
 }
 
+static int places_of(const int box[LUATTN_MAX_AXES], int axes) {
+  int places = 1;
+  for (int a = 0; a < axes; a++) places *= box[a];
+  return places;
+}
+
+/* Over a grid of `axes`: counts the boxes that kernels of the target take at these extents. */
+static luattn_status count_boxes(const mask_survey_call *survey, const luattn_target *target, int axes,
+                                 luattn_error *err) {
+  const luattn_args *args = survey->args;
+  luattn_mask_counts *out = survey->counts;
+  luattn_target t = *target;
+  box_choice choice;
+  image_manifest m;
+  TRY(box_choice_find(survey->spec, target, args->q->shape + 2, args->k->shape + 2, &choice, err));
+  if (choice.best > 1 && t.query_tile_size == 0 && t.key_tile_size == 0) t.boxes = choice.best;
+  TRY(plan_manifest(survey->spec, &t, &m, err));
+  mask_boxes_call call = {
+      .spec = survey->spec, .args = args, .pass = t.pass, .pair = {.origin = choice.origin}, .counts = out};
+  for (int a = 0; a < LUATTN_GRID_AXES; a++)
+    call.pair.q.extent[a] = (int)m.grid[0].q_box[a], call.pair.kv.extent[a] = (int)m.grid[0].kv_box[a];
+  TRY(host_run(mask_boxes_run, &call, err));
+  for (int a = 0; a < axes && call.is_product; a++) {
+    const int from = LUATTN_GRID_AXES - axes + a;
+    out->q_box[a] = call.pair.q.extent[from], out->kv_box[a] = call.pair.kv.extent[from];
+  }
+  return LUATTN_OK;
+}
+
 luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target, const luattn_args *args,
                                  int tile_m, int tile_n, luattn_mask_counts *out, luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_mask_counts, means);
@@ -53,5 +84,9 @@ luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *t
   if (target != NULL) TRY(as_planned(target, &call, err));
   TRY(host_run(mask_survey_run, &call, err));
   counts.tile_m = call.tile_m, counts.tile_n = call.tile_n;
+  const int axes = luattn_spec_grid(spec, NULL);
+  if (target != NULL && axes > 1) TRY(count_boxes(&call, target, axes, err));
+  if (counts.q_box[0] != 0)
+    counts.tile_m = places_of(counts.q_box, axes), counts.tile_n = places_of(counts.kv_box, axes);
   return struct_give(&rule, "mask", &counts, out, err);
 }

@@ -94,7 +94,7 @@ static luattn_status count_pairs(const plan *p, const box_axis axis[AXES], const
   const box_kernel kernel = {.pass = p->pass, .head_dim = p->head_dim};
   for (int i = 0; i < out->count; i++) {
     box_pair *pair = &out->pair[i];
-    *pair = (box_pair){.origin = tiles_free_boxes(p) ? BOX_FREE : BOX_LATTICE};
+    *pair = (box_pair){.origin = out->origin};
     memcpy(pair->q.extent, pairs[i].q, sizeof pair->q.extent);
     memcpy(pair->kv.extent, pairs[i].kv, sizeof pair->kv.extent);
     TRY(box_count(p->pass, axis, pair, err));
@@ -110,6 +110,7 @@ static luattn_status find(compilation *c, const choice_call *call, luattn_error 
   const int axes = c->spec.traced.grid_axes;
   plan p;
   TRY(plan_start(&c->spec, &c->target, &p, err));
+  call->out->origin = tiles_free_boxes(&p) ? BOX_FREE : BOX_LATTICE;
   call->out->count = family_box_pairs(&p, &pairs);
   if (call->out->count == 0) return LUATTN_OK;
   box_axis axis[AXES];

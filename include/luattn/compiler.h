@@ -331,13 +331,17 @@ typedef struct luattn_mask_counts {
   double tiles, full, partial, computed_error; /* kernels compute `full` without mask code, `partial` with it, none of
                                                 * the others; computed_error: of full + partial */
   double needed, needed_error;                 /* tiles in which the mask keeps something */
+  /* Over a grid of several axes, of a target and a mask that is a product of one interval along each: tiles are of boxes
+   * of these extents, those that its kernels take. 0: of the places' row-major numbers. */
+  int q_box[LUATTN_MAX_AXES], kv_box[LUATTN_MAX_AXES];
 } luattn_mask_counts;
 
 /* Counts the tiles that kernels compute, by what means, and those that the mask needs; about a second at any length.
  * args as above. `target`: the kernels, whose plan decides whether args->skip = LUATTN_SKIP_AUTO evaluates the mask in
  * one launch at these lengths without a luattn_batch that holds its tile bits, and which gives the tiles if tile_m is
- * 0. NULL: kernels that evaluate a mask from data where they can; tile_m must then be given. Set only out->struct_size
- * before the call. */
+ * 0. NULL: kernels that evaluate a mask from data where they can; tile_m must then be given. Over a grid of several axes
+ * the target's boxes are counted, whatever tile_m is, and of masks with a dilation `needed` is what ranges along the axes
+ * leave. Set only out->struct_size before the call. */
 LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target,
                                             const luattn_args *args, int tile_m, int tile_n, luattn_mask_counts *out,
                                             luattn_error *err);

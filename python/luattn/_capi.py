@@ -273,6 +273,7 @@ class MaskCounts(c.Structure):
         ("struct_size", c.c_size_t),
         *((name, c.c_int) for name in ("means", "may_evaluate", "tile_m", "tile_n")),
         *((name, c.c_double) for name in ("scores", "kept", "kept_error", "tiles", "full", "partial", "computed_error", "needed", "needed_error")),
+        ("q_box", 4 * c.c_int), ("kv_box", 4 * c.c_int),
     ]
 
 

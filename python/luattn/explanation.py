@@ -119,13 +119,17 @@ def explain(given: Given, backward: bool, decode: int, arch: str | None) -> Expl
     # The kernel for few queries has rows of all query heads of a kv head in a tile.
     group = q.shape[1] // k.shape[1] if re.search("^decode: ", text, re.M) else 1
     of_heads = min(group, tile[0])
-    *counts, scores, kept, error, means = _count(given, target, (max(1, tile[0] // group), tile[1]))
+    *counts, scores, kept, error, means, boxes = _count(given, target, (max(1, tile[0] // group), tile[1]))
+    if boxes:
+        tile = boxes[2]
     full, partial, every = (count / of_heads for count in counts)
     d, d_v = q.shape[-1], v.shape[-1]
     each = 3 * d + 2 * d_v if backward else d + d_v
     mask_line = re.search(r"^mask: tiles by (.*)$", text, re.M)
     said = _MEANS[means] if means == 0 or mask_line is None else _MEANS[3] if means == 3 else mask_line[1]
-    if spec.grid and means != 0:
+    if boxes:
+        said += f"; tiles are boxes of {boxes[0]} queries by {boxes[1]} keys"
+    elif spec.grid and means != 0:
         said += "; counted in tiles of the places' row-major numbers, where kernels compute boxes"
     return Explanation(
         spec.name, _call_of(given, backward), text, _why(spec, target, text), tile, full, partial, every - full - partial, said, scores, kept, error,
@@ -209,7 +213,8 @@ def _on_host(x: Any) -> Any:
 
 
 def _count(given: Given, target: capi.Target | None, tile: tuple[int, int]) -> Any:
-    """Full and partial tiles, all of them, scores, those that are kept, the error of a sample, and by what means."""
+    """Full and partial tiles, all of them, scores, those that are kept, the error of a sample, by what means, and the boxes that tiles are, of queries,
+    of keys, and both sizes, or None."""
     spec, options = given.spec, given.options
     arrays = {name: _on_host(x) for name in _MASKED if (x := options.get(name)) is not None}
     inputs = [_on_host(x) for x in given.inputs]
@@ -220,7 +225,9 @@ def _count(given: Given, target: capi.Target | None, tile: tuple[int, int]) -> A
         extents = given.q.shape[2:-1], given.k.shape[2:-1]
         entry = Entry(spec.name, 0, _product(extents[0]), _product(extents[1]), {**whole, **arrays})
         c = survey(spec, entry, (given.q.shape[0], heads, heads_kv), tile, inputs, given.scalars, seed, target, extents)
-        return c.full, c.partial, c.tiles, c.scores, c.kept, max(c.kept_error, c.computed_error), c.means
+        n = len(spec.grid or ())
+        boxes = (*(" x ".join(map(str, box[:n])) for box in (c.q_box, c.kv_box)), (c.tile_m, c.tile_n)) if c.q_box[0] else None
+        return c.full, c.partial, c.tiles, c.scores, c.kept, max(c.kept_error, c.computed_error), c.means, boxes
     full = partial = tiles = scores = 0.0
     for b in range(_entries(arrays)):
         sizes = (None if "cu_seqlens_q" in arrays else given.q.shape[2], None if is_paged(arrays) or "cu_seqlens_k" in arrays else given.k.shape[2])
@@ -229,7 +236,7 @@ def _count(given: Given, target: capi.Target | None, tile: tuple[int, int]) -> A
         for h in range(heads):
             made = mask_of(spec, entry, h, tile, inputs, given.scalars, seed)
             full, partial, tiles = full + made.count(FULL), partial + made.count(PARTIAL), tiles + sum(made.count(x) for x in (EMPTY, PARTIAL, FULL))
-    return full, partial, tiles, scores, None, 0.0, 1 if spec.has_mask else 0
+    return full, partial, tiles, scores, None, 0.0, 1 if spec.has_mask else 0, None
 
 
 def _entries(arrays: dict[str, Any]) -> int:

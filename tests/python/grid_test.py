@@ -1,6 +1,8 @@
 """grid_test.py: a spec over a grid from Python: q, k and v with axes of their own, gradients of all tensors and of an input, NumPy, torch.compile, and what is
 refused. On the CPU. Exits with 77 without torch."""
 
+import itertools
+import re
 import unittest
 
 from with_torch import torch  # exits without torch, so first
@@ -64,11 +66,34 @@ class Grid(unittest.TestCase):
         self.assertEqual((found.scores, found.kept), (8 * 35 * 35, 8 * 35 * 12))
         self.assertEqual(found.full + found.partial + found.skipped, 8 * -(-35 // found.tile[0]) * -(-35 // found.tile[1]))
         self.assertIn("counted in tiles of the places' row-major numbers, where kernels compute boxes", str(found))
-        self.assertIn("sm90", near.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), rows=rows, arch="sm_90a").plan)
+        boxed = near.explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), rows=rows, arch="sm_90a")
+        self.assertIn("sm90", boxed.plan)
+        self.assertRegex(str(boxed), r"tiles are boxes of \d+ x \d+ queries by \d+ x \d+ keys")
+        self.assertEqual((boxed.scores, boxed.kept), (8 * 35 * 35, 8 * 35 * 12))
         self.assertIn("cpu", near.plan(q, k, v, rows=rows, backward=True))
         with FlopCounterMode(display=False) as counter:
             near(q, k, v, rows=rows)
         self.assertEqual(counter.get_total_flops(), 2 * (8 + 6) * 8 * 35 * 12)
+
+    def test_boxes_are_counted(self):
+        """Those of lattices of boxes, where the mask has another window in each head, against all scores."""
+        reach = luattn.attention("""return attention { name = "reach", grid = {"y", "x"},
+  block_mask = function(b, h, q, k) return abs(q.y - k.y) <= 6 + h + b and k.x <= q.x + 11 and q.x - k.x < 12 end }""")
+        q = torch.zeros(2, 3, 13, 22, 8)
+        y, x = (torch.arange(n)[:, None] - torch.arange(n) for n in (13, 22))
+        for backward in (False, True):
+            found = reach.explain(q, q, q, backward=backward, arch="sm_80")
+            boxes = re.search(r"boxes of (\d+) x (\d+) queries by (\d+) x (\d+) keys", str(found))
+            sizes = [int(n) for n in boxes.groups()]
+            computed = full = 0
+            for reaches in (6 + h + b for h in range(3) for b in range(2)):
+                keep = (y.abs() <= reaches)[:, None, :, None] & ((x < 12) & (x >= -11))[None, :, None, :]
+                for box in itertools.product(*(range(0, n, size) for n, size in zip(keep.shape, sizes))):
+                    part = keep[tuple(slice(at, at + size) for at, size in zip(box, sizes))]
+                    whole = part.shape[2:] == tuple(sizes[2:]) and (not backward or part.shape[:2] == tuple(sizes[:2]))
+                    computed, full = computed + bool(part.any()), full + bool(part.all() and whole)
+            self.assertEqual((found.full, found.full + found.partial, found.tile), (full, computed, (sizes[0] * sizes[1], sizes[2] * sizes[3])))
+            self.assertGreater(full, 0)
 
     def test_mask(self):
         """Which keys a query keeps, beside windows that are written out, and the classes of boxes beside those of all scores."""
