@@ -30,10 +30,13 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
   return LUATTN_OK;
 }
 
+static bool is_linear(uint32_t role) { return role == LUATTN_ROLE_LINEAR || role == LUATTN_ROLE_LINEAR_STATES; }
+
 static bool role_in_pass(uint32_t role, uint32_t pass) {
   if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
       role == LUATTN_ROLE_TILE_BITMAP || role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER ||
-      role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE || role == LUATTN_ROLE_APPEND)
+      role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE || role == LUATTN_ROLE_APPEND ||
+      is_linear(role))
     return true;
   return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST) ==
          (pass == LUATTN_FORWARD);
@@ -98,6 +101,9 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
     if (!role_in_pass(e->role, m->pass))
       return luattn_fail(err, LUATTN_IMAGE, "image: entry '%s': role %u does not belong to a %s pass; compile it again",
                          e->name, (unsigned)e->role, kernel_pass_name(m->pass));
+    if (is_linear(e->role) != (m->linear != 0))
+      return luattn_fail(err, LUATTN_IMAGE, "image: entry '%s': role %u is not of %s; compile it again", e->name,
+                         (unsigned)e->role, m->linear ? "linear attention" : "attention");
     TRY(check_range(err, "entry: threads", e->threads, 32, 1024));
     TRY(check_range(err, "entry: shared_bytes", e->shared_bytes, 0, 1u << 20));
     /* grids of runtime/ divide by these tile sizes */
@@ -148,6 +154,10 @@ static bool is_axis_of_grid(const image_manifest *m, int32_t axis) {
          (axis <= LUATTN_AXIS_KV_GRID && axis > LUATTN_AXIS_KV_GRID - axes);
 }
 
+static bool is_axis_of_linear(const image_manifest *m, int32_t axis) {
+  return m->linear && axis <= LUATTN_AXIS_T && axis >= LUATTN_AXIS_DV;
+}
+
 static luattn_status check_inputs(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "num_inputs", m->num_inputs, 0, MANIFEST_MAX_INPUTS));
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
@@ -159,7 +169,7 @@ static luattn_status check_inputs(const image_manifest *m, luattn_error *err) {
     for (uint32_t a = 0; a < 8; ++a)
       TRY(check_range(err, "input: pairs", in->pairs >> 4 * a & 15, 0, a < in->num_axes ? LUATTN_INDEX_KV : 0));
     for (uint32_t a = 0; a < in->num_axes; ++a)
-      if (in->axis[a] < LUATTN_AXIS_KV && !is_axis_of_grid(m, in->axis[a]))
+      if (in->axis[a] < LUATTN_AXIS_KV && !is_axis_of_grid(m, in->axis[a]) && !is_axis_of_linear(m, in->axis[a]))
         return bad(err, "input: axis", in->axis[a], "a size, or -5 to 0");
     for (uint32_t j = 0; j < i; ++j)
       if (strcmp(in->name, m->input[j].name) == 0)
@@ -247,6 +257,24 @@ static luattn_status check_grid(const image_manifest *m, luattn_error *err) {
       return bad(err, "grid: places of a box", (long long)rows, "the rows of a tile");
   }
   return LUATTN_OK;
+}
+
+static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
+  const manifest_linear *l = &m->linear_facts[0];
+  bool computes = false;
+  TRY(check_range(err, "linear: pass", m->pass, LUATTN_FORWARD, LUATTN_FORWARD));
+  TRY(check_range(err, "linear: family", m->family, LUATTN_SM90, LUATTN_SM90));
+  TRY(check_range(err, "linear: dtype", m->dtype, LUATTN_BF16, LUATTN_F16));
+  TRY(check_range(err, "linear: head_dim", m->head_dim, 8, 128));
+  TRY(check_range(err, "linear: v_block", l->v_block, 64, 128));
+  TRY(check_range(err, "linear: cuts", l->cuts, 0, 1));
+  TRY(check_range(err, "linear: second_code", m->second_code, 0, 0));
+  if (!(l->scale > -1e300 && l->scale < 1e300))
+    return luattn_fail(err, LUATTN_IMAGE, "image: linear: scale is not finite; compile it again");
+  for (uint32_t i = 0; i < m->num_entries && i < MANIFEST_MAX_ENTRIES; ++i)
+    computes |= m->entry[i].role == LUATTN_ROLE_LINEAR;
+  if (computes) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_IMAGE, "image: entries: none computes linear attention; compile it again");
 }
 
 static luattn_status check_sections(const image_manifest *m, luattn_error *err) {

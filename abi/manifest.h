@@ -39,12 +39,17 @@ typedef enum luattn_role {
                             * (tile_m: for one); grid (threads / tile_m, 2, 1). A launch leaves it out */
   LUATTN_ROLE_SPLIT_LIST, /* LuattnSplitList; grid (1, 1, 1). tile_m above 1: blocks of FORWARD take items until none is
                             * left; tile_n: from the lengths of how many entries they find items without a list */
+  LUATTN_ROLE_LINEAR, /* linear attention; grid (entries * value heads * segments * blocks of value channels, 1, 1) */
+  LUATTN_ROLE_LINEAR_STATES, /* its segments' states; the same grid without the last segment of each entry. Not launched
+                              * where entries are whole */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
 /* The main entry takes longest to compile. All others together take less; DQ of the simt family's backward
  * takes about as long. */
-static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
+static inline int luattn_role_is_main(uint32_t role) {
+  return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV || role == LUATTN_ROLE_LINEAR;
+}
 
 enum {
   MANIFEST_MAX_ENTRIES = 12,
@@ -114,6 +119,13 @@ typedef struct manifest_grid {
 typedef struct manifest_scalar_ranges {
   scalar_range of[MANIFEST_MAX_SCALARS];
 } manifest_scalar_ranges;
+
+/* Linear attention, whose kernels take LuattnLinearParams (abi/linear_params.h). */
+typedef struct manifest_linear {
+  double scale;     /* of o where a call gives none; 0: head_dim^-1/2 */
+  uint32_t v_block; /* value channels of a block */
+  uint32_t cuts;    /* entries may be cut into segments */
+} manifest_linear;
 
 typedef struct image_manifest {
   /* Section "FACT", up to max_len. */

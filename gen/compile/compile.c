@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/call/need_attention.h"
 #include "common/host.h"
+#include "gen/compile/linear_image.h"
 #include "gen/compile/pass_spec.h"
 #include "gen/compile/pipeline.h"
 
@@ -121,6 +121,8 @@ static luattn_status compile_within(void *arguments, luattn_error *err) {
   const compile_call *given = arguments;
   luattn_compile_report r;
   luattn_image *made = NULL;
+  if (given->spec->traced.form == LUATTN_FORM_LINEAR)
+    return linear_image_make(given->spec, given->target, given->image, given->report, err);
   luattn_status status = compile_image(given, &made, &r, err);
   if (status == LUATTN_OK && image_get_manifest(made)->row_passes) status = join_passes(given, &made, &r, err);
   if (status == LUATTN_OK) {
@@ -135,7 +137,7 @@ static luattn_status compile_within(void *arguments, luattn_error *err) {
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                              luattn_compile_report *report, luattn_error *err) {
   fail_clear(err);
-  NEED_ATTENTION(spec);
+  NEED(spec);
   NEED(target);
   NEED(image);
   return host_run(compile_within, &(compile_call){spec, target, image, report}, err);

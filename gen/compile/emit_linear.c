@@ -4,7 +4,7 @@
 
 #include "common/fail.h"
 #include "gen/analysis/linear/describe_linear.h"
-#include "gen/emit/linear_spec.h"
+#include "gen/compile/linear_source.h"
 #include "gen/ir/passes.h"
 
 enum { ROOTS = LINEAR_HOOKS * (2 + 2 * CHANNEL_SUMS_MAX) };
@@ -50,19 +50,43 @@ static luattn_status lower(const luattn_spec *spec, const luattn_target *target,
   return lower_linear(a, spec, dim, dim_v, target->packed != 0, real, f, err);
 }
 
+/* The class, and the kernel of the target, or why there is none. */
 static luattn_status plan(const luattn_spec *spec, const luattn_target *target, text *out, luattn_error *err) {
-  linear_lowered f;
+  linear_source s;
   luattn_error why;
   describe_linear(spec->linear, out);
-  text_add(out, "kernels: none on a GPU yet; the CPU runs the recurrence token by token, in double precision\n");
-  const luattn_status status = lower(spec, target, out->a, &f, &why);
+  const luattn_status status = linear_source_make(out->a, spec, target, &s, &why);
   if (status == LUATTN_NO_MEMORY) return luattn_fail(err, status, "%s", why.message);
-  if (status == LUATTN_OK)
-    text_add(out,
-             "  its hooks are what the forward kernel of templates/linear takes (--stage spec), which is not compiled "
-             "yet\n");
-  else
-    text_add(out, "  %s\n", why.message);
+  if (status == LUATTN_OK) {
+    text_add(out, "%s%s: %d threads, %d bytes of dynamic shared memory\n", s.plan.why, "luattn_linear", s.plan.threads,
+             s.plan.shared_bytes);
+    return LUATTN_OK;
+  }
+  text_add(out,
+           "kernels: none for this target; the CPU runs the recurrence token by token, in double precision\n  %s\n",
+           why.message);
+  return LUATTN_OK;
+}
+
+static luattn_status ptx(const linear_source *s, text *out, luattn_error *err) {
+  nvrtc_search search;
+  nvrtc_file file;
+  nvrtc lib;
+  nvrtc_result r;
+  nvrtc_search_start(&search, s->target.nvrtc, (int)s->target.driver_version, s->target.ptx != 0);
+  TRY(nvrtc_open_first(&search, &file, &lib, err));
+  TRY(linear_source_compile(s, &lib, 1, &r, err));
+  text_bytes(out, r.ptx, strlen(r.ptx));
+  return LUATTN_OK;
+}
+
+/* What is compiled for the target. */
+static luattn_status kernel(const luattn_spec *spec, const luattn_target *target, const char *name, text *out,
+                            luattn_error *err) {
+  linear_source s;
+  TRY(linear_source_make(out->a, spec, target, &s, err));
+  if (strcmp(name, "ptx") == 0) return ptx(&s, out, err);
+  text_add(out, "%s", s.config);
   return LUATTN_OK;
 }
 
@@ -81,11 +105,11 @@ luattn_status emit_linear_stage(const luattn_spec *spec, const luattn_target *ta
   const bool is_grad = strcmp(name, "grad") == 0;
   if (strcmp(name, "plan") == 0) return plan(spec, target, out, err);
   if (strcmp(name, "spec") == 0) return source(spec, target, out, err);
+  if (strcmp(name, "config") == 0 || strcmp(name, "ptx") == 0) return kernel(spec, target, name, out, err);
   if (!is_grad && strcmp(name, "ir") != 0)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
-        "emit: %s: stage '%s' is of a kernel, and linear attention has none yet; its stages are ir, grad, "
-        "plan and spec",
+        "emit: %s: stage '%s' is none of linear attention; its stages are ir, grad, plan, spec, config and ptx",
         t->name, name);
   linear_roots *r = arena_new(out->a, sizeof *r);
   if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", t->name);

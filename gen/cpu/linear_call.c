@@ -405,7 +405,8 @@ static luattn_status backward_within(void *of_call, luattn_error *err) { return 
 
 static luattn_status take(const luattn_spec *spec, const luattn_linear_args *given, const char *function,
                           luattn_linear_args *used, linear_call *call, luattn_error *err) {
-  static const struct_rule rule = {"luattn_linear_args", sizeof(luattn_linear_args), sizeof(luattn_linear_args)};
+  static const struct_rule rule = {"luattn_linear_args", offsetof(luattn_linear_args, workspace),
+                                   sizeof(luattn_linear_args)};
   char wrong[200];
   if (luattn_spec_form(spec) != LUATTN_FORM_LINEAR)
     return luattn_fail(

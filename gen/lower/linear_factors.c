@@ -59,6 +59,18 @@ static luattn_status factor(linear_work *w, linear_hook_id id, ir_ref *out) {
   return LUATTN_OK;
 }
 
+/* A value_mod that multiplies v by a number of the token becomes part of what is written: numbers of tokens are made once for
+ * all channels, by warps that have registers left. */
+static void join_value_factor(linear_lowered *f) {
+  const ir_ref by = f->value_mod != IR_NONE ? factor_of(f->g, f->value_mod, 16) : IR_NONE;
+  double x;
+  if (by == IR_NONE) return;
+  f->value_mod = IR_NONE;
+  f->write = f->write == IR_NONE ? by : ir_op2(f->g, IR_MUL, f->write, by);
+  ir_simplify(f->g, &f->write, 1);
+  if (ir_is_const(f->g, f->write, &x) && x == 1) f->write = IR_NONE;
+}
+
 static luattn_status lower(linear_work *w) {
   linear_lowered *f = w->f;
   const linear_class *c = &w->d->class;
@@ -74,6 +86,7 @@ static luattn_status lower(linear_work *w) {
   TRY(factor(w, LINEAR_QUERY, &f->query_factor));
   TRY(factor(w, LINEAR_KEY, &f->key_factor));
   TRY(value_of(w, LINEAR_VALUE, &f->value_mod));
+  join_value_factor(f);
   TRY(value_of(w, LINEAR_SKIP, &f->skip));
   return ir_failed(f->g) ? luattn_fail(w->err, LUATTN_NO_MEMORY, "lower: out of memory") : LUATTN_OK;
 }

@@ -4,6 +4,7 @@
 #define LUATTN_GEN_LINEAR_LOWERED_H
 
 #include "gen/analysis/linear/linear_adjoint.h"
+#include "gen/plan/linear_plan.h"
 
 typedef struct linear_lowered {
   arena *a;

@@ -16,7 +16,7 @@
 #ifndef LUATTN_LINEAR_H
 #define LUATTN_LINEAR_H
 
-#include "luattn/compiler.h"
+#include "luattn/engine.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -60,6 +60,9 @@ typedef struct luattn_linear_args {
   const DLTensor
       *dinitial_state; /* backward: that of the initial state, of the same shape; rows of no entry are left alone */
   int num_threads;     /* as in luattn_args */
+  void *workspace;     /* on a GPU: luattn_linear_workspace_size bytes of device memory, a multiple of 16; it needs no
+                    * initialisation, and calls that may run at once have one each. May be NULL where that is 0 */
+  size_t workspace_size;
 } luattn_linear_args;
 
 /* Run on the CPU, token by token, in double precision; each result is rounded once, to its tensor's type. Any number of
@@ -69,6 +72,24 @@ LUATTN_API luattn_status luattn_cpu_linear_forward(const luattn_spec *spec, cons
                                                    luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, const luattn_linear_args *args,
                                                     luattn_error *err);
+
+/* On the engine's device: by a kernel that is compiled on first use, or on the CPU as above, with host tensors and no
+ * stream. Kernels are for Hopper (sm_90a), forward, of bfloat16 and float16, with head_dim up to 128 and head_dim_v up to
+ * 256, multiples of 8, and hooks that `luattn emit --stage plan` says of; others are refused by name. On a GPU q, k, v and o
+ * are of one type, states float32, bfloat16 or float16, cu_seqlens and state_indices int32 in device memory. Kernels trust
+ * state_indices to be rows that there are, no two alike where states are written. May be captured into a CUDA graph.
+ * Errors: LUATTN_UNSUPPORTED, LUATTN_INVALID, LUATTN_COMPILE, LUATTN_CUDA, .. */
+LUATTN_API luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec,
+                                               const luattn_linear_args *args, void *stream, luattn_error *err);
+/* The bytes of workspace for these arguments, which may be 0. Reads q, k, v, cu_seqlens and inputs, whose data may be
+ * NULL. */
+LUATTN_API luattn_status luattn_linear_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                                      const luattn_linear_args *args, size_t *size, luattn_error *err);
+/* The same with a kernel that was loaded from an image of a spec of linear attention. */
+LUATTN_API luattn_status luattn_linear_launch(const luattn_kernel *kernel, const luattn_linear_args *args, void *stream,
+                                              luattn_error *err);
+LUATTN_API luattn_status luattn_linear_launch_size(const luattn_kernel *kernel, const luattn_linear_args *args,
+                                                   size_t *size, luattn_error *err);
 
 #ifdef __cplusplus
 }

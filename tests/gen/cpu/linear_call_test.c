@@ -112,15 +112,16 @@ static void test_other_form(void **unused) {
   luattn_image *image;
   char *stages;
   const luattn_args args = {.struct_size = sizeof args};
-  const luattn_target target = {.struct_size = sizeof target};
+  const luattn_target target = {.struct_size = sizeof target, .head_dim = 64, .arch = 90, .dtype = LUATTN_F32};
   static const char words[] = "spec 'gla': is of linear attention, and this function is of attention";
   assert_int_equal(luattn_spec_form(spec), LUATTN_FORM_LINEAR);
   refused(luattn_cpu_forward(spec, &args, &err), LUATTN_UNSUPPORTED, &err, words);
   refused(luattn_cpu_backward(spec, &args, &err), LUATTN_UNSUPPORTED, &err, words);
-  refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED, &err, words);
+  refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED, &err,
+          "dtype: is f32, and linear attention has kernels of bf16 and f16 alone yet");
   refused(luattn_spec_parts(spec, &parts, &err), LUATTN_UNSUPPORTED, &err, words);
   refused(luattn_emit(spec, &target, "source", &stages, &err), LUATTN_UNSUPPORTED, &err,
-          "stage 'source' is of a kernel, and linear attention has none yet");
+          "stage 'source' is none of linear attention");
   assert_int_equal(luattn_emit(spec, &target, "plan", &stages, &err), LUATTN_OK);
   assert_non_null(strstr(stages, "class L0\n  decay: one a token"));
   luattn_text_free(stages);

@@ -1,0 +1,90 @@
+#include "gen/compile/linear_source.h"
+
+#include <string.h>
+
+#include "common/fail.h"
+#include "gen/compile/compilation.h"
+#include "gen/ir/passes.h"
+
+/* Gives each input of any type the type that the target says, or else that of q, k and v. */
+static luattn_status resolve_types(linear_source *s, luattn_error *err) {
+  traced_spec *t = &s->spec->traced;
+  for (int i = 0; i < t->num_inputs; i++) {
+    luattn_input_info *in = &t->input[i];
+    const int type = (int)(s->target.input_types >> 4 * i & 15) - 1;
+    if (type < 0) continue;
+    if (in->dtype != LUATTN_INPUT_ANY)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "target: input_types: gives a type to input '%s', whose dtype is not any; leave it 0",
+                         in->name);
+    if (type > LUATTN_INPUT_F16)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "target: input_types: input '%s': is %d, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16", in->name,
+          type + 1);
+    in->dtype = (uint32_t)type;
+  }
+  return LUATTN_OK;
+}
+
+luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn_target *target, linear_source *s,
+                                 luattn_error *err) {
+  *s = (linear_source){.a = a, .spec = arena_new(a, sizeof *s->spec)};
+  if (s->spec == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  *s->spec = *spec;
+  TRY(compilation_take_target(target, &s->target, err));
+  luattn_target *t = &s->target;
+  if (t->head_dim_v == 0) t->head_dim_v = t->head_dim;
+  TRY(linear_plan_make(a, spec, t, &s->plan, err));
+  TRY(resolve_types(s, err));
+  const uint32_t real = t->dtype == LUATTN_BF16 ? LUATTN_INPUT_BF16 : LUATTN_INPUT_F16;
+  TRY(lower_linear(a, s->spec, t->head_dim, t->head_dim_v, s->plan.packed, real, &s->lowered, err));
+  TRY(emit_linear_spec(&s->lowered, &s->spec_text, err));
+  return emit_linear_config(a, &s->plan, &s->config, err);
+}
+
+static bool is_entry(const char *name) {
+  const size_t n = strlen(name);
+  return n > 3 && strcmp(name + n - 3, ".cu") == 0;
+}
+
+/* As for attention (programs.c), which says why. */
+static nvrtc_options options_of(bool recent, bool apart, const char *out[8]) {
+  int n = 0;
+  out[n++] = "-std=c++20";
+  out[n++] = "-default-device";
+  out[n++] = "--ptxas-options=-v";
+  if (compilation_has_line_info()) out[n++] = "-lineinfo";
+  if (recent) out[n++] = "--minimal";
+  if (recent) out[n++] = "--no-cache";
+  if (apart) out[n++] = "-DLUATTN_MIN_MAX_APART";
+  return (nvrtc_options){.list = out, .count = n};
+}
+
+luattn_status linear_source_compile(const linear_source *s, const nvrtc *lib, int want_ptx, nvrtc_result *out,
+                                    luattn_error *err) {
+  const template_file *templates;
+  const char *source = NULL, *options[8];
+  int count, n = 0;
+  TRY(templates_get(s->a, &templates, &count, err));
+  template_file *headers = arena_array(s->a, (size_t)count + 2, sizeof *headers);
+  if (headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  for (int i = 0; i < count; i++) {
+    if (!is_entry(templates[i].name)) headers[n++] = templates[i];
+    if (strcmp(templates[i].name, LINEAR_SOURCE_ENTRY) == 0) source = templates[i].data;
+  }
+  if (source == NULL)
+    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates", LINEAR_SOURCE_ENTRY);
+  headers[n++] = (template_file){"config.cuh", s->config, strlen(s->config)};
+  headers[n++] = (template_file){"spec.cuh", s->spec_text, strlen(s->spec_text)};
+  for (int apart = 0; apart < 2; apart++) {
+    const nvrtc_options told = options_of(lib->major >= 13, apart != 0, options);
+    TRY(nvrtc_compile(lib, s->a, LINEAR_SOURCE_ENTRY, source, headers, n, LINEAR_SOURCE_ARCH, told, want_ptx, out,
+                      err));
+    if (out->lost_sign == NULL) return LUATTN_OK;
+  }
+  return luattn_fail(err, LUATTN_COMPILE,
+                     "compile: %s: ptxas would leave out a minus in max(max(a, -b), c) or min(min(a, -b), c) of "
+                     "integers; write max(x, y) of the spec as where(x < y, y, x) there, and please report this",
+                     out->lost_sign);
+}

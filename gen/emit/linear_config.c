@@ -1,0 +1,19 @@
+/* linear_config.c: prints config.cuh of linear attention, the plan's numbers as named constants. */
+#include "common/fail.h"
+#include "gen/base/text.h"
+#include "gen/emit/linear_spec.h"
+
+luattn_status emit_linear_config(arena *a, const linear_plan *p, const char **out, luattn_error *err) {
+  text t;
+  text_init(&t, a);
+  text_add(&t,
+           "// config.cuh: the plan's constants, written by luattn.\n#pragma once\n#include "
+           "\"contract/linear.cuh\"\n\nstruct Config {\n  using Elem = %s;\n",
+           p->dtype == LUATTN_BF16 ? "bf16_t" : "half_t");
+  text_add(&t, "  static constexpr LinearPass pass = LINEAR_FORWARD;\n");
+  text_add(&t, "  static constexpr int k_dim = %d, v_dim = %d, v_block = %d, stages = %d;\n", p->k_dim, p->v_dim,
+           p->v_block, p->stages);
+  text_add(&t, "  static constexpr bool packed = %s, fast_math = true;\n};\n", p->packed ? "true" : "false");
+  *out = text_get(&t);
+  return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
+}
