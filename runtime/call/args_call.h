@@ -9,14 +9,21 @@
 #include "common/fail.h"
 #include "runtime/device/kernel.h"
 
+/* Sizes of the axes of inputs of linear attention. */
+typedef struct input_axes {
+  int entries, tokens, heads_v;
+  bool is_packed; /* tokens are those of all entries */
+} input_axes;
+
 typedef struct args_call {
   const image_manifest *info;
   const luattn_args *args; /* converted to this version by choices_take */
   int device;
-  int multiprocessors; /* number of the device's multiprocessors */
-  const void *zero;    /* 8 bytes of zeros on the device: an input without elements points there */
-  bool shapes_only;    /* a size query: data pointers, devices and alignments are not checked */
-  const char *place;   /* how messages begin; NULL: with the pass and the spec */
+  int multiprocessors;      /* number of the device's multiprocessors */
+  const void *zero;         /* 8 bytes of zeros on the device: an input without elements points there */
+  bool shapes_only;         /* a size query: data pointers, devices and alignments are not checked */
+  const input_axes *linear; /* of linear attention, while inputs are checked; else NULL */
+  const char *place;        /* how messages begin; NULL: with the pass and the spec */
   luattn_error *err;
 } args_call;
 

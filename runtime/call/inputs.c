@@ -75,8 +75,27 @@ typedef struct axis_size {
   bool broadcasts;
 } axis_size;
 
+/* With packed rows an input has one entry where it has tokens. */
+static axis_size expected_of_linear(const args_call *c, const luattn_input_info *info, int32_t axis) {
+  bool has_tokens = false;
+  for (uint32_t i = 0; i < info->num_axes; ++i) has_tokens |= info->axis[i] == LUATTN_AXIS_T;
+  switch (axis) {
+    case LUATTN_AXIS_B:
+      return (axis_size){"b", c->linear->is_packed && has_tokens ? 1 : c->linear->entries, true};
+    case LUATTN_AXIS_T:
+      return (axis_size){"t", c->linear->tokens, false};
+    case LUATTN_AXIS_HV:
+      return (axis_size){"hv", c->linear->heads_v, true};
+    case LUATTN_AXIS_D:
+      return (axis_size){"d", c->info->head_dim, false};
+    default:
+      return (axis_size){"dv", c->info->head_dim_v, false};
+  }
+}
+
 /* size -1: any size. */
-static axis_size expected_axis(const LuattnParams *p, int32_t axis) {
+static axis_size expected_axis(const args_call *c, const LuattnParams *p, const luattn_input_info *info, int32_t axis) {
+  if (c->linear != NULL && (axis == LUATTN_AXIS_B || axis <= LUATTN_AXIS_T)) return expected_of_linear(c, info, axis);
   switch (axis) {
     case LUATTN_AXIS_FREE:
       return (axis_size){"free", -1, false};
@@ -131,8 +150,8 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
   if (t->ndim != (int)info->num_axes || (t->ndim > 0 && t->shape == NULL))
     return args_fail(c, "%s: has %d axes, expected %u", label, t->ndim, (unsigned)info->num_axes);
   for (int i = 0; i < t->ndim; ++i) {
-    axis_size want = expected_axis(p, info->axis[i]);
-    if (info->axis[i] <= LUATTN_AXIS_Q_GRID) {
+    axis_size want = expected_axis(c, p, info, info->axis[i]);
+    if (info->axis[i] <= LUATTN_AXIS_Q_GRID && c->linear == NULL) {
       want = (axis_size){
           info->axis[i] <= LUATTN_AXIS_KV_GRID ? "kv, along an axis of the grid" : "q, along an axis of the grid",
           grid_extent(c, (const LuattnCallParams *)(const void *)p, info->axis[i]), false};

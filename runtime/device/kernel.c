@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "abi/image.h"
+#include "abi/linear_params.h"
 #include "common/host.h"
 #include "runtime/device/arch.h"
 
@@ -18,8 +19,13 @@ static luattn_status check_device(luattn_driver *driver, int device, const image
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": was built for parameter layout %u, this luattn (%s) has %d; compile it again",
                        KERNEL_VALUES(m), (unsigned)m->params_version, luattn_version(), LUATTN_PARAMS_VERSION);
+  if (m->linear && m->params_bytes != sizeof(LuattnLinearParams))
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "luattn_kernel_load: " KERNEL_FORMAT
+                       ": takes %u bytes of parameters of linear attention, this luattn (%s) has %zu; compile it again",
+                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(), sizeof(LuattnLinearParams));
   /* A kernel may take fewer bytes: the driver copies as many as it takes, from the first on. */
-  if (m->params_bytes > LUATTN_PARAMS_THROUGH(grid))
+  if (!m->linear && m->params_bytes > LUATTN_PARAMS_THROUGH(grid))
     return luattn_fail(err, LUATTN_IMAGE,
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": reads %u bytes of parameters, this luattn (%s) has %zu; use a later luattn, or "

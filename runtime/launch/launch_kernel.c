@@ -70,6 +70,7 @@ luattn_status kernel_launch_fill(kernel_launch *l, const luattn_kernel *kernel, 
   l->kernel = kernel;
   l->c = args_call_of(kernel, used, shapes_only, err);
   l->weights = weights;
+  if (kernel->info.linear) return args_fail(c, "the kernel is of linear attention; give it to luattn_linear_launch");
   TRY(args_fill(c, all));
   if (!shapes_only) {
     TRY(packed_used(c, &all->used));

@@ -1,0 +1,112 @@
+/* linear_calls.c: luattn_linear_forward: on the CPU, or by a kernel of the engine. */
+#include "luattn/linear.h"
+
+#include <string.h>
+
+#include "common/call/dtype_text.h"
+#include "common/fail.h"
+#include "common/struct_size.h"
+#include "engine/engine.h"
+
+static luattn_status take(const luattn_spec *spec, const char *function, const luattn_linear_args *given,
+                          luattn_linear_args *used, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_linear_args, workspace);
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  if (luattn_spec_form(spec) != LUATTN_FORM_LINEAR)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: spec '%s': is of attention, and this function is of linear attention; call luattn_forward",
+                       function, info.name);
+  return struct_take(&rule, function, given, used, err);
+}
+
+/* The types of tensors given for inputs whose dtype is any, as luattn_target.input_types. */
+static luattn_status read_types(const luattn_spec *spec, const char *function, const luattn_linear_args *a,
+                                uint64_t *out, luattn_error *err) {
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  for (size_t i = 0; i < info.num_inputs; ++i) {
+    const DLTensor *t = NULL;
+    char text[DTYPE_TEXT_SIZE];
+    if (info.inputs[i].dtype != LUATTN_INPUT_ANY) continue;
+    for (size_t j = 0; j < a->num_inputs && a->inputs != NULL; ++j)
+      if (a->inputs[j].name != NULL && strcmp(a->inputs[j].name, info.inputs[i].name) == 0) t = a->inputs[j].tensor;
+    if (t == NULL)
+      return luattn_fail(err, LUATTN_INVALID, "%s: input '%s': is missing; give a tensor by this name", function,
+                         info.inputs[i].name);
+    dtype_text(t->dtype, text, sizeof text);
+    const uint32_t dtype = kernel_dtype_of(t->dtype);
+    if (dtype == KERNEL_DTYPES)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: input '%s': has dtype %s, expected float64, float32, bfloat16 or float16", function,
+                         info.inputs[i].name, text);
+    *out |= (uint64_t)(1 + kernel_dtype(dtype)->input) << 4 * i;
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status read_key(const luattn_spec *spec, const char *function, const luattn_linear_args *a,
+                              kernel_key *key, luattn_error *err) {
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  *key = (kernel_key){
+      .spec = spec, .spec_hash = {info.hash[0], info.hash[1]}, .pass = LUATTN_FORWARD, .packed = a->cu_seqlens != NULL};
+  const DLTensor *const of[] = {a->q, a->v};
+  for (int i = 0; i < 2; i++) {
+    const char *name = i == 0 ? "q" : "v";
+    if (of[i] == NULL || of[i]->ndim != 4 || of[i]->shape == NULL)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: expected a tensor of 4 axes, [batch, tokens, heads%s]", function,
+                         name, i == 0 ? ", head_dim" : "_v, head_dim_v");
+    if (of[i]->shape[3] < 1 || of[i]->shape[3] > 4096)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: its last axis has size %lld, expected 1 to 4096", function, name,
+                         (long long)of[i]->shape[3]);
+  }
+  char text[DTYPE_TEXT_SIZE];
+  dtype_text(a->q->dtype, text, sizeof text);
+  const uint32_t dtype = kernel_dtype_of(a->q->dtype);
+  if (dtype == KERNEL_DTYPES)
+    return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected bfloat16 or float16", function, text);
+  key->dtype = (luattn_dtype)dtype;
+  key->head_dim = (int)a->q->shape[3], key->head_dim_v = (int)a->v->shape[3];
+  return read_types(spec, function, a, &key->input_types, err);
+}
+
+luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_linear_args *args,
+                                    void *stream, luattn_error *err) {
+  kernel_key key;
+  const luattn_kernel *kernel;
+  luattn_linear_args used;
+  luattn_error said;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  TRY(take(spec, __func__, args, &used, err));
+  if (engine_get_place(engine).driver == NULL) {
+    if (stream != NULL)
+      return luattn_fail(err, LUATTN_INVALID, "%s: stream: is not NULL, and the CPU has none; give NULL", __func__);
+    return luattn_cpu_linear_forward(spec, args, err);
+  }
+  TRY(read_key(spec, __func__, &used, &key, err));
+  TRY(engine_kernel(engine, &key, &kernel, err));
+  return engine_tell(luattn_linear_launch(kernel, args, stream, &said), &said, err);
+}
+
+luattn_status luattn_linear_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                           const luattn_linear_args *args, size_t *size, luattn_error *err) {
+  kernel_key key;
+  const luattn_kernel *kernel;
+  luattn_linear_args used;
+  luattn_error said;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(size);
+  TRY(take(spec, __func__, args, &used, err));
+  *size = 0;
+  if (engine_get_place(engine).driver == NULL) return LUATTN_OK;
+  TRY(read_key(spec, __func__, &used, &key, err));
+  TRY(engine_kernel(engine, &key, &kernel, err));
+  return engine_tell(luattn_linear_launch_size(kernel, args, size, &said), &said, err);
+}

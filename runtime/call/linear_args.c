@@ -1,0 +1,253 @@
+#include "runtime/call/linear_args.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/call/overlap.h"
+#include "runtime/call/inputs.h"
+#include "runtime/call/tensor_rule.h"
+
+#define QK_AXES "batch, tokens, heads, head_dim"
+#define V_AXES "batch, tokens, heads_v, head_dim_v"
+
+enum { LEAST_SEGMENT = 16 * LUATTN_CHUNK }; /* tokens: below, a segment's state costs more than it saves */
+
+/* ---- tensors of tokens ---- */
+
+static luattn_status need_tensor(const args_call *c, const char *name, const DLTensor *t, const char *axes) {
+  if (t == NULL) return args_fail(c, "%s: is NULL, expected a tensor [%s]", name, axes);
+  if (t->ndim == 4 && t->shape != NULL) return LUATTN_OK;
+  return args_fail(c, "%s: has %d axes, expected 4: [%s]", name, t->ndim, axes);
+}
+
+/* TMA steps along rows forwards, by multiples of 16 bytes. */
+static luattn_status fill_tokens(const linear_call *l, const char *name, const DLTensor *t, const char *axes, int heads,
+                                 int dim, bool is_output, LuattnTensor *out) {
+  const args_call *c = &l->c;
+  const tensor_rule rule = {.name = name,
+                            .axes = axes,
+                            .ndim = 4,
+                            .shape = {l->c.info->packed ? 1 : l->p.entries, l->p.tokens, heads, dim},
+                            .dtype = args_elem(c->info),
+                            .is_output = is_output,
+                            .is_row = true};
+  long long stride[4];
+  TRY(need_tensor(c, name, t, axes));
+  TRY(args_tensor(c, &rule, t, stride, &out->data));
+  for (int i = 0; i < 3; i++)
+    if (stride[i] < 0 || stride[i] >= INT64_C(1) << 32)
+      return args_fail(c, "%s: axis %d has stride %lld, expected 0 to 4294967295 elements; make it contiguous", name, i,
+                       stride[i]);
+  out->batch = stride[0], out->seq = stride[1], out->head = stride[2];
+  return LUATTN_OK;
+}
+
+static luattn_status size_of(const args_call *c, const char *what, int64_t x, int64_t least, int64_t most, int *out) {
+  if (x < least || x > most)
+    return args_fail(c, "%s is %" PRId64 ", expected %" PRId64 " to %" PRId64, what, x, least, most);
+  *out = (int)x;
+  return LUATTN_OK;
+}
+
+static luattn_status fill_sizes(linear_call *l) {
+  const args_call *c = &l->c;
+  const luattn_linear_args *a = l->args;
+  LuattnLinearParams *p = &l->p;
+  TRY(need_tensor(c, "q", a->q, QK_AXES));
+  TRY(need_tensor(c, "v", a->v, V_AXES));
+  TRY(size_of(c, "q: batch", a->q->shape[0], 0, INT32_MAX, &p->entries));
+  TRY(size_of(c, "q: the number of tokens", a->q->shape[1], 0, c->info->max_len, &p->tokens));
+  TRY(size_of(c, "q: heads", a->q->shape[2], 1, INT32_MAX, &p->heads));
+  TRY(size_of(c, "v: heads_v", a->v->shape[2], 1, INT32_MAX, &p->heads_v));
+  if (p->heads_v % p->heads != 0)
+    return args_fail(c, "v: its %d heads are no multiple of q's %d; give each head of q the same number of value heads",
+                     p->heads_v, p->heads);
+  p->group = p->heads_v / p->heads;
+  return LUATTN_OK;
+}
+
+/* An int32 list, on the device. */
+static luattn_status fill_list(const args_call *c, const char *name, const char *axes, const DLTensor *t, int64_t count,
+                               const int **out) {
+  const tensor_rule rule = {
+      .name = name, .axes = axes, .ndim = 1, .shape = {count}, .dtype = {kDLInt, 32, 1}, .is_contiguous = true};
+  long long stride[1];
+  void *data;
+  TRY(args_tensor(c, &rule, t, stride, &data));
+  *out = data;
+  return LUATTN_OK;
+}
+
+static luattn_status fill_entries(linear_call *l) {
+  const args_call *c = &l->c;
+  const DLTensor *cu = l->args->cu_seqlens;
+  if ((cu != NULL) != (c->info->packed != 0))
+    return args_fail(c, "cu_seqlens: is %s, and the kernel is compiled for %s", cu != NULL ? "given" : "NULL",
+                     c->info->packed ? "packed sequences; give it" : "batch entries; leave it NULL");
+  if (cu == NULL) return LUATTN_OK;
+  if (l->p.entries != 1)
+    return args_fail(c, "cu_seqlens: is given, and q has batch %d; packed sequences have batch 1", l->p.entries);
+  if (cu->ndim != 1 || cu->shape == NULL || cu->shape[0] < 1)
+    return args_fail(c, "cu_seqlens: expected one axis, [entries + 1], of at least 1 number");
+  TRY(size_of(c, "cu_seqlens: its size", cu->shape[0], 1, INT32_MAX, &l->p.entries));
+  TRY(fill_list(c, "cu_seqlens", "entries + 1", cu, cu->shape[0], &l->p.cu_seqlens));
+  l->p.entries--;
+  return LUATTN_OK;
+}
+
+/* ---- states ---- */
+
+static luattn_status state_type(const args_call *c, const char *name, const DLTensor *t, int *type) {
+  const DLDataType d = t->dtype;
+  if (d.lanes == 1 && d.code == kDLFloat && d.bits == 32)
+    *type = LUATTN_STATE_F32;
+  else if (d.lanes == 1 && d.code == kDLBfloat && d.bits == 16)
+    *type = LUATTN_STATE_BF16;
+  else if (d.lanes == 1 && d.code == kDLFloat && d.bits == 16)
+    *type = LUATTN_STATE_F16;
+  else
+    return args_fail(c, "%s: has DLPack dtype code %d of %d bits; states are float32, bfloat16 or float16 on a GPU",
+                     name, (int)d.code, (int)d.bits);
+  return LUATTN_OK;
+}
+
+static luattn_status fill_state(linear_call *l, const char *name, const DLTensor *t, bool is_output, int64_t *rows,
+                                LuattnStates *out) {
+  const args_call *c = &l->c;
+  const int layout = l->args->state_layout, k_dim = (int)c->info->head_dim, v_dim = (int)c->info->head_dim_v;
+  if (t == NULL) return LUATTN_OK;
+  if (layout != LUATTN_STATE_VK && layout != LUATTN_STATE_KV)
+    return args_fail(c,
+                     "state_layout: is %d, and %s is given; say LUATTN_STATE_VK for [.., head_dim_v, head_dim], or "
+                     "LUATTN_STATE_KV",
+                     layout, name);
+  const bool kv = layout == LUATTN_STATE_KV;
+  const char *axes = kv ? "rows, heads_v, head_dim, head_dim_v" : "rows, heads_v, head_dim_v, head_dim";
+  long long stride[4];
+  TRY(need_tensor(c, name, t, axes));
+  TRY(state_type(c, name, t, &out->type));
+  if (*rows < 0) *rows = t->shape[0];
+  const tensor_rule rule = {.name = name,
+                            .axes = axes,
+                            .ndim = 4,
+                            .shape = {*rows, l->p.heads_v, kv ? k_dim : v_dim, kv ? v_dim : k_dim},
+                            .dtype = t->dtype,
+                            .is_output = is_output};
+  TRY(args_tensor(c, &rule, t, stride, &out->data));
+  out->row = stride[0], out->head = stride[1];
+  out->key = stride[kv ? 2 : 3], out->value = stride[kv ? 3 : 2];
+  return LUATTN_OK;
+}
+
+static luattn_status fill_states(linear_call *l) {
+  const luattn_linear_args *a = l->args;
+  int64_t rows = a->state_indices != NULL ? -1 : l->p.entries;
+  TRY(fill_state(l, "initial_state", a->initial_state, false, &rows, &l->p.first));
+  TRY(fill_state(l, "final_state", a->final_state, true, &rows, &l->p.last));
+  if (a->state_indices == NULL) return LUATTN_OK;
+  if (a->initial_state == NULL && a->final_state == NULL)
+    return args_fail(&l->c, "state_indices: is given, and there is no state; leave it NULL");
+  return fill_list(&l->c, "state_indices", "entries", a->state_indices, l->p.entries, &l->p.state_rows);
+}
+
+/* ---- segments ---- */
+
+/* As many as fill the device, of tokens enough that a state more costs little. */
+static luattn_status choose_segments(linear_call *l) {
+  const args_call *c = &l->c;
+  const manifest_linear *m = &c->info->linear_facts[0];
+  const int64_t of_v = (c->info->head_dim_v + m->v_block - 1) / m->v_block;
+  const int64_t each = l->p.entries > 0 && c->info->packed ? l->p.tokens / l->p.entries : l->p.tokens;
+  int64_t count = 1;
+  l->p.segments.count = 1;
+  l->blocks = (int64_t)l->p.entries * l->p.heads_v;
+  if (l->blocks > INT32_MAX / LUATTN_MAX_SEGMENTS / of_v)
+    return args_fail(c, "q, v: %d entries of %d value heads are more blocks than a launch has; split the batch",
+                     l->p.entries, l->p.heads_v);
+  l->blocks *= of_v;
+  if (m->cuts && l->blocks > 0) count = c->multiprocessors / l->blocks;
+  if (count > each / LEAST_SEGMENT) count = each / LEAST_SEGMENT;
+  if (count > LUATTN_MAX_SEGMENTS) count = LUATTN_MAX_SEGMENTS;
+  if (count <= 1) return LUATTN_OK;
+  const size_t slots = (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)count;
+  l->p.segments.count = (int)count;
+  l->workspace = slots * (1 + (size_t)c->info->head_dim * c->info->head_dim_v) * sizeof(float);
+  return LUATTN_OK;
+}
+
+/* ---- the whole ---- */
+
+luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_args *args, bool shapes_only,
+                               linear_call *l, luattn_error *err) {
+  const image_manifest *m = &kernel->info;
+  *l = (linear_call){.args = args,
+                     .shared = {.inputs = args->inputs,
+                                .num_inputs = args->num_inputs,
+                                .scalars = args->scalars,
+                                .num_scalars = args->num_scalars}};
+  l->c = args_call_of(kernel, &l->shared, shapes_only, err);
+  const args_call *c = &l->c;
+  const int k_dim = (int)m->head_dim, v_dim = (int)m->head_dim_v;
+  LuattnLinearParams *p = &l->p;
+  if (!m->linear) return args_fail(c, "the kernel is of attention; give it to luattn_launch");
+  TRY(fill_sizes(l));
+  TRY(fill_tokens(l, "q", args->q, QK_AXES, p->heads, k_dim, false, &p->q));
+  TRY(fill_tokens(l, "k", args->k, QK_AXES, p->heads, k_dim, false, &p->k));
+  TRY(fill_tokens(l, "v", args->v, V_AXES, p->heads_v, v_dim, false, &p->v));
+  if (!shapes_only) TRY(fill_tokens(l, "o", args->o, V_AXES, p->heads_v, v_dim, true, &p->o));
+  TRY(fill_entries(l));
+  if (!isfinite(args->scale)) return args_fail(c, "scale: is %g, expected a finite number", args->scale);
+  const double scale = args->scale != 0 ? args->scale : m->linear_facts[0].scale;
+  p->scale = (float)(scale != 0 ? scale : 1 / sqrt((double)k_dim));
+  if (!shapes_only) TRY(fill_states(l));
+  TRY(choose_segments(l));
+  LuattnParams shared = {.shape = {.batch = p->entries, .heads = p->heads}};
+  const input_axes axes = {
+      .entries = p->entries, .tokens = p->tokens, .heads_v = p->heads_v, .is_packed = m->packed != 0};
+  l->c.linear = &axes;
+  luattn_status status = args_inputs(&l->c, &shared);
+  if (status == LUATTN_OK) status = args_scalars(&l->c, &shared);
+  l->c.linear = NULL;
+  p->inputs = shared.inputs;
+  return status;
+}
+
+static luattn_status refuse_overlap(const linear_call *l) {
+  const luattn_linear_args *a = l->args;
+  const bool in_place = a->initial_state != NULL && a->final_state != NULL && l->p.first.data == l->p.last.data;
+  overlap_item items[8 + MANIFEST_MAX_INPUTS] = {{"o", a->o, true},
+                                                 {"final_state", a->final_state, true},
+                                                 {"q", a->q, false},
+                                                 {"k", a->k, false},
+                                                 {"v", a->v, false},
+                                                 {"cu_seqlens", a->cu_seqlens, false},
+                                                 {"state_indices", a->state_indices, false},
+                                                 {"initial_state", in_place ? NULL : a->initial_state, false}};
+  int n = 8;
+  overlap_pair pair;
+  char text[400];
+  for (size_t i = 0; i < a->num_inputs && n < 8 + MANIFEST_MAX_INPUTS; i++)
+    items[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].tensor, false};
+  if (!overlap_find_among(items, n, &pair)) return LUATTN_OK;
+  overlap_text(&pair, text, sizeof text);
+  return args_fail(&l->c, "%s", text);
+}
+
+luattn_status linear_args_check(const luattn_kernel *kernel, linear_call *l, void *stream) {
+  const luattn_linear_args *a = l->args;
+  LuattnSegments *s = &l->p.segments;
+  (void)kernel, (void)stream;
+  TRY(refuse_overlap(l));
+  if (l->workspace == 0) return LUATTN_OK;
+  if (a->workspace == NULL || a->workspace_size < l->workspace)
+    return args_fail(&l->c,
+                     "workspace: has %zu bytes, expected %zu, for the states of %d segments of an entry; give as many "
+                     "as luattn_linear_workspace_size says",
+                     a->workspace != NULL ? a->workspace_size : 0, l->workspace, s->count);
+  if ((uintptr_t)a->workspace % 16 != 0) return args_fail(&l->c, "workspace: is not a multiple of 16 bytes");
+  s->states = a->workspace;
+  s->decays = s->states + (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)s->count * l->c.info->head_dim *
+                              l->c.info->head_dim_v;
+  return LUATTN_OK;
+}

@@ -1,0 +1,297 @@
+/* linear_forward_test.c: luattn_linear_forward by kernels of specs, on the PTX machine or a GPU, beside the CPU path: o and
+ * final states within twice what a chunked kernel in bf16 is off by (tests/ptx/linear_calls.h).
+ *
+ * linear_forward_test SPECS CASE, SPECS being the folder of specs of linear attention
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "luattn/linear.h"
+#include "tests/ptx/arrays.h"
+
+enum { MOST = 8, INPUTS = 12, NOBODY = 9 };
+static const double most_o = 0.005, most_state = 0.003;
+
+typedef struct test_row {
+  const char *name, *spec;
+  kind k;
+  int heads, heads_v, k_dim, v_dim;
+  int entries, tokens[MOST]; /* not packed: the first is of all */
+  bool packed, no_states, kv;
+  int pool[MOST]; /* 1 more than an entry's row; negative: none; all 0: there are no indices */
+  size_t segments;
+} test_row;
+
+#define TOKENS(...) .tokens = {__VA_ARGS__}
+#define SIZES(type, h, hv, K, V, n) .k = type, .heads = h, .heads_v = hv, .k_dim = K, .v_dim = V, .entries = n
+static const test_row rows[] = {
+    {.name = "retention", .spec = "retention", SIZES(BF16, 2, 2, 64, 64, 2), TOKENS(140)},
+    {.name = "retention_packed",
+     .spec = "retention",
+     SIZES(F16, 1, 2, 128, 128, 5),
+     TOKENS(0, 65, 3, 130, 1),
+     .packed = true,
+     .kv = true},
+    {.name = "simple_gla", .spec = "simple_gla", SIZES(BF16, 1, 2, 128, 64, 1), TOKENS(65), .kv = true},
+    {.name = "simple_gla_packed",
+     .spec = "simple_gla",
+     SIZES(BF16, 2, 4, 64, 128, 6),
+     TOKENS(0, 65, 3, 64, 70, 1),
+     .packed = true,
+     .pool = {3, 8, 1, 4, -1, 2}},
+    {.name = "simple_gla_long", .spec = "simple_gla", SIZES(BF16, 1, 1, 64, 64, 1), TOKENS(2100), .segments = 2},
+    {.name = "simple_gla_empty", .spec = "simple_gla", SIZES(BF16, 1, 1, 64, 64, 2), TOKENS(0)},
+    {.name = "mamba2", .spec = "mamba2", SIZES(BF16, 1, 3, 128, 64, 2), TOKENS(130)},
+    {.name = "mamba2_packed",
+     .spec = "mamba2",
+     SIZES(F16, 1, 2, 16, 24, 4),
+     TOKENS(64, 0, 100, 2),
+     .packed = true,
+     .no_states = true},
+    {.name = "mamba2_ae", .spec = "mamba2_ae", SIZES(BF16, 1, 2, 64, 128, 1), TOKENS(100)}};
+
+typedef struct problem {
+  const test_row *row;
+  luattn_engine *engine;
+  luattn_spec *spec;
+  int total; /* rows of tokens of a batch entry */
+  array q, k, v, o, want, first, last, want_last, cu, indices, of[INPUTS];
+  luattn_input input[INPUTS];
+  size_t num_inputs;
+} problem;
+
+static void refuse(const char *what, double x, double most) {
+  fprintf(stderr, "%s is off by %g, expected at most %g\n", what, x, most);
+  exit(1);
+}
+
+static void draw(array *a, double size) {
+  for (size_t i = 0; i < a->count; i++) put(a->k, a->host, i, size * drawn());
+  send(a);
+}
+
+/* Of each axis of the input; gates are weak. */
+static void make_input(problem *p, size_t i, const luattn_input_info *info) {
+  const test_row *r = p->row;
+  int64_t shape[4];
+  bool has_tokens = false;
+  for (uint32_t j = 0; j < info->num_axes; j++) has_tokens |= info->axis[j] == LUATTN_AXIS_T;
+  for (uint32_t j = 0; j < info->num_axes; j++) {
+    const int32_t axis = info->axis[j];
+    shape[j] = axis == LUATTN_AXIS_B    ? (r->packed && has_tokens ? 1 : r->entries)
+               : axis == LUATTN_AXIS_T  ? p->total
+               : axis == LUATTN_AXIS_H  ? r->heads
+               : axis == LUATTN_AXIS_HV ? r->heads_v
+               : axis == LUATTN_AXIS_D  ? r->k_dim
+               : axis == LUATTN_AXIS_DV ? r->v_dim
+                                        : axis;
+  }
+  array *a = &p->of[i];
+  make(a, F32, (int)info->num_axes, shape);
+  draw(a, 1);
+  const bool is_gate = strcmp(info->name, "g") == 0 || strcmp(info->name, "A") == 0;
+  for (size_t n = 0; is_gate && n < a->count; n++) put(F32, a->host, n, (get(F32, a->host, n) - 1) / 16);
+  send(a);
+  p->input[i] = (luattn_input){.name = info->name, .tensor = &a->t};
+}
+
+static void make_tokens(problem *p) {
+  const test_row *r = p->row;
+  const int64_t batch = r->packed ? 1 : r->entries;
+  const int64_t qk[] = {batch, p->total, r->heads, r->k_dim}, of_v[] = {batch, p->total, r->heads_v, r->v_dim};
+  make(&p->q, r->k, 4, qk), make(&p->k, r->k, 4, qk), make(&p->v, r->k, 4, of_v), make(&p->o, r->k, 4, of_v);
+  make(&p->want, F64, 4, of_v);
+  draw(&p->q, 1 / sqrt(r->k_dim)), draw(&p->k, 1 / sqrt(r->k_dim)), draw(&p->v, 1);
+  fill(&p->o, (double)NAN), fill(&p->want, (double)NAN);
+  if (!r->packed) return;
+  int32_t at = 0;
+  make(&p->cu, I32, 1, (const int64_t[]){r->entries + 1});
+  for (int e = 0; e < r->entries; e++) put(I32, p->cu.host, (size_t)e + 1, at += r->tokens[e]);
+  send(&p->cu);
+  array *const of[] = {&p->q, &p->k, &p->v}; /* rows of nobody */
+  for (int i = 0; i < 3; i++) {
+    const size_t width = of[i]->count / (size_t)p->total;
+    for (size_t n = (size_t)at * width; n < of[i]->count; n++) put(r->k, of[i]->host, n, (double)NAN);
+    send(of[i]);
+  }
+}
+
+static void make_states(problem *p) {
+  const test_row *r = p->row;
+  const int64_t rows_of = r->pool[0] != 0 ? NOBODY : r->entries;
+  const int64_t shape[] = {rows_of, r->heads_v, r->kv ? r->k_dim : r->v_dim, r->kv ? r->v_dim : r->k_dim};
+  make(&p->first, F32, 4, shape), make(&p->last, F32, 4, shape), make(&p->want_last, F64, 4, shape);
+  draw(&p->first, 0.2);
+  fill(&p->last, 7), fill(&p->want_last, 7);
+  if (r->pool[0] == 0) return;
+  make(&p->indices, I32, 1, (const int64_t[]){r->entries});
+  for (int e = 0; e < r->entries; e++) put(I32, p->indices.host, (size_t)e, r->pool[e] < 0 ? -1 : r->pool[e] - 1);
+  send(&p->indices);
+}
+
+static luattn_linear_args args_of(problem *p) {
+  const test_row *r = p->row;
+  luattn_linear_args a = {.struct_size = sizeof a,
+                          .q = &p->q.t,
+                          .k = &p->k.t,
+                          .v = &p->v.t,
+                          .o = &p->o.t,
+                          .inputs = p->input,
+                          .num_inputs = p->num_inputs,
+                          .state_layout = r->kv ? LUATTN_STATE_KV : LUATTN_STATE_VK};
+  if (r->packed) a.cu_seqlens = &p->cu.t;
+  if (!r->no_states) a.initial_state = &p->first.t, a.final_state = &p->last.t;
+  if (r->pool[0] != 0 && !r->no_states) a.state_indices = &p->indices.t;
+  return a;
+}
+
+static DLTensor on_host(const array *a) {
+  DLTensor t = a->t;
+  t.data = a->host, t.device = (DLDevice){kDLCPU, 0}, t.shape = (int64_t *)a->shape;
+  return t;
+}
+
+static void run_on_cpu(problem *p) {
+  DLTensor q = on_host(&p->q), k = on_host(&p->k), v = on_host(&p->v), o = on_host(&p->want),
+           first = on_host(&p->first), last = on_host(&p->want_last), cu = on_host(&p->cu),
+           indices = on_host(&p->indices), of[INPUTS];
+  luattn_linear_args a = args_of(p);
+  luattn_input inputs[INPUTS];
+  a.q = &q, a.k = &k, a.v = &v, a.o = &o, a.inputs = inputs;
+  if (a.cu_seqlens != NULL) a.cu_seqlens = &cu;
+  if (a.initial_state != NULL) a.initial_state = &first, a.final_state = &last;
+  if (a.state_indices != NULL) a.state_indices = &indices;
+  for (size_t i = 0; i < p->num_inputs; i++) {
+    of[i] = on_host(&p->of[i]);
+    inputs[i] = (luattn_input){.name = p->input[i].name, .tensor = &of[i]};
+  }
+  need(luattn_cpu_linear_forward(p->spec, &a, &err) == LUATTN_OK, "on the CPU");
+}
+
+static void run_on_device(problem *p) {
+  luattn_linear_args a = args_of(p);
+  need(luattn_linear_workspace_size(p->engine, p->spec, &a, &a.workspace_size, &err) == LUATTN_OK, "workspace");
+  if ((a.workspace_size > 0) != (p->row->segments > 1) && is_small_device()) {
+    fprintf(stderr, "the workspace has %zu bytes\n", a.workspace_size);
+    exit(1);
+  }
+  if (a.workspace_size > 0) {
+    const size_t size = a.workspace_size;
+    a.workspace_size = 16;
+    if (luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) != LUATTN_INVALID ||
+        strstr(err.message, "workspace: has 0 bytes") == NULL)
+      need(false, "a missing workspace");
+    a.workspace_size = size;
+    need(luattn_device_alloc(driver, 0, size, &a.workspace, &err) == LUATTN_OK, "alloc");
+  }
+  need(luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) == LUATTN_OK, "forward");
+  fetch(&p->o), fetch(&p->last);
+  if (a.workspace_size > 0) need(luattn_device_free(driver, 0, a.workspace, &err) == LUATTN_OK, "free");
+}
+
+/* What was not to be written is as it was. */
+static void compare(const char *what, const array *got, const array *want, double most, double untouched) {
+  double off = 0, size = 0;
+  for (size_t i = 0; i < got->count; i++) {
+    const double x = get(got->k, got->host, i), y = get(F64, want->host, i);
+    if (isnan(y) || y == untouched) {
+      if (!(isnan(y) ? isnan(x) : x == y)) refuse(what, x, 0);
+      continue;
+    }
+    off += isnan(x) ? (double)INFINITY : (x - y) * (x - y), size += y * y;
+  }
+  const double relative = off == 0 ? 0 : sqrt(off / size);
+  if (getenv("LINEAR_TEST_PRINTS")) printf("%s: %.2e\n", what, relative);
+  if (!(relative <= most)) refuse(what, relative, most);
+}
+
+static void run(luattn_engine *engine, const char *specs, const test_row *r) {
+  char path[512];
+  luattn_spec_info info;
+  problem p = {.row = r, .engine = engine, .total = r->packed ? NOBODY : r->tokens[0]};
+  for (int e = 0; r->packed && e < r->entries; e++) p.total += r->tokens[e];
+  snprintf(path, sizeof path, "%s/%s.lua", specs, r->spec);
+  need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
+  luattn_spec_get_info(p.spec, &info);
+  p.num_inputs = info.num_inputs;
+  make_tokens(&p), make_states(&p);
+  for (size_t i = 0; i < p.num_inputs; i++) make_input(&p, i, &info.inputs[i]);
+  run_on_cpu(&p);
+  run_on_device(&p);
+  compare("o", &p.o, &p.want, most_o, (double)NAN);
+  if (!r->no_states) compare("the final state", &p.last, &p.want_last, most_state, 7);
+  need(luattn_engine_forget(engine, p.spec, &err) == LUATTN_OK, "forget");
+  array *const all[] = {&p.q, &p.k, &p.v, &p.o, &p.want, &p.first, &p.last, &p.want_last};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
+  for (size_t i = 0; i < p.num_inputs; i++) drop(&p.of[i]);
+  if (r->packed) drop(&p.cu);
+  if (r->pool[0] != 0) drop(&p.indices);
+  luattn_spec_free(p.spec);
+}
+
+/* Calls that no kernel takes, and words of their messages. */
+static void expect_refusal(problem *p, const luattn_linear_args *a, const char *words) {
+  if (luattn_linear_forward(p->engine, p->spec, a, NULL, &err) != LUATTN_OK && strstr(err.message, words) != NULL)
+    return;
+  fprintf(stderr, "expected '%s', got '%s'\n", words, err.message);
+  exit(1);
+}
+
+static void refuse_spec(luattn_engine *engine, const char *specs, const char *name, const char *words) {
+  test_row row = {.name = name, .spec = name, SIZES(BF16, 1, 1, 64, 64, 1), TOKENS(64), .no_states = true};
+  problem p = {.row = &row, .engine = engine, .total = 64};
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s.lua", specs, name);
+  need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
+  make_tokens(&p);
+  luattn_linear_args a = args_of(&p);
+  expect_refusal(&p, &a, words);
+  luattn_spec_free(p.spec);
+}
+
+static void run_refusals(luattn_engine *engine, const char *specs) {
+  test_row row = {.name = "refused", .spec = "retention", SIZES(BF16, 2, 2, 64, 64, 1), TOKENS(64)};
+  problem p = {.row = &row, .engine = engine, .total = 64};
+  char path[512];
+  snprintf(path, sizeof path, "%s/retention.lua", specs);
+  need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
+  make_tokens(&p), make_states(&p);
+  luattn_linear_args a = args_of(&p);
+  a.o = NULL;
+  expect_refusal(&p, &a, "o: is NULL, expected a tensor [batch, tokens, heads_v, head_dim_v]");
+  a.o = &p.v.t;
+  expect_refusal(&p, &a, "is shared with v");
+  a = args_of(&p), a.state_layout = 0;
+  expect_refusal(&p, &a, "state_layout: is 0, and initial_state is given");
+  a = args_of(&p), a.initial_state = &p.want_last.t;
+  expect_refusal(&p, &a, "states are float32, bfloat16 or float16 on a GPU");
+  a = args_of(&p), a.k = &p.want.t;
+  expect_refusal(&p, &a, "k: has dtype float64, expected bfloat16");
+  a = args_of(&p), a.scale = (double)INFINITY;
+  expect_refusal(&p, &a, "scale: is inf");
+  a = args_of(&p), a.q = a.v = &p.want.t;
+  expect_refusal(&p, &a, "target: dtype: is f64, and linear attention has kernels of bf16 and f16 alone yet");
+  refuse_spec(engine, specs, "gla", "decay: differs between channels");
+  refuse_spec(engine, specs, "linear", "is normalised (normalize = true)");
+  refuse_spec(engine, specs, "rwkv7", "there is no kernel of linear attention for that yet");
+}
+
+int main(int argc, char **argv) {
+  luattn_engine *engine;
+  if (argc != 3) return fprintf(stderr, "linear_forward_test SPECS CASE\n"), 2;
+  const luattn_engine_options options = {.struct_size = sizeof options};
+  const luattn_status status = luattn_engine_open(&options, &engine, &err);
+  if (status == LUATTN_UNSUPPORTED) return printf("%s\n", err.message), 77;
+  need(status == LUATTN_OK, "open");
+  driver = luattn_engine_driver(engine);
+  if (strcmp(argv[2], "refusals") == 0) return run_refusals(engine, argv[1]), luattn_engine_close(engine), 0;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (strcmp(rows[i].name, argv[2]) == 0) {
+      run(engine, argv[1], &rows[i]);
+      luattn_engine_close(engine);
+      return 0;
+    }
+  return fprintf(stderr, "no case %s\n", argv[2]), 2;
+}
