@@ -125,6 +125,8 @@ class LinearArgs(c.Structure):
         ("state_layout", c.c_int),
         *((name, c.c_void_p) for name in ("state_indices", "dfinal_state", "dinitial_state")),
         ("num_threads", c.c_int),
+        ("workspace", c.c_void_p),
+        ("workspace_size", c.c_size_t),
     ]
 
 

@@ -1,13 +1,30 @@
 """luattn_linear_args of one call, filled from arrays of any library."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from . import _capi as capi
 from ._call import Fill, Tensors
 from ._library import call
 from ._spec import Spec
+
+
+class Place(NamedTuple):
+    """The GPU that a call runs on: its engine and stream, and memory of so many bytes there, which lives as long as the call."""
+
+    engine: int
+    stream: int
+    memory: Callable[[int], Any]
+
+
+def _run_there(spec: Spec, args: capi.LinearArgs, place: Place) -> None:
+    size = ctypes.c_size_t()
+    call("luattn_linear_workspace_size", place.engine, spec.pointer, ctypes.byref(args), ctypes.byref(size))
+    room = place.memory(size.value) if size.value else None
+    if room is not None:
+        args.workspace, args.workspace_size = room.data_ptr(), size.value
+    call("luattn_linear_forward", place.engine, spec.pointer, ctypes.byref(args), place.stream)
 
 
 def run(
@@ -20,8 +37,9 @@ def run(
     scale: float,
     state_layout: str | None,
     input_grads: Sequence[Any] = (),
+    place: Place | None = None,
 ) -> None:
-    """Runs a pass on the CPU. tensors: members of luattn_linear_args by name; None: not given. scale 0: the spec's. input_grads: in the
+    """Runs a pass, on the CPU without a place. tensors: members of luattn_linear_args by name; None: not given. scale 0: the spec's. input_grads: in the
     order of inputs; None: not wanted."""
     given = {name: t for name, t in tensors.items() if t is not None}
     n = len(inputs)
@@ -46,4 +64,7 @@ def run(
                 setattr(of_inputs[i], member, address)
     for i, x in enumerate(scalars):
         of_scalars[i] = capi.Scalar(names[n + i], x)
+    if place is not None:
+        _run_there(spec, args, place)
+        return
     call(f"luattn_cpu_linear_{'backward' if backward else 'forward'}", spec.pointer, ctypes.byref(args))

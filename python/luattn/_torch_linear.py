@@ -1,4 +1,4 @@
-"""Linear attention of torch tensors on the CPU, with autograd."""
+"""Linear attention of torch tensors: on the CPU, with autograd; on a GPU, forward."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import _linear_call, _tangents
+from . import _capi as capi
+from . import _linear_call, _tangents, _tensors
+from ._arguments import what
 from ._spec import Spec
 from ._tensors import fill, mark_written
 from .errors import InvalidError, Unsupported
@@ -70,6 +72,62 @@ class _Linear(torch.autograd.Function):
         return (None, None, *made, dfirst, *of_inputs, *of_scalars)
 
 
+def _refuse_gradients(spec: Spec, named: Mapping[str, Any]) -> None:
+    for name, x in named.items():
+        if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
+            raise Unsupported(
+                f"{spec.name}: {name}: requires a gradient, and linear attention has kernels of forward alone on a GPU yet; "
+                "call it under torch.no_grad(), or pass tensors on the CPU"
+            )
+
+
+def _list_there(spec: Spec, name: str, x: Any, q: Tensor) -> Tensor | None:
+    """Integers as kernels read them."""
+    if x is None:
+        return None
+    if not isinstance(x, Tensor) or x.dtype not in (torch.int32, torch.int64) or x.device != q.device:
+        raise InvalidError(f"{spec.name}: {name}: is {what(x)}; give an int32 or int64 tensor on {q.device}, where q is")
+    return x.to(torch.int32).contiguous()
+
+
+def empty(q: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory where q lies."""
+    return torch.empty(tuple(shape), dtype=dtype, device=q.device)
+
+
+def _forward_there(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[Any],
+    own: Mapping[str, Any],
+    scale: float,
+    layout: str | None,
+    shape: Sequence[int] | None,
+    final: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    first = own["initial_state"]
+    of_inputs = {f"input '{info.name}'": x for info, x in zip(spec.inputs, inputs)}
+    of_scalars = {f"scalar '{name}'": x for name, x in zip(spec.scalars, scalars)}
+    _refuse_gradients(spec, {"q": q, "k": k, "v": v, "initial_state": first, "final_state": final, **of_inputs, **of_scalars})
+    arrays = {name: _list_there(spec, name, own[name], q) for name in _PLAIN}
+    o = empty(q, v.shape, v.dtype)
+    if arrays["cu_seqlens"] is not None:
+        o.zero_()  # rows of no sequence stay 0
+    given = final
+    if shape is not None:
+        final = empty(q, shape, first.dtype if first is not None else torch.float32)
+    index, stream = _tensors.place(q)
+    where = _linear_call.Place(_tensors.engine_for(index, None), stream, lambda size: empty(q, (size,), torch.uint8))
+    tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **arrays}
+    _linear_call.run(spec, False, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], scale, layout, place=where)
+    if given is not None:
+        mark_written(given)
+    return o, final
+
+
 def forward(
     spec: Spec,
     q: Tensor,
@@ -92,6 +150,8 @@ def forward(
     for info, x in zip(spec.inputs, inputs):
         if x.requires_grad and not info.grad and torch.is_grad_enabled():
             raise InvalidError(f"{spec.name}: input '{info.name}': requires a gradient, and the spec does not mark it; write grad = true there, or pass {info.name}.detach()")
+    if _tensors.gpu_of(q) != capi.CPU:
+        return _forward_there(spec, q, k, v, inputs, scalars, own, scale, layout, shape, final)
     if final is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (*every, final)):
         raise InvalidError(f"{spec.name}: final_state: is written in place, and a gradient is wanted; leave it out and take output_final_state=True, or call under torch.no_grad()")
     arrays = {name: own[name] for name in _PLAIN}

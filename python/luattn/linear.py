@@ -27,7 +27,8 @@ def _again(text: str, place: str) -> "LinearAttention":
 
 class LinearAttention:
     """What a spec of linear attention computes: q and k [batch, tokens, heads, head_dim], v and o [batch, tokens, heads_v, head_dim_v]. On
-    the CPU, token by token, in double precision; there are no kernels for a GPU yet."""
+    the CPU, token by token, in double precision. On a GPU (Hopper) forward alone, of bfloat16 and float16, for specs that kernels take:
+    others are refused by name."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -95,6 +96,7 @@ class _Call:
     def __init__(self, spec: Spec, q: Any, k: Any, v: Any, given: Mapping[str, Any]) -> None:
         self.spec = spec
         self.is_torch = is_tensor(q)
+        self.device = q.device if is_tensor(q) else None
         names = [one.name for one in spec.inputs]
         for name in given:
             if name not in names and name not in spec.scalars:
@@ -122,9 +124,10 @@ class _Call:
             return t
         if t.is_meta:
             raise InvalidError(f"{self.spec.name}: {name}: is {what(t)}; give one on the CPU")
-        if t.device.type != "cpu":
-            var = name.split("'")[1] if "'" in name else name
-            raise Unsupported(f"{self.spec.name}: {name}: is on {t.device}, and linear attention has no kernels for a GPU yet; pass {var}.cpu()")
+        if t.device != self.device:
+            raise InvalidError(f"{self.spec.name}: {name}: is on {t.device}, and q on {self.device}: move one of them")
+        if t.device.type not in ("cpu", "cuda"):
+            raise Unsupported(f"{self.spec.name}: {name}: is on {t.device}, and linear attention runs on the CPU and on CUDA devices; move it there")
         return t.resolve_neg()
 
     def arrays(self, **given: Any) -> dict[str, Any]:
