@@ -12,15 +12,22 @@
 #include "tests/ptx/arrays.h"
 
 enum { MOST = 8, INPUTS = 12, NOBODY = 9 };
-static const double most_o = 0.005, most_state = 0.003;
+static const double most_o = 0.005, most_state = 0.003, most_o_erasing = 0.0072, most_state_erasing = 0.007;
+
+/* Of keys as they are. */
+static const char delta_rule[] =
+    "return linear_attention { name = 'delta_rule', inputs = { g = { axes = {'b', 't', 'hv'} }, beta = { axes = {'b', "
+    "'t', "
+    "'hv'} } }, decay = function(b, h, t) return g[{b, t, h}] end, update = delta_rule(function(b, h, t) return "
+    "sigmoid(beta[{b, t, h}]) end) }";
 
 typedef struct test_row {
   const char *name, *spec;
   kind k;
   int heads, heads_v, k_dim, v_dim;
-  int entries, tokens[MOST]; /* not packed: the first is of all */
-  bool packed, no_states, kv;
-  int pool[MOST]; /* 1 more than an entry's row; negative: none; all 0: there are no indices */
+  int entries, tokens[MOST];          /* not packed: the first is of all */
+  bool packed, no_states, kv, erases; /* erases: spec is one of this file */
+  int pool[MOST];                     /* 1 more than an entry's row; negative: none; all 0: there are no indices */
   size_t segments;
 } test_row;
 
@@ -50,6 +57,14 @@ static const test_row rows[] = {
      TOKENS(64, 0, 100, 2),
      .packed = true,
      .no_states = true},
+    {.name = "delta_rule", .spec = "delta_rule", SIZES(BF16, 1, 2, 64, 64, 1), TOKENS(140), .erases = true},
+    {.name = "delta_rule_packed",
+     .spec = "delta_rule",
+     SIZES(BF16, 1, 1, 128, 128, 3),
+     TOKENS(65, 0, 70),
+     .packed = true,
+     .kv = true,
+     .erases = true},
     {.name = "mamba2_ae", .spec = "mamba2_ae", SIZES(BF16, 1, 2, 64, 128, 1), TOKENS(100)}};
 
 typedef struct problem {
@@ -213,15 +228,19 @@ static void run(luattn_engine *engine, const char *specs, const test_row *r) {
   problem p = {.row = r, .engine = engine, .total = r->packed ? NOBODY : r->tokens[0]};
   for (int e = 0; r->packed && e < r->entries; e++) p.total += r->tokens[e];
   snprintf(path, sizeof path, "%s/%s.lua", specs, r->spec);
-  need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
+  if (r->erases)
+    need(luattn_spec_load_text("delta_rule", delta_rule, strlen(delta_rule), NULL, &p.spec, &err) == LUATTN_OK,
+         r->name);
+  else
+    need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
   luattn_spec_get_info(p.spec, &info);
   p.num_inputs = info.num_inputs;
   make_tokens(&p), make_states(&p);
   for (size_t i = 0; i < p.num_inputs; i++) make_input(&p, i, &info.inputs[i]);
   run_on_cpu(&p);
   run_on_device(&p);
-  compare("o", &p.o, &p.want, most_o, (double)NAN);
-  if (!r->no_states) compare("the final state", &p.last, &p.want_last, most_state, 7);
+  compare("o", &p.o, &p.want, r->erases ? most_o_erasing : most_o, (double)NAN);
+  if (!r->no_states) compare("the final state", &p.last, &p.want_last, r->erases ? most_state_erasing : most_state, 7);
   need(luattn_engine_forget(engine, p.spec, &err) == LUATTN_OK, "forget");
   array *const all[] = {&p.q, &p.k, &p.v, &p.o, &p.want, &p.first, &p.last, &p.want_last};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
@@ -278,6 +297,58 @@ static void run_refusals(luattn_engine *engine, const char *specs) {
   refuse_spec(engine, specs, "rwkv7", "there is no kernel of linear attention for that yet");
 }
 
+static void expect(bool ok, const char *what) {
+  if (ok) return;
+  fprintf(stderr, "%s: '%s'\n", what, err.message);
+  exit(1);
+}
+
+/* Images: the cache, with another key for another type; what a kernel of the other form says. */
+static void run_images(luattn_engine *engine, const char *specs) {
+  char path[512], dir[] = "/tmp/luattn_linear_XXXXXX";
+  luattn_spec *spec, *attention;
+  luattn_image *image, *other;
+  luattn_kernel *kernel;
+  const luattn_kernel *of_attention;
+  luattn_compile_report report;
+  need(mkdtemp(dir) != NULL, "a folder");
+  snprintf(path, sizeof path, "%s/retention.lua", specs);
+  need(luattn_spec_load(path, NULL, &spec, &err) == LUATTN_OK, path);
+  luattn_target target = {
+      .struct_size = sizeof target, .head_dim = 64, .arch = 90, .dtype = LUATTN_BF16, .cache_dir = dir};
+  for (int again = 0; again < 2; again++) {
+    need(luattn_compile(spec, &target, &image, &report, &err) == LUATTN_OK, "compile");
+    expect(report.cache_hit == again && report.is_kept == 1, "the cache");
+    expect(strstr(report.plan, "class L0 by chunks of 64 tokens") != NULL, "the plan");
+    if (again == 0) luattn_image_free(image);
+  }
+  target.dtype = LUATTN_F16;
+  need(luattn_compile(spec, &target, &other, &report, &err) == LUATTN_OK, "compile");
+  expect(report.cache_hit == 0, "the cache of another type");
+  need(luattn_kernel_load(driver, 0, image, &kernel, &err) == LUATTN_OK, "load");
+  const luattn_args args = {.struct_size = sizeof args};
+  const luattn_linear_args linear = {.struct_size = sizeof linear};
+  expect(luattn_launch(kernel, &args, NULL, &err) == LUATTN_INVALID &&
+             strstr(err.message, "forward of 'retention': the kernel is of linear attention") != NULL,
+         "a launch of attention");
+  const char text[] = "return attention { name = 'plain' }";
+  need(luattn_spec_load_text("plain", text, strlen(text), NULL, &attention, &err) == LUATTN_OK, "plain");
+  array q;
+  make(&q, BF16, 4, (const int64_t[]){1, 1, 64, 64});
+  fill(&q, 0);
+  const luattn_args of_plain = {.struct_size = sizeof of_plain, .q = &q.t, .k = &q.t, .v = &q.t, .o = &q.t};
+  need(luattn_engine_kernel(engine, attention, LUATTN_FORWARD, &of_plain, &of_attention, &err) == LUATTN_OK, "kernel");
+  expect(luattn_linear_launch(of_attention, &linear, NULL, &err) == LUATTN_INVALID &&
+             strstr(err.message, "the kernel is of attention; give it to luattn_launch") != NULL,
+         "a launch of linear attention");
+  luattn_kernel_unload(kernel);
+  luattn_image_free(image), luattn_image_free(other);
+  luattn_spec_free(spec);
+  drop(&q);
+  snprintf(path, sizeof path, "rm -rf '%s'", dir);
+  expect(system(path) == 0, path);
+}
+
 int main(int argc, char **argv) {
   luattn_engine *engine;
   if (argc != 3) return fprintf(stderr, "linear_forward_test SPECS CASE\n"), 2;
@@ -286,6 +357,7 @@ int main(int argc, char **argv) {
   if (status == LUATTN_UNSUPPORTED) return printf("%s\n", err.message), 77;
   need(status == LUATTN_OK, "open");
   driver = luattn_engine_driver(engine);
+  if (strcmp(argv[2], "images") == 0) return run_images(engine, argv[1]), luattn_engine_close(engine), 0;
   if (strcmp(argv[2], "refusals") == 0) return run_refusals(engine, argv[1]), luattn_engine_close(engine), 0;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (strcmp(rows[i].name, argv[2]) == 0) {
