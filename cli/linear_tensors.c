@@ -47,9 +47,10 @@ luattn_status linear_refuse_options(const cli_options *o, luattn_error *err) {
                        shown);
   }
   if (o->device != NULL && strcmp(o->device, "cpu") != 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "--device: '%s': linear attention has no kernels for a GPU yet; leave it out, or give cpu",
-                       o->device);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "--device: '%s': run and check have linear attention on the CPU alone yet; leave it out, or give cpu",
+        o->device);
   return LUATTN_OK;
 }
 

@@ -2,9 +2,11 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/call/overlap.h"
+#include "runtime/call/fetch_tensor.h"
 #include "runtime/call/inputs.h"
 #include "runtime/call/tensor_rule.h"
 
@@ -234,11 +236,57 @@ static luattn_status refuse_overlap(const linear_call *l) {
   return args_fail(&l->c, "%s", text);
 }
 
+/* ---- LUATTN_CHECK ---- */
+
+static luattn_status check_ends(const linear_call *l, const int32_t *at) {
+  for (int i = 0; i <= l->p.entries; i++) {
+    const int32_t least = i > 0 ? at[i - 1] : 0;
+    if (at[i] < least || at[i] > l->p.tokens)
+      return args_fail(&l->c, "cu_seqlens: number %d is %d, expected %d to %d, the rows of q", i, (int)at[i],
+                       (int)least, l->p.tokens);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status check_rows(const linear_call *l, const int32_t *row) {
+  const luattn_linear_args *a = l->args;
+  const int64_t rows = (a->final_state != NULL ? a->final_state : a->initial_state)->shape[0];
+  char *seen = calloc((size_t)rows + 1, 1);
+  luattn_status status = LUATTN_OK;
+  if (seen == NULL) return luattn_fail(l->c.err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
+  for (int i = 0; i < l->p.entries && status == LUATTN_OK; i++) {
+    if (row[i] < -1 || row[i] >= rows)
+      status = args_fail(&l->c,
+                         "state_indices: number %d is %d, and the pool has %" PRId64
+                         " rows; expected -1 for no state, or a row",
+                         i, (int)row[i], rows);
+    else if (row[i] >= 0 && a->final_state != NULL && seen[row[i]]++)
+      status = args_fail(&l->c,
+                         "state_indices: two entries have row %d, whose state is written; give each entry a row of "
+                         "its own",
+                         (int)row[i]);
+  }
+  free(seen);
+  return status;
+}
+
+static luattn_status check_list(const luattn_kernel *k, const linear_call *l, void *stream, const char *name,
+                                const DLTensor *t, luattn_status (*check)(const linear_call *, const int32_t *)) {
+  DLTensor copy;
+  void *memory;
+  if (t == NULL) return LUATTN_OK;
+  TRY(fetch_tensor(k->driver, k->device, stream, t, name, &copy, &memory, l->c.err));
+  const luattn_status status = memory != NULL ? check(l, memory) : LUATTN_OK;
+  free(memory);
+  return status;
+}
+
 luattn_status linear_args_check(const luattn_kernel *kernel, linear_call *l, void *stream) {
   const luattn_linear_args *a = l->args;
   LuattnSegments *s = &l->p.segments;
-  (void)kernel, (void)stream;
   TRY(refuse_overlap(l));
+  TRY(check_list(kernel, l, stream, "cu_seqlens", a->cu_seqlens, check_ends));
+  TRY(check_list(kernel, l, stream, "state_indices", a->state_indices, check_rows));
   if (l->workspace == 0) return LUATTN_OK;
   if (a->workspace == NULL || a->workspace_size < l->workspace)
     return args_fail(&l->c,

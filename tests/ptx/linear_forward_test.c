@@ -270,6 +270,26 @@ static void refuse_spec(luattn_engine *engine, const char *specs, const char *na
   luattn_spec_free(p.spec);
 }
 
+/* With LUATTN_CHECK=1 rows of the pool, which kernels trust. */
+static void check_lists(problem *p) {
+  luattn_linear_args a = args_of(p);
+  make(&p->indices, I32, 1, (const int64_t[]){1});
+  a.state_indices = &p->indices.t;
+  setenv("LUATTN_CHECK", "1", 1);
+  fill(&p->indices, 1);
+  expect_refusal(p, &a, "state_indices: number 0 is 1, and the pool has 1 rows");
+  fill(&p->indices, -2);
+  expect_refusal(p, &a, "state_indices: number 0 is -2");
+  fill(&p->indices, 0);
+  need(luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) == LUATTN_OK, "a row that there is");
+  make(&p->cu, I32, 1, (const int64_t[]){2});
+  a = args_of(p), a.cu_seqlens = &p->cu.t;
+  put(I32, p->cu.host, 0, 3), put(I32, p->cu.host, 1, 2);
+  send(&p->cu);
+  expect_refusal(p, &a, "cu_seqlens: number 1 is 2, expected 3 to 64, the rows of q");
+  unsetenv("LUATTN_CHECK");
+}
+
 static void run_refusals(luattn_engine *engine, const char *specs) {
   test_row row = {.name = "refused", .spec = "retention", SIZES(BF16, 2, 2, 64, 64, 1), TOKENS(64)};
   problem p = {.row = &row, .engine = engine, .total = 64};
@@ -292,6 +312,7 @@ static void run_refusals(luattn_engine *engine, const char *specs) {
   expect_refusal(&p, &a, "scale: is inf");
   a = args_of(&p), a.q = a.v = &p.want.t;
   expect_refusal(&p, &a, "target: dtype: is f64, and linear attention has kernels of bf16 and f16 alone yet");
+  check_lists(&p);
   refuse_spec(engine, specs, "gla", "decay: differs between channels");
   refuse_spec(engine, specs, "linear", "is normalised (normalize = true)");
   refuse_spec(engine, specs, "rwkv7", "there is no kernel of linear attention for that yet");
