@@ -47,7 +47,7 @@ static luattn_status lower(const luattn_spec *spec, const luattn_target *target,
             dim_v = target->head_dim_v > 0 ? target->head_dim_v : dim;
   const uint32_t real =
       (unsigned)target->dtype < sizeof inputs / sizeof *inputs ? inputs[target->dtype] : LUATTN_INPUT_F32;
-  return lower_linear(a, spec, dim, dim_v, target->packed != 0, real, f, err);
+  return linear_source_lower(a, spec, dim, dim_v, target->packed != 0, real, f, err);
 }
 
 /* The class, and the kernel of the target, or why there is none. */

@@ -55,7 +55,7 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->has_key_mod = s->lowered.key_factor != IR_NONE;
   m->has_value_mod = s->spec->linear->hook[LINEAR_VALUE].given;
   m->is_ptx = s->target.ptx != 0;
-  m->max_len = INT64_C(1) << 30; /* kernels add a chunk to a position in 32 bits */
+  m->max_len = s->lowered.max_len;
   m->params_version = LUATTN_PARAMS_VERSION;
   m->params_bytes = sizeof(LuattnLinearParams);
   m->packed = p->packed;

@@ -4,6 +4,7 @@
 
 #include "common/fail.h"
 #include "gen/compile/compilation.h"
+#include "gen/compile/large_integers.h"
 #include "gen/ir/passes.h"
 
 /* Gives each input of any type the type that the target says, or else that of q, k and v. */
@@ -27,6 +28,13 @@ static luattn_status resolve_types(linear_source *s, luattn_error *err) {
   return LUATTN_OK;
 }
 
+luattn_status linear_source_lower(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
+                                  linear_lowered *out, luattn_error *err) {
+  TRY(lower_linear(a, spec, k_dim, v_dim, packed, real, out, err));
+  if (out->max_len >= 1) return LUATTN_OK;
+  return large_integers_refuse(&spec->traced, ir_get(out->g, out->too_large), out->reach, err);
+}
+
 luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn_target *target, linear_source *s,
                                  luattn_error *err) {
   *s = (linear_source){.a = a, .spec = arena_new(a, sizeof *s->spec)};
@@ -38,7 +46,7 @@ luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn
   TRY(linear_plan_make(a, spec, t, &s->plan, err));
   TRY(resolve_types(s, err));
   const uint32_t real = t->dtype == LUATTN_BF16 ? LUATTN_INPUT_BF16 : LUATTN_INPUT_F16;
-  TRY(lower_linear(a, s->spec, t->head_dim, t->head_dim_v, s->plan.packed, real, &s->lowered, err));
+  TRY(linear_source_lower(a, s->spec, t->head_dim, t->head_dim_v, s->plan.packed, real, &s->lowered, err));
   TRY(emit_linear_spec(&s->lowered, &s->spec_text, err));
   return emit_linear_config(a, &s->plan, &s->config, err);
 }

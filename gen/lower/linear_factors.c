@@ -1,4 +1,5 @@
 #include "common/fail.h"
+#include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 #include "gen/lower/linear_lowered.h"
 
@@ -71,6 +72,22 @@ static void join_value_factor(linear_lowered *f) {
   if (ir_is_const(f->g, f->write, &x) && x == 1) f->write = IR_NONE;
 }
 
+/* Kernels compute integers in 32 bits, and add a chunk to a position. */
+static luattn_status bound_length(linear_work *w) {
+  linear_lowered *f = w->f;
+  const ir_ref hook[] = {f->decay, f->write, f->read, f->query_factor, f->key_factor, f->value_mod, f->skip};
+  const int64_t most = INT64_C(1) << 30;
+  ir_ref root[sizeof hook / sizeof hook[0]];
+  int n = 0;
+  for (size_t i = 0; i < sizeof hook / sizeof hook[0]; i++)
+    if (hook[i] != IR_NONE) root[n++] = hook[i];
+  f->max_len = ir_int_limit(f->g, root, n);
+  if (f->max_len < 0 || ir_failed(f->g)) return luattn_fail(w->err, LUATTN_NO_MEMORY, "lower: out of memory");
+  if (f->max_len > most) f->max_len = most;
+  if (f->max_len == 0) f->too_large = ir_int_overflow(f->g, root, n, 1, &f->reach);
+  return LUATTN_OK;
+}
+
 static luattn_status lower(linear_work *w) {
   linear_lowered *f = w->f;
   const linear_class *c = &w->d->class;
@@ -88,7 +105,7 @@ static luattn_status lower(linear_work *w) {
   TRY(value_of(w, LINEAR_VALUE, &f->value_mod));
   join_value_factor(f);
   TRY(value_of(w, LINEAR_SKIP, &f->skip));
-  return ir_failed(f->g) ? luattn_fail(w->err, LUATTN_NO_MEMORY, "lower: out of memory") : LUATTN_OK;
+  return bound_length(w);
 }
 
 luattn_status lower_linear(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,

@@ -15,6 +15,9 @@ typedef struct linear_lowered {
   /* IR_NONE: absent. Factors of rows of q and k, and the one of k that read is, are of a token; value_mod and skip are of
    * VAR_X, too. */
   ir_ref decay, write, read, query_factor, key_factor, value_mod, skip;
+  int64_t max_len;  /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
+  ir_ref too_large; /* because of this one, */
+  double reach;     /* which reaches that */
 } linear_lowered;
 
 /* Lowers for kernels with these head dims, and inputs of any type as real (luattn_input_dtype). Errors: LUATTN_UNSUPPORTED

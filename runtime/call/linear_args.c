@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/call/limits.h"
 #include "common/call/overlap.h"
 #include "runtime/call/fetch_tensor.h"
 #include "runtime/call/inputs.h"
@@ -58,10 +59,10 @@ static luattn_status fill_sizes(linear_call *l) {
   LuattnLinearParams *p = &l->p;
   TRY(need_tensor(c, "q", a->q, QK_AXES));
   TRY(need_tensor(c, "v", a->v, V_AXES));
-  TRY(size_of(c, "q: batch", a->q->shape[0], 0, INT32_MAX, &p->entries));
+  TRY(size_of(c, "q: batch", a->q->shape[0], 0, LUATTN_MAX_BATCH, &p->entries));
   TRY(size_of(c, "q: the number of tokens", a->q->shape[1], 0, c->info->max_len, &p->tokens));
-  TRY(size_of(c, "q: heads", a->q->shape[2], 1, INT32_MAX, &p->heads));
-  TRY(size_of(c, "v: heads_v", a->v->shape[2], 1, INT32_MAX, &p->heads_v));
+  TRY(size_of(c, "q: heads", a->q->shape[2], 1, LUATTN_MAX_HEADS, &p->heads));
+  TRY(size_of(c, "v: heads_v", a->v->shape[2], 1, LUATTN_MAX_HEADS, &p->heads_v));
   if (p->heads_v % p->heads != 0)
     return args_fail(c, "v: its %d heads are no multiple of q's %d; give each head of q the same number of value heads",
                      p->heads_v, p->heads);
@@ -92,7 +93,7 @@ static luattn_status fill_entries(linear_call *l) {
     return args_fail(c, "cu_seqlens: is given, and q has batch %d; packed sequences have batch 1", l->p.entries);
   if (cu->ndim != 1 || cu->shape == NULL || cu->shape[0] < 1)
     return args_fail(c, "cu_seqlens: expected one axis, [entries + 1], of at least 1 number");
-  TRY(size_of(c, "cu_seqlens: its size", cu->shape[0], 1, INT32_MAX, &l->p.entries));
+  TRY(size_of(c, "cu_seqlens: its size", cu->shape[0], 1, LUATTN_MAX_BATCH + 1, &l->p.entries));
   TRY(fill_list(c, "cu_seqlens", "entries + 1", cu, cu->shape[0], &l->p.cu_seqlens));
   l->p.entries--;
   return LUATTN_OK;

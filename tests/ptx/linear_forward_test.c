@@ -370,6 +370,29 @@ static void run_images(luattn_engine *engine, const char *specs) {
   expect(system(path) == 0, path);
 }
 
+/* Integers of hooks are of 32 bits in kernels. */
+static void run_lengths(void) {
+  static const struct {
+    const char *decay;
+    int64_t max_len;
+  } rows_of[] = {{"-1e-9 * (t * t)", 46340}, {"-1e-9 * (3 * t + h)", 715816960}, {"-0.1 * b", 1 << 30}};
+  for (size_t i = 0; i < sizeof rows_of / sizeof *rows_of; i++) {
+    const luattn_target target = {.struct_size = sizeof target, .head_dim = 64, .arch = 90, .dtype = LUATTN_BF16};
+    char text[256];
+    luattn_spec *spec;
+    luattn_image *image;
+    luattn_kernel_description d = {.struct_size = sizeof d};
+    snprintf(text, sizeof text, "return linear_attention { name = 'l', decay = function(b, h, t) return %s end }",
+             rows_of[i].decay);
+    need(luattn_spec_load_text("l", text, strlen(text), NULL, &spec, &err) == LUATTN_OK, text);
+    need(luattn_compile(spec, &target, &image, NULL, &err) == LUATTN_OK, text);
+    need(luattn_image_describe(image, &d, &err) == LUATTN_OK, text);
+    expect(d.max_len == rows_of[i].max_len, text);
+    luattn_image_free(image);
+    luattn_spec_free(spec);
+  }
+}
+
 int main(int argc, char **argv) {
   luattn_engine *engine;
   if (argc != 3) return fprintf(stderr, "linear_forward_test SPECS CASE\n"), 2;
@@ -379,6 +402,7 @@ int main(int argc, char **argv) {
   need(status == LUATTN_OK, "open");
   driver = luattn_engine_driver(engine);
   if (strcmp(argv[2], "images") == 0) return run_images(engine, argv[1]), luattn_engine_close(engine), 0;
+  if (strcmp(argv[2], "lengths") == 0) return run_lengths(), luattn_engine_close(engine), 0;
   if (strcmp(argv[2], "refusals") == 0) return run_refusals(engine, argv[1]), luattn_engine_close(engine), 0;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (strcmp(rows[i].name, argv[2]) == 0) {

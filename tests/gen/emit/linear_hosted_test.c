@@ -57,6 +57,8 @@ static int check_refusals(void) {
          refused("update = { read = function(k) return k end, erase = function(k) return 2 * k end }",
                  "update.erase: erases along a vector of its own") |
          refused("update = { write = function(b, h, t, d) return d end }", "update.write: differs between channels") |
+         refused("decay = function(b, h, t) return -1e-9 * (h * h * h * h) end",
+                 "an integer '*' may reach 3.518115096e+13, and kernels compute in 32 bits") |
          refused("normalize = true", "normalize = true");
 }
 
