@@ -17,6 +17,7 @@ from ..errors import InvalidError, Unsupported
 from . import _counting
 
 _PLACE = "luattn.parallel.plan"
+_CALL_SECONDS = 250e-6  # of a launch from Python, as two H200 showed it: bench/results/context_parallel_h200.md
 _RATES = ("forward", "backward", "peer", "network", "memory", "stage")
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -294,7 +295,7 @@ def _rates_of(rates: Mapping[str, float] | None, node: int) -> capi.ParallelRate
     for name in rates or {}:
         if name not in _RATES:
             raise InvalidError(f"{_PLACE}: rates: there is no '{name}'; there are {', '.join(_RATES)}")
-    return capi.ParallelRates(**{name: float(x) for name, x in (rates or {}).items()}, node=node)
+    return capi.ParallelRates(**{name: float(x) for name, x in ({"stage": _CALL_SECONDS} | dict(rates or {})).items()}, node=node)
 
 
 def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], weights: Sequence[float], rates: capi.ParallelRates, schedule: int) -> Any:
@@ -352,7 +353,8 @@ def plan(
     weights: how many layers have each spec. heads: (of queries, of keys), head_dim: (of q and k, of v), dtype: of what is predicted; where the mask
     differs by heads, they are the call's. batch: entries, where it differs by them.
 
-    node: ranks of one machine. rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's.
+    node: ranks of one machine. rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
+    and a launch takes 250 us, as from Python.
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
     each run of rows that lie after each other, once they are there, which is for functions whose parts do not merge, too; "auto": the one that is
     predicted to be faster, by layer.
