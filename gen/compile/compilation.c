@@ -25,16 +25,16 @@ static luattn_status resolve_rows(compilation *c, luattn_error *err) {
   return mod_rows_resolve(c->a, &c->spec, dim, dim_v, err);
 }
 
-/* Gives each input of any type the type from the target. */
-static luattn_status resolve_types(compilation *c, luattn_error *err) {
-  for (int i = 0; i < c->spec.traced.num_inputs; i++) {
-    luattn_input_info *in = &c->spec.traced.input[i];
-    const int type = (int)(c->target.input_types >> 4 * i & 15) - 1;
+luattn_status compilation_resolve_types(traced_spec *t, uint64_t input_types, int other, luattn_error *err) {
+  for (int i = 0; i < t->num_inputs; i++) {
+    luattn_input_info *in = &t->input[i];
+    int type = (int)(input_types >> 4 * i & 15) - 1;
     if (in->dtype != LUATTN_INPUT_ANY && type < 0) continue;
     if (in->dtype != LUATTN_INPUT_ANY)
       return luattn_fail(err, LUATTN_INVALID,
                          "target: input_types: gives a type to input '%s', whose dtype is not any; leave it 0",
                          in->name);
+    if (type < 0) type = other;
     if (type < 0)
       return luattn_fail(
           err, LUATTN_INVALID,
@@ -47,7 +47,6 @@ static luattn_status resolve_types(compilation *c, luattn_error *err) {
           "target: input_types: input '%s': is %d, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16", in->name,
           type + 1);
     in->dtype = (uint32_t)type;
-    if (in->dtype == LUATTN_INPUT_F64) ir_input_wide(c->spec.traced.g, (uint32_t)i);
   }
   return LUATTN_OK;
 }
@@ -107,7 +106,9 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   ir_set_line(c->spec.traced.g, 0);
   c->note = backward_note(c);
   if (c->note == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
-  TRY(resolve_types(c, err));
+  TRY(compilation_resolve_types(&c->spec.traced, c->target.input_types, -1, err));
+  for (int i = 0; i < c->spec.traced.num_inputs; i++)
+    if (c->spec.traced.input[i].dtype == LUATTN_INPUT_F64) ir_input_wide(c->spec.traced.g, (uint32_t)i);
   TRY(resolve_rows(c, err));
   if (c->target.keys_modified == 1 && c->target.pass == LUATTN_FORWARD) /* else plan_start refuses it */
     TRY(append_mods_take(c->a, &c->spec, c->target.pages != 0, &c->target.keys_modified, err));
@@ -157,6 +158,18 @@ const char *compilation_add_line(arena *a, const char *text, const char *line) {
 bool compilation_has_line_info(void) {
   const char *value = getenv("LUATTN_LINEINFO");
   return value != NULL && strcmp(value, "1") == 0;
+}
+
+int compilation_nvrtc_options(bool recent, bool apart, const char *out[COMPILATION_NVRTC_OPTIONS]) {
+  int n = 0;
+  out[n++] = "-std=c++20";
+  out[n++] = "-default-device";
+  out[n++] = "--ptxas-options=-v";
+  if (compilation_has_line_info()) out[n++] = "-lineinfo";
+  if (recent) out[n++] = "--minimal";
+  if (recent) out[n++] = "--no-cache";
+  if (apart) out[n++] = "-DLUATTN_MIN_MAX_APART";
+  return n;
 }
 
 const char *compilation_arch(const compilation *c, arena *a) {

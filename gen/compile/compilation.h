@@ -57,6 +57,15 @@ luattn_status compilation_note(compilation *c, const char *line, luattn_error *e
 const char *compilation_why(const compilation *c);
 /* text and a line after it; if out of memory: text. */
 const char *compilation_add_line(arena *a, const char *text, const char *line);
+/* Gives each input of any type the luattn_input_dtype that luattn_target.input_types says, or else `other`; -1: it must
+ * say one. Errors: LUATTN_INVALID. */
+luattn_status compilation_resolve_types(traced_spec *t, uint64_t input_types, int other, luattn_error *err);
+enum { COMPILATION_NVRTC_OPTIONS = 7 };
+/* Options of every kernel; returns how many. No fast-math flag: ops/math.cuh decides that for each function. `recent`:
+ * options that not every NVRTC 12 knows. Minimal: leaves out the declarations of textures and of the CUDA runtime, which
+ * take a tenth of the front end's time. No cache: NVRTC would start CUDA to search the driver's kernel cache, and luattn
+ * has its own. `apart`: templates compare integers so that ptxas loses no sign (gen/nvrtc/lost_sign.h). */
+int compilation_nvrtc_options(bool recent, bool apart, const char *out[COMPILATION_NVRTC_OPTIONS]);
 /* LUATTN_LINEINFO=1: kernels carry line information for profilers. */
 bool compilation_has_line_info(void);
 /* "sm_90a"; NULL: out of memory. */

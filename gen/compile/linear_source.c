@@ -7,27 +7,6 @@
 #include "gen/compile/large_integers.h"
 #include "gen/ir/passes.h"
 
-/* Gives each input of any type the type that the target says, or else that of q, k and v. */
-static luattn_status resolve_types(linear_source *s, luattn_error *err) {
-  traced_spec *t = &s->spec->traced;
-  for (int i = 0; i < t->num_inputs; i++) {
-    luattn_input_info *in = &t->input[i];
-    const int type = (int)(s->target.input_types >> 4 * i & 15) - 1;
-    if (type < 0) continue;
-    if (in->dtype != LUATTN_INPUT_ANY)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "target: input_types: gives a type to input '%s', whose dtype is not any; leave it 0",
-                         in->name);
-    if (type > LUATTN_INPUT_F16)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "target: input_types: input '%s': is %d, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16", in->name,
-          type + 1);
-    in->dtype = (uint32_t)type;
-  }
-  return LUATTN_OK;
-}
-
 luattn_status linear_source_lower(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
                                   linear_lowered *out, luattn_error *err) {
   TRY(lower_linear(a, spec, k_dim, v_dim, packed, real, out, err));
@@ -44,8 +23,8 @@ luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn
   luattn_target *t = &s->target;
   if (t->head_dim_v == 0) t->head_dim_v = t->head_dim;
   TRY(linear_plan_make(a, spec, t, &s->plan, err));
-  TRY(resolve_types(s, err));
   const uint32_t real = t->dtype == LUATTN_BF16 ? LUATTN_INPUT_BF16 : LUATTN_INPUT_F16;
+  TRY(compilation_resolve_types(&s->spec->traced, t->input_types, (int)real, err));
   TRY(linear_source_lower(a, s->spec, t->head_dim, t->head_dim_v, s->plan.packed, real, &s->lowered, err));
   TRY(emit_linear_spec(&s->lowered, &s->spec_text, err));
   return emit_linear_config(a, &s->plan, &s->config, err);
@@ -56,23 +35,10 @@ static bool is_entry(const char *name) {
   return n > 3 && strcmp(name + n - 3, ".cu") == 0;
 }
 
-/* As for attention (programs.c), which says why. */
-static nvrtc_options options_of(bool recent, bool apart, const char *out[8]) {
-  int n = 0;
-  out[n++] = "-std=c++20";
-  out[n++] = "-default-device";
-  out[n++] = "--ptxas-options=-v";
-  if (compilation_has_line_info()) out[n++] = "-lineinfo";
-  if (recent) out[n++] = "--minimal";
-  if (recent) out[n++] = "--no-cache";
-  if (apart) out[n++] = "-DLUATTN_MIN_MAX_APART";
-  return (nvrtc_options){.list = out, .count = n};
-}
-
 luattn_status linear_source_compile(const linear_source *s, const nvrtc *lib, int want_ptx, nvrtc_result *out,
                                     luattn_error *err) {
   const template_file *templates;
-  const char *source = NULL, *options[8];
+  const char *source = NULL, *options[COMPILATION_NVRTC_OPTIONS];
   int count, n = 0;
   TRY(templates_get(s->a, &templates, &count, err));
   template_file *headers = arena_array(s->a, (size_t)count + 2, sizeof *headers);
@@ -86,7 +52,8 @@ luattn_status linear_source_compile(const linear_source *s, const nvrtc *lib, in
   headers[n++] = (template_file){"config.cuh", s->config, strlen(s->config)};
   headers[n++] = (template_file){"spec.cuh", s->spec_text, strlen(s->spec_text)};
   for (int apart = 0; apart < 2; apart++) {
-    const nvrtc_options told = options_of(lib->major >= 13, apart != 0, options);
+    const nvrtc_options told = {.list = options,
+                                .count = compilation_nvrtc_options(lib->major >= 13, apart != 0, options)};
     TRY(nvrtc_compile(lib, s->a, LINEAR_SOURCE_ENTRY, source, headers, n, LINEAR_SOURCE_ARCH, told, want_ptx, out,
                       err));
     if (out->lost_sign == NULL) return LUATTN_OK;

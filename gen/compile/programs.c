@@ -28,23 +28,12 @@ bool programs_may_be_two(const image_manifest *m) {
 
 static bool are_two(const compilation *c) { return !c->target.one_code && programs_may_be_two(&c->at.info); }
 
-enum { MAX_OPTIONS = 8 + 4 * POLICY_MAX_LEFT_OUT };
+enum { MAX_OPTIONS = COMPILATION_NVRTC_OPTIONS + 1 + 4 * POLICY_MAX_LEFT_OUT };
 
-/* No fast-math flag: ops/math.cuh decides that for each function. `recent`: options that not every NVRTC 12
- * knows. Minimal: leaves out the declarations of textures and of the CUDA runtime, which take a tenth of the
- * front end's time. No cache: NVRTC would start CUDA to search the driver's kernel cache, and luattn has its
- * own cache. `apart`: templates compare integers so that ptxas loses no sign (gen/nvrtc/lost_sign.h). */
 static nvrtc_options options(const compilation *c, program_part part, bool recent, bool apart,
                              const char *out[MAX_OPTIONS]) {
   const char *left_out[POLICY_MAX_LEFT_OUT];
-  int n = 0;
-  out[n++] = "-std=c++20";
-  out[n++] = "-default-device";
-  out[n++] = "--ptxas-options=-v";
-  if (compilation_has_line_info()) out[n++] = "-lineinfo";
-  if (recent) out[n++] = "--minimal";
-  if (recent) out[n++] = "--no-cache";
-  if (apart) out[n++] = "-DLUATTN_MIN_MAX_APART";
+  int n = compilation_nvrtc_options(recent, apart, out);
   if (part != PROGRAM_ALL) out[n++] = part == PROGRAM_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";
   const int num_left_out = recent ? policy_left_out_passes(&c->at.plan, c->mask.rows.period >= MASK_GRID, left_out) : 0;
   for (int i = 0; i < num_left_out; i++) {

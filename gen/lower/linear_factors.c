@@ -115,8 +115,11 @@ luattn_status lower_linear(arena *a, const luattn_spec *spec, int k_dim, int v_d
   if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "lower: out of memory");
   *own = *spec;
   own->traced.g = g;
-  for (int i = 0; i < own->traced.num_inputs; i++)
-    if (own->traced.input[i].dtype == LUATTN_INPUT_ANY) own->traced.input[i].dtype = real;
+  for (int i = 0; i < own->traced.num_inputs; i++) {
+    luattn_input_info *in = &own->traced.input[i];
+    if (in->dtype == LUATTN_INPUT_ANY) in->dtype = real;
+    if (in->dtype == LUATTN_INPUT_F64) ir_input_wide(g, (uint32_t)i);
+  }
   *out = (linear_lowered){.a = a, .g = g, .spec = own, .packed = packed};
   linear_work w = {.f = out, .d = spec->linear, .err = err};
   w.from[0] = ir_variable(g, VAR_HEAD_DIM, 0), w.from[1] = ir_variable(g, VAR_HEAD_DIM_V, 0);

@@ -393,6 +393,33 @@ static void run_lengths(void) {
   }
 }
 
+/* An input of any type has q's unless the target says another. */
+static void run_types(void) {
+  static const uint64_t types[] = {0, 1 + LUATTN_INPUT_F64, 1 + LUATTN_INPUT_F32, 15};
+  static const uint32_t found[] = {LUATTN_INPUT_BF16, LUATTN_INPUT_F64, LUATTN_INPUT_F32};
+  static const char text[] =
+      "return linear_attention { name = 'l', inputs = { g = { axes = {'b', 't', 'hv'}, dtype = 'any' } }, "
+      "decay = function(b, h, t) return g[{b, t, h}] end }";
+  luattn_spec *spec;
+  need(luattn_spec_load_text("l", text, strlen(text), NULL, &spec, &err) == LUATTN_OK, err.message);
+  for (int i = 0; i < 4; i++) {
+    const luattn_target target = {
+        .struct_size = sizeof target, .head_dim = 64, .arch = 90, .dtype = LUATTN_BF16, .input_types = types[i]};
+    luattn_image *image;
+    luattn_kernel_description d = {.struct_size = sizeof d};
+    const luattn_status status = luattn_compile(spec, &target, &image, NULL, &err);
+    if (i == 3) {
+      expect(status == LUATTN_INVALID && strstr(err.message, "input_types: input 'g': is 15") != NULL, err.message);
+      continue;
+    }
+    need(status == LUATTN_OK, err.message);
+    need(luattn_image_describe(image, &d, &err) == LUATTN_OK, err.message);
+    expect(d.inputs[0].dtype == found[i], "the type of g");
+    luattn_image_free(image);
+  }
+  luattn_spec_free(spec);
+}
+
 int main(int argc, char **argv) {
   luattn_engine *engine;
   if (argc != 3) return fprintf(stderr, "linear_forward_test SPECS CASE\n"), 2;
@@ -402,6 +429,7 @@ int main(int argc, char **argv) {
   need(status == LUATTN_OK, "open");
   driver = luattn_engine_driver(engine);
   if (strcmp(argv[2], "images") == 0) return run_images(engine, argv[1]), luattn_engine_close(engine), 0;
+  if (strcmp(argv[2], "types") == 0) return run_types(), luattn_engine_close(engine), 0;
   if (strcmp(argv[2], "lengths") == 0) return run_lengths(), luattn_engine_close(engine), 0;
   if (strcmp(argv[2], "refusals") == 0) return run_refusals(engine, argv[1]), luattn_engine_close(engine), 0;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
