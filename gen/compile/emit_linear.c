@@ -39,17 +39,6 @@ static void add_gradients(const linear_hook *hook, const char *name, linear_root
   add(r, hook->grad.dx, arena_printf(r->a, "%s.dx", name));
 }
 
-/* What the kernel for a target would get of the spec. */
-static luattn_status lower(const luattn_spec *spec, const luattn_target *target, arena *a, linear_lowered *f,
-                           luattn_error *err) {
-  static const uint32_t inputs[] = {LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16};
-  const int dim = target->head_dim > 0 ? target->head_dim : 128,
-            dim_v = target->head_dim_v > 0 ? target->head_dim_v : dim;
-  const uint32_t real =
-      (unsigned)target->dtype < sizeof inputs / sizeof *inputs ? inputs[target->dtype] : LUATTN_INPUT_F32;
-  return linear_source_lower(a, spec, dim, dim_v, target->packed != 0, real, f, err);
-}
-
 /* The class, and the kernel of the target, or why there is none. */
 static luattn_status plan(const luattn_spec *spec, const luattn_target *target, text *out, luattn_error *err) {
   linear_source s;
@@ -58,8 +47,10 @@ static luattn_status plan(const luattn_spec *spec, const luattn_target *target, 
   const luattn_status status = linear_source_make(out->a, spec, target, &s, &why);
   if (status == LUATTN_NO_MEMORY) return luattn_fail(err, status, "%s", why.message);
   if (status == LUATTN_OK) {
-    text_add(out, "%s%s: %d threads, %d bytes of dynamic shared memory\n", s.plan.why, "luattn_linear", s.plan.threads,
-             s.plan.shared_bytes);
+    text_add(out, "%s", s.plan.why);
+    for (int i = 0; i < s.plan.num_entries; i++)
+      text_add(out, "%s: %d threads, %d bytes of dynamic shared memory\n", s.plan.entry[i].name,
+               s.plan.entry[i].threads, s.plan.entry[i].shared_bytes);
     return LUATTN_OK;
   }
   text_add(out,
@@ -90,12 +81,15 @@ static luattn_status kernel(const luattn_spec *spec, const luattn_target *target
   return LUATTN_OK;
 }
 
+/* The hooks as kernels for sm_90a take them, in bf16 and for 128 channels where the target says nothing else. */
 static luattn_status source(const luattn_spec *spec, const luattn_target *target, text *out, luattn_error *err) {
-  linear_lowered f;
-  const char *printed = NULL;
-  TRY(lower(spec, target, out->a, &f, err));
-  TRY(emit_linear_spec(&f, &printed, err));
-  text_add(out, "%s", printed);
+  luattn_target there = *target;
+  linear_source s;
+  there.arch = 90;
+  if (there.dtype != LUATTN_F16) there.dtype = LUATTN_BF16;
+  if (there.head_dim <= 0) there.head_dim = 128;
+  TRY(linear_source_make(out->a, spec, &there, &s, err));
+  text_add(out, "%s", s.spec_text);
   return LUATTN_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "gen/compile/build_id.h"
 #include "gen/compile/compilation.h"
 #include "gen/compile/linear_source.h"
+#include "gen/plan/linear_family.h"
 
 typedef struct making {
   linear_source s;
@@ -33,12 +34,12 @@ static double now_ms(void) {
 
 /* ---- the manifest ---- */
 
-static void fill_entry(const linear_plan *p, const char *name, luattn_role role, image_manifest *m) {
+static void fill_entry(const linear_plan *p, const linear_entry *of, image_manifest *m) {
   manifest_entry *e = &m->entry[m->num_entries++];
-  snprintf(e->name, sizeof e->name, "%s", name);
-  e->role = (uint32_t)role;
-  e->threads = (uint32_t)p->threads;
-  e->shared_bytes = (uint32_t)p->shared_bytes;
+  snprintf(e->name, sizeof e->name, "%s", of->name);
+  e->role = (uint32_t)of->role;
+  e->threads = (uint32_t)of->threads;
+  e->shared_bytes = (uint32_t)of->shared_bytes;
   e->tile_m = LUATTN_CHUNK;
   e->tile_n = (uint32_t)p->v_block;
 }
@@ -48,8 +49,9 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   const linear_plan *p = &s->plan;
   memset(m, 0, sizeof *m);
   snprintf(m->spec_name, sizeof m->spec_name, "%s", t->name);
-  m->pass = LUATTN_FORWARD, m->family = LUATTN_SM90, m->dtype = p->dtype;
-  m->arch = 90, m->arch_suffix[0] = 'a';
+  m->pass = p->pass, m->family = p->family->family, m->dtype = p->dtype;
+  m->arch = (uint32_t)s->target.arch;
+  if (m->family == LUATTN_SM90) m->arch_suffix[0] = 'a';
   m->head_dim = (uint32_t)p->k_dim, m->head_dim_v = (uint32_t)p->v_dim;
   m->has_query_mod = s->lowered.query_factor != IR_NONE;
   m->has_key_mod = s->lowered.key_factor != IR_NONE;
@@ -70,8 +72,7 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
     m->scalar[i].value = t->scalar_default[i];
     m->ranges[0].of[i] = t->scalar_range[i];
   }
-  if (p->cuts) fill_entry(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, m);
-  fill_entry(p, "luattn_linear", LUATTN_ROLE_LINEAR, m);
+  for (int i = 0; i < p->num_entries; i++) fill_entry(p, &p->entry[i], m);
 }
 
 /* ---- the cache ---- */
@@ -131,10 +132,10 @@ static luattn_status compile(making *k, bool *next, luattn_image **image, luattn
   *next = true; /* until the library is known to work */
   TRY(nvrtc_open(&k->file, &lib, err));
   TRY(nvrtc_check_driver(&k->search, &lib, err));
-  if (!nvrtc_supports(&lib, 90))
+  if (!nvrtc_supports(&lib, k->s.target.arch))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "nvrtc: %s: is of CUDA %d.%d, which does not compile for sm_90; install a later one", lib.path,
-                       lib.major, lib.minor);
+                       "nvrtc: %s: is of CUDA %d.%d, which does not compile for sm_%d; install a later one", lib.path,
+                       lib.major, lib.minor, k->s.target.arch);
   *next = false;
   TRY(linear_source_compile(&k->s, &lib, k->info.is_ptx != 0, &r, err));
   k->report->nvrtc_ms = now_ms() - start;

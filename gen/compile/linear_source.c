@@ -1,17 +1,46 @@
 #include "gen/compile/linear_source.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/fail.h"
 #include "gen/compile/compilation.h"
 #include "gen/compile/large_integers.h"
 #include "gen/ir/passes.h"
+#include "gen/plan/linear_family.h"
 
-luattn_status linear_source_lower(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
-                                  linear_lowered *out, luattn_error *err) {
-  TRY(lower_linear(a, spec, k_dim, v_dim, packed, real, out, err));
+/* lower_linear, which also refuses integers that leave the 32 bits of kernels at every length. */
+static luattn_status lower(const linear_source *s, uint32_t real, linear_lowered *out, luattn_error *err) {
+  const linear_plan *p = &s->plan;
+  const linear_lowering to = {
+      .family = p->family, .k_dim = p->k_dim, .v_dim = p->v_dim, .packed = p->packed, .real = real};
+  TRY(lower_linear(s->a, s->spec, &to, out, err));
   if (out->max_len >= 1) return LUATTN_OK;
-  return large_integers_refuse(&spec->traced, ir_get(out->g, out->too_large), out->reach, err);
+  return large_integers_refuse(&s->spec->traced, ir_get(out->g, out->too_large), out->reach, err);
+}
+
+static uint32_t real_of(luattn_dtype dtype) {
+  return dtype == LUATTN_BF16 ? LUATTN_INPUT_BF16 : dtype == LUATTN_F16 ? LUATTN_INPUT_F16 : LUATTN_INPUT_F32;
+}
+
+/* Takes the first family that takes the target and the spec. Where none does, it says what the first one lacks that takes
+ * the target, or else the first of all. */
+static luattn_status choose(linear_source *s, uint32_t real, luattn_error *err) {
+  bool takes_target = false;
+  luattn_error first;
+  fail_clear(&first);
+  for (int i = 0; i < linear_plan_families(); i++) {
+    luattn_error why;
+    fail_clear(&why);
+    const luattn_status planned = linear_plan_make(s->a, s->spec, &s->target, i, &s->plan, &why);
+    const luattn_status status = planned == LUATTN_OK ? lower(s, real, &s->lowered, &why) : planned;
+    if (status == LUATTN_OK) return LUATTN_OK;
+    if (i == 0 || (planned == LUATTN_OK && !takes_target)) first = why;
+    takes_target |= planned == LUATTN_OK;
+    if (status != LUATTN_UNSUPPORTED) break;
+  }
+  if (err != NULL) *err = first;
+  return first.status;
 }
 
 luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn_target *target, linear_source *s,
@@ -22,10 +51,10 @@ luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn
   TRY(compilation_take_target(target, &s->target, err));
   luattn_target *t = &s->target;
   if (t->head_dim_v == 0) t->head_dim_v = t->head_dim;
-  TRY(linear_plan_make(a, spec, t, &s->plan, err));
-  const uint32_t real = t->dtype == LUATTN_BF16 ? LUATTN_INPUT_BF16 : LUATTN_INPUT_F16;
+  TRY(linear_plan_check(t, err));
+  const uint32_t real = real_of(t->dtype);
   TRY(compilation_resolve_types(&s->spec->traced, t->input_types, (int)real, err));
-  TRY(linear_source_lower(a, s->spec, t->head_dim, t->head_dim_v, s->plan.packed, real, &s->lowered, err));
+  TRY(choose(s, real, err));
   TRY(emit_linear_spec(&s->lowered, &s->spec_text, err));
   return emit_linear_config(a, &s->plan, &s->config, err);
 }
@@ -38,6 +67,7 @@ static bool is_entry(const char *name) {
 luattn_status linear_source_compile(const linear_source *s, const nvrtc *lib, int want_ptx, nvrtc_result *out,
                                     luattn_error *err) {
   const template_file *templates;
+  char arch[16];
   const char *source = NULL, *options[COMPILATION_NVRTC_OPTIONS];
   int count, n = 0;
   TRY(templates_get(s->a, &templates, &count, err));
@@ -45,17 +75,17 @@ luattn_status linear_source_compile(const linear_source *s, const nvrtc *lib, in
   if (headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   for (int i = 0; i < count; i++) {
     if (!is_entry(templates[i].name)) headers[n++] = templates[i];
-    if (strcmp(templates[i].name, LINEAR_SOURCE_ENTRY) == 0) source = templates[i].data;
+    if (strcmp(templates[i].name, s->plan.source) == 0) source = templates[i].data;
   }
   if (source == NULL)
-    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates", LINEAR_SOURCE_ENTRY);
+    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates", s->plan.source);
   headers[n++] = (template_file){"config.cuh", s->config, strlen(s->config)};
   headers[n++] = (template_file){"spec.cuh", s->spec_text, strlen(s->spec_text)};
+  snprintf(arch, sizeof arch, "sm_%d%s", s->target.arch, s->plan.family->family == LUATTN_SM90 ? "a" : "");
   for (int apart = 0; apart < 2; apart++) {
     const nvrtc_options told = {.list = options,
                                 .count = compilation_nvrtc_options(lib->major >= 13, apart != 0, options)};
-    TRY(nvrtc_compile(lib, s->a, LINEAR_SOURCE_ENTRY, source, headers, n, LINEAR_SOURCE_ARCH, told, want_ptx, out,
-                      err));
+    TRY(nvrtc_compile(lib, s->a, s->plan.source, source, headers, n, arch, told, want_ptx, out, err));
     if (out->lost_sign == NULL) return LUATTN_OK;
   }
   return luattn_fail(err, LUATTN_COMPILE,

@@ -18,16 +18,8 @@ typedef struct linear_source {
 luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn_target *target, linear_source *out,
                                  luattn_error *err);
 
-/* lower_linear, which also refuses integers that leave the 32 bits of kernels at every length: LUATTN_UNSUPPORTED. */
-luattn_status linear_source_lower(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
-                                  linear_lowered *out, luattn_error *err);
-
 /* Compiles it. Errors: LUATTN_COMPILE, LUATTN_NO_MEMORY, .. */
 luattn_status linear_source_compile(const linear_source *s, const nvrtc *lib, int want_ptx, nvrtc_result *out,
                                     luattn_error *err);
-
-/* The name of the entry's file among the templates. */
-#define LINEAR_SOURCE_ENTRY "entry/linear_sm90.cu"
-#define LINEAR_SOURCE_ARCH "sm_90a"
 
 #endif

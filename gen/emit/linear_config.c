@@ -9,10 +9,13 @@ luattn_status emit_linear_config(arena *a, const linear_plan *p, const char **ou
   text_add(&t,
            "// config.cuh: the plan's constants, written by luattn.\n#pragma once\n#include "
            "\"contract/linear.cuh\"\n\nstruct Config {\n  using Elem = %s;\n",
-           p->dtype == LUATTN_BF16 ? "bf16_t" : "half_t");
+           p->dtype == LUATTN_BF16  ? "bf16_t"
+           : p->dtype == LUATTN_F16 ? "half_t"
+                                    : "float");
   text_add(&t, "  static constexpr LinearPass pass = LINEAR_FORWARD;\n");
-  text_add(&t, "  static constexpr int k_dim = %d, v_dim = %d, v_block = %d, stages = %d;\n", p->k_dim, p->v_dim,
-           p->v_block, p->stages);
+  text_add(&t, "  static constexpr int k_dim = %d, v_dim = %d, v_block = %d", p->k_dim, p->v_dim, p->v_block);
+  if (p->stages > 0) text_add(&t, ", stages = %d", p->stages);
+  text_add(&t, ";\n%s", p->constants != NULL ? p->constants : "");
   text_add(&t, "  static constexpr bool packed = %s, fast_math = true;\n};\n", p->packed ? "true" : "false");
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;

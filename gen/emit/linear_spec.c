@@ -4,11 +4,14 @@
 
 #define LINEAR_SITE "const LuattnLinearParams &p, const LinearSite &s, "
 
-/* A function of the contract: a number of a token, or of one element x at channel d. */
-static void function(writer *w, const char *name, bool of_element, ir_ref r) {
+/* What a function of the contract is of besides a token. */
+typedef enum reach { OF_TOKEN, OF_CHANNEL, OF_ELEMENT } reach;
+
+/* A function of the contract: a number of a token, of its channel d, or of one element x there. */
+static void function(writer *w, const char *name, reach of, ir_ref r) {
   if (r == IR_NONE) return;
-  open_function(w, writer_format(w, "float %s(" LINEAR_SITE "%sint t%s)", name, of_element ? "float x, " : "",
-                                 of_element ? ", int d" : ""));
+  open_function(w, writer_format(w, "float %s(" LINEAR_SITE "%sint t%s)", name, of == OF_ELEMENT ? "float x, " : "",
+                                 of != OF_TOKEN ? ", int d" : ""));
   body_begin(w, 0, NULL);
   w->outlined = true; /* it reads its parameters alone: there are no slots */
   body_return(w, r);
@@ -50,7 +53,7 @@ static void close(writer *w, bool any) {
 static const char *flag(ir_ref r) { return r != IR_NONE ? "true" : "false"; }
 
 static void print(writer *w, const linear_lowered *f) {
-  static const char *const decays[] = {"DECAY_NONE", "DECAY_HEAD", "DECAY_TOKEN"};
+  static const char *const decays[] = {"DECAY_NONE", "DECAY_HEAD", "DECAY_TOKEN", "DECAY_CHANNEL"};
   const bool updates = f->write != IR_NONE || f->read != IR_NONE;
   const bool has_mods = f->query_factor != IR_NONE || f->key_factor != IR_NONE || f->value_mod != IR_NONE;
   text_add(&w->out,
@@ -62,24 +65,25 @@ static void print(writer *w, const linear_lowered *f) {
   w->names = of_values;
   const char *const decay = part(w, "SpecDecay", "NoDecay", f->decay != IR_NONE,
                                  writer_format(w, "DecayOf decay_of = %s", decays[f->decay_of]));
-  function(w, "decay", false, f->decay);
+  function(w, "decay", f->decay_of == LINEAR_DECAY_CHANNEL ? OF_CHANNEL : OF_TOKEN, f->decay);
   close(w, f->decay != IR_NONE);
   const char *const update = part(w, "SpecUpdate", "PlainUpdate", updates,
                                   writer_format(w, "bool has_write = %s, erases = %s", flag(f->write), flag(f->read)));
-  function(w, "write", false, f->write);
-  function(w, "read", false, f->read);
+  function(w, "write", f->writes_channels ? OF_CHANNEL : OF_TOKEN, f->write);
+  function(w, "read", f->reads_rows ? OF_ELEMENT : OF_TOKEN, f->read);
+  function(w, "erase", OF_ELEMENT, f->erase);
   close(w, updates);
   const char *const mods = part(w, "SpecRowMods", "NoRowMods", has_mods,
                                 writer_format(w, "bool has_query_factor = %s, has_key_factor = %s, has_value_mod = %s",
                                               flag(f->query_factor), flag(f->key_factor), flag(f->value_mod)));
   w->names = of_queries;
-  function(w, "query_factor", false, f->query_factor);
-  function(w, "key_factor", false, f->key_factor);
+  function(w, "query_factor", OF_TOKEN, f->query_factor);
+  function(w, "key_factor", OF_TOKEN, f->key_factor);
   w->names = of_values;
-  function(w, "value_mod", true, f->value_mod);
+  function(w, "value_mod", OF_ELEMENT, f->value_mod);
   close(w, has_mods);
   const char *const skip = part(w, "SpecSkip", "NoSkip", f->skip != IR_NONE, "bool has_skip = true");
-  function(w, "skip", true, f->skip);
+  function(w, "skip", OF_ELEMENT, f->skip);
   close(w, f->skip != IR_NONE);
   text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s {};\n", decay, update, mods, skip);
 }

@@ -2,10 +2,12 @@
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 #include "gen/lower/linear_lowered.h"
+#include "gen/plan/linear_family.h"
 
 typedef struct linear_work {
   linear_lowered *f;
   const derived_linear *d;
+  unsigned takes;        /* LINEAR_TAKES_.. */
   ir_ref from[2], to[2]; /* head dims */
   luattn_error *err;
 } linear_work;
@@ -75,7 +77,7 @@ static void join_value_factor(linear_lowered *f) {
 /* Kernels compute integers in 32 bits, and add a chunk to a position. */
 static luattn_status bound_length(linear_work *w) {
   linear_lowered *f = w->f;
-  const ir_ref hook[] = {f->decay, f->write, f->read, f->query_factor, f->key_factor, f->value_mod, f->skip};
+  const ir_ref hook[] = {f->decay, f->write, f->read, f->erase, f->query_factor, f->key_factor, f->value_mod, f->skip};
   const int64_t most = INT64_C(1) << 30;
   ir_ref root[sizeof hook / sizeof hook[0]];
   int n = 0;
@@ -88,28 +90,41 @@ static luattn_status bound_length(linear_work *w) {
   return LUATTN_OK;
 }
 
+static luattn_status check_class(const linear_work *w) {
+  const linear_class *c = &w->d->class;
+  if (c->normalizes && !(w->takes & LINEAR_TAKES_NORMALIZE))
+    return lacks(w, LINEAR_VALUE, "is normalised (normalize = true)");
+  if (c->reads && !(w->takes & (LINEAR_TAKES_READ | LINEAR_TAKES_READ_ROWS)))
+    return lacks(w, LINEAR_READ, "reads the state");
+  if (c->erases && !(w->takes & LINEAR_TAKES_ERASE)) return lacks(w, LINEAR_ERASE, "erases along a vector of its own");
+  if (c->before && !(w->takes & LINEAR_TAKES_BEFORE)) return lacks(w, LINEAR_READ, "reads the state before its decay");
+  if (c->decay == LINEAR_DECAY_CHANNEL && !(w->takes & LINEAR_TAKES_CHANNEL_DECAY))
+    return lacks(w, LINEAR_DECAY, "differs between channels");
+  if (c->writes_channels && !(w->takes & LINEAR_TAKES_WRITE_ROWS))
+    return lacks(w, LINEAR_WRITE, "differs between channels of v");
+  return LUATTN_OK;
+}
+
 static luattn_status lower(linear_work *w) {
   linear_lowered *f = w->f;
   const linear_class *c = &w->d->class;
-  if (c->normalizes) return lacks(w, LINEAR_VALUE, "is normalised (normalize = true)");
-  if (c->erases) return lacks(w, LINEAR_ERASE, "erases along a vector of its own");
-  if (c->before) return lacks(w, LINEAR_READ, "reads the state before its decay");
-  if (c->decay == LINEAR_DECAY_CHANNEL) return lacks(w, LINEAR_DECAY, "differs between channels");
-  if (c->writes_channels) return lacks(w, LINEAR_WRITE, "differs between channels of v");
-  f->decay_of = c->decay;
+  TRY(check_class(w));
+  f->decay_of = c->decay, f->before = c->before, f->writes_channels = c->writes_channels;
+  f->reads_rows = c->reads && (w->takes & LINEAR_TAKES_READ_ROWS);
   if (c->decay != LINEAR_DECAY_NONE) TRY(value_of(w, LINEAR_DECAY, &f->decay));
   TRY(value_of(w, LINEAR_WRITE, &f->write));
-  TRY(factor(w, LINEAR_READ, &f->read));
+  TRY(f->reads_rows ? value_of(w, LINEAR_READ, &f->read) : factor(w, LINEAR_READ, &f->read));
+  TRY(value_of(w, LINEAR_ERASE, &f->erase));
   TRY(factor(w, LINEAR_QUERY, &f->query_factor));
   TRY(factor(w, LINEAR_KEY, &f->key_factor));
   TRY(value_of(w, LINEAR_VALUE, &f->value_mod));
-  join_value_factor(f);
+  if (!f->writes_channels) join_value_factor(f);
   TRY(value_of(w, LINEAR_SKIP, &f->skip));
   return bound_length(w);
 }
 
-luattn_status lower_linear(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
-                           linear_lowered *out, luattn_error *err) {
+luattn_status lower_linear(arena *a, const luattn_spec *spec, const linear_lowering *to, linear_lowered *out,
+                           luattn_error *err) {
   luattn_spec *own = arena_new(a, sizeof *own);
   ir *g = own != NULL ? ir_clone(a, spec->traced.g) : NULL;
   if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "lower: out of memory");
@@ -117,12 +132,12 @@ luattn_status lower_linear(arena *a, const luattn_spec *spec, int k_dim, int v_d
   own->traced.g = g;
   for (int i = 0; i < own->traced.num_inputs; i++) {
     luattn_input_info *in = &own->traced.input[i];
-    if (in->dtype == LUATTN_INPUT_ANY) in->dtype = real;
+    if (in->dtype == LUATTN_INPUT_ANY) in->dtype = to->real;
     if (in->dtype == LUATTN_INPUT_F64) ir_input_wide(g, (uint32_t)i);
   }
-  *out = (linear_lowered){.a = a, .g = g, .spec = own, .packed = packed};
-  linear_work w = {.f = out, .d = spec->linear, .err = err};
+  *out = (linear_lowered){.a = a, .g = g, .spec = own, .packed = to->packed};
+  linear_work w = {.f = out, .d = spec->linear, .takes = to->family->takes, .err = err};
   w.from[0] = ir_variable(g, VAR_HEAD_DIM, 0), w.from[1] = ir_variable(g, VAR_HEAD_DIM_V, 0);
-  w.to[0] = ir_int(g, k_dim), w.to[1] = ir_int(g, v_dim);
+  w.to[0] = ir_int(g, to->k_dim), w.to[1] = ir_int(g, to->v_dim);
   return lower(&w);
 }

@@ -13,16 +13,25 @@ typedef struct linear_lowered {
   bool packed;
   linear_decay decay_of;
   /* IR_NONE: absent. Factors of rows of q and k, and the one of k that read is, are of a token; value_mod and skip are of
-   * VAR_X, too. */
-  ir_ref decay, write, read, query_factor, key_factor, value_mod, skip;
+   * VAR_X, too. Where the family takes them, decay is of VAR_D, too, write of VAR_D of v, and read and erase are elements,
+   * of VAR_X, which is that of k behind key_mod, and VAR_D. */
+  ir_ref decay, write, read, erase, query_factor, key_factor, value_mod, skip;
+  bool before, reads_rows, writes_channels;
   int64_t max_len;  /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
   ir_ref too_large; /* because of this one, */
   double reach;     /* which reaches that */
 } linear_lowered;
 
-/* Lowers for kernels with these head dims, and inputs of any type as real (luattn_input_dtype). Errors: LUATTN_UNSUPPORTED
- * (what the kernels that there are lack, and of which hook), LUATTN_NO_MEMORY. */
-luattn_status lower_linear(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
-                           linear_lowered *out, luattn_error *err);
+/* What kernels are lowered for. */
+typedef struct linear_lowering {
+  const struct linear_family *family;
+  int k_dim, v_dim;
+  bool packed;
+  uint32_t real; /* luattn_input_dtype: of inputs of any type */
+} linear_lowering;
+
+/* Errors: LUATTN_UNSUPPORTED (what the family's kernels lack, and of which hook), LUATTN_NO_MEMORY. */
+luattn_status lower_linear(arena *a, const luattn_spec *spec, const linear_lowering *to, linear_lowered *out,
+                           luattn_error *err);
 
 #endif

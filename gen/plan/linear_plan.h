@@ -1,28 +1,43 @@
-/* linear_plan.h: chooses the kernel of a linear attention, its value channels a block and its stages, and says why. */
+/* linear_plan.h: chooses the kernels of a linear attention, and says why. */
 #ifndef LUATTN_GEN_LINEAR_PLAN_H
 #define LUATTN_GEN_LINEAR_PLAN_H
 
 #include <stdbool.h>
 
+#include "abi/manifest.h"
 #include "gen/base/arena.h"
 #include "gen/spec.h"
 #include "luattn/compiler.h"
 
-typedef struct linear_plan {
-  luattn_dtype dtype;
-  int k_dim, v_dim;
-  int v_block, stages; /* value channels of a block; of q, k and v */
+typedef struct linear_entry {
+  const char *name; /* of the kernel */
+  luattn_role role;
   int threads, shared_bytes;
+} linear_entry;
+
+typedef struct linear_plan {
+  const struct linear_family *family;
+  luattn_dtype dtype;
+  luattn_pass pass;
+  int k_dim, v_dim;
+  int v_block;        /* value channels of a block */
+  int stages;         /* of q, k and v; 0: config.cuh has none */
+  const char *source; /* the file among the templates */
   bool packed, erases;
   bool cuts; /* entries may be cut into segments */
+  int num_entries;
+  linear_entry entry[MANIFEST_MAX_ENTRIES];
+  const char *constants; /* more lines of config.cuh, or NULL */
   const char *why;
 } linear_plan;
 
-/* Whether the target asks for what the kernels have. Errors: LUATTN_INVALID, LUATTN_UNSUPPORTED. */
+/* Refuses numbers that no target has, and choices of attention alone. Errors: LUATTN_INVALID, LUATTN_UNSUPPORTED. */
 luattn_status linear_plan_check(const luattn_target *target, luattn_error *err);
 
-/* Chooses for a target of this version's size. Errors: those of linear_plan_check, LUATTN_NO_MEMORY. */
-luattn_status linear_plan_make(arena *a, const luattn_spec *spec, const luattn_target *target, linear_plan *out,
+/* How many families there are, and the plan of number i of them for a target of this version's size whose head_dim_v is
+ * said. Errors: LUATTN_UNSUPPORTED (what of the target the family lacks), LUATTN_NO_MEMORY. */
+int linear_plan_families(void);
+luattn_status linear_plan_make(arena *a, const luattn_spec *spec, const luattn_target *target, int i, linear_plan *out,
                                luattn_error *err);
 
 #endif

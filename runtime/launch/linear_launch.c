@@ -12,15 +12,23 @@ static luattn_status take(const luattn_kernel *kernel, const luattn_linear_args 
   return struct_take(&rule, args_place(kernel), given, used, err);
 }
 
+/* Blocks of each role's entries; 0: not launched. */
+static int64_t all_segments(const linear_call *l) { return l->blocks * l->p.segments.count; }
+static int64_t but_last_segments(const linear_call *l) { return l->blocks * (l->p.segments.count - 1); }
+
+static int64_t (*const blocks_of[LUATTN_ROLE_COUNT])(const linear_call *) = {
+    [LUATTN_ROLE_LINEAR_STATES] = but_last_segments,
+    [LUATTN_ROLE_LINEAR] = all_segments,
+};
+
 static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream stream) {
   const image_manifest *m = &k->info;
   LuattnTensorMaps maps;
-  TRY(descriptors_fill_linear(k->driver, k->descriptors, &l->c, &l->p, &maps));
+  const bool by_tma = m->family == LUATTN_SM90;
+  if (by_tma) TRY(descriptors_fill_linear(k->driver, k->descriptors, &l->c, &l->p, &maps));
   for (uint32_t i = 0; i < m->num_entries; ++i) {
-    const bool of_states = m->entry[i].role == LUATTN_ROLE_LINEAR_STATES;
-    const int64_t segments = l->p.segments.count - of_states;
-    const unsigned grid[] = {(unsigned)(l->blocks * segments), 1, 1};
-    TRY(launch_entry(k, i, &l->p, &maps, grid, stream, l->c.err));
+    const unsigned grid[] = {(unsigned)blocks_of[m->entry[i].role](l), 1, 1};
+    TRY(launch_entry(k, i, &l->p, by_tma ? &maps : NULL, grid, stream, l->c.err));
   }
   return LUATTN_OK;
 }
