@@ -50,11 +50,14 @@ ABI_ASSERT(sizeof(LuattnLinearParams) <= 4096 - sizeof(LuattnTensorMaps),
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 /* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k, and of the inverse
- * where an update erases; what the inverse is made of; two boxes of o for each warpgroup of 64 value channels; numbers of
- * tokens; barriers. Boxes have 64 tokens of 64 channels. */
+ * where an update erases; what the inverse is made of; boxes of o for each warpgroup of 64 value channels; where decays
+ * differ between channels, their sums, and factors of the state's columns; numbers of tokens; barriers. Boxes have 64 tokens
+ * of 64 channels. */
 typedef struct LinearLayout {
-  int qk, v, pairs; /* bytes of a stage */
-  int at_pairs, at_inverse, at_o, at_numbers, at_barriers;
+  int qk, v, pairs, gates; /* bytes of a stage */
+  int boxes_o;             /* of a warpgroup */
+  int gate_stages;
+  int at_pairs, at_inverse, at_o, at_gates, at_factors, at_numbers, at_barriers;
   int bytes;
 } LinearLayout;
 
@@ -63,10 +66,12 @@ enum {
   LINEAR_PAIR_STAGES = 2,
   LINEAR_NUMBER_STAGES = 4,
   LINEAR_NUMBERS = 2304,
-  LINEAR_DIAGONAL = 4 * 16 * 80 /* the diagonal blocks, in float, with rows of 80 bytes */
+  LINEAR_DIAGONAL = 4 * 16 * 80, /* the diagonal blocks, in float, with rows of 80 bytes */
+  LINEAR_FACTORS = 3 * 128 * 4   /* of a stage of pairs: three numbers of each channel */
 };
 
-ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases) {
+/* by_channel: decays differ between channels. */
+ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases, int by_channel) {
   LinearLayout l = {0};
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_block, 64) * LINEAR_BOX;
@@ -74,7 +79,12 @@ ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases
   l.at_pairs = stages * (2 * l.qk + l.v);
   l.at_inverse = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
   l.at_o = l.at_inverse + (erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
-  l.at_numbers = l.at_o + 2 * layout_ceil(v_block, 64) * LINEAR_BOX;
+  l.boxes_o = erases && by_channel ? 1 : 2;
+  l.at_gates = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
+  l.gates = by_channel ? 2 * l.qk : 0;
+  l.gate_stages = erases ? 1 : 2;
+  l.at_factors = l.at_gates + l.gate_stages * l.gates;
+  l.at_numbers = l.at_factors + (by_channel ? LINEAR_PAIR_STAGES * LINEAR_FACTORS + 16 : 0);
   l.at_barriers = l.at_numbers + LINEAR_NUMBER_STAGES * LINEAR_NUMBERS;
   l.bytes = l.at_barriers + 256;
   return l;

@@ -50,18 +50,20 @@ static const char *explain(arena *a, const linear_plan *p, int number) {
       LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
       p->cuts ? "segments: entries are cut at launch where value heads are fewer than multiprocessors; what a segment "
                 "adds to the state needs no other one"
-              : "no segments: what a segment that erases makes of the state is a map, which no kernel finds yet");
+      : p->erases ? "no segments: what a segment that erases makes of the state is a map, which no kernel finds yet"
+                  : "no segments: no kernel finds yet what a segment adds where decays differ between channels");
 }
 
 static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   p->source = "entry/linear_sm90.cu";
-  p->cuts = !p->erases;
+  const bool by_channel = spec->linear->class.decay == LINEAR_DECAY_CHANNEL;
+  p->cuts = !p->erases && !by_channel;
   p->v_block = p->v_dim > 64 ? 128 : 64;
   for (p->stages = MOST_STAGES; p->stages > 2; p->stages--)
-    if (linear_layout(p->k_dim, p->v_block, p->stages, p->erases).bytes <= LUATTN_SM90_SHARED_BYTES) break;
+    if (linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes <= LUATTN_SM90_SHARED_BYTES) break;
   const int threads = 128 * (2 + p->v_block / 64),
-            bytes = linear_layout(p->k_dim, p->v_block, p->stages, p->erases).bytes;
+            bytes = linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes;
   if (p->cuts) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads, bytes);
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads, bytes);
   p->why = explain(a, p, (int)spec->linear->class.number);
@@ -69,3 +71,9 @@ static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, line
 
 const linear_family linear_sm90 = {
     .name = "chunks by TMA and wgmma", .family = LUATTN_SM90, .takes = LINEAR_TAKES_READ, .check = check, .plan = plan};
+
+const linear_family linear_sm90_channels = {.name = "chunks by TMA and wgmma, decays of channels",
+                                            .family = LUATTN_SM90,
+                                            .takes = LINEAR_TAKES_CHANNEL_DECAY,
+                                            .check = check,
+                                            .plan = plan};

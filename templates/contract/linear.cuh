@@ -4,7 +4,7 @@
 //
 // A value head has a state S [K, V]. Each token takes it on, and reads it:
 //
-//     S <- e^g S;   S <- S - k (r' S)';   S <- S + k (w v)';   o = scale q' S + skip
+//     S <- Diag(e^g) S;   S <- S - k (r' S)';   S <- S + k (w v)';   o = scale q' S + skip
 //
 // All numbers of hooks are float. `p` is the kernel's parameter block, `s` a LinearSite, `t` a token's position in its own
 // sequence, less than its length, `d` a channel. What a part lacks is a type as well: NoDecay, PlainUpdate, NoRowMods,
@@ -20,15 +20,16 @@ struct LinearSite {
   __device__ __forceinline__ int row(int t) const { return first + t; }
 };
 
-// g, the logarithm of a decay: of nothing, of a head (its t is any), or of a token. What lies below least_decay counts as
-// that: its exponential is 0 in float, and sums of a chunk's decays keep their digits.
-enum DecayOf { DECAY_NONE, DECAY_HEAD, DECAY_TOKEN };
+// g, the logarithm of a decay: of nothing, of a head (its t is any), of a token, or of a token's channel of k. What lies
+// below least_decay counts as that: its exponential is 0 in float, and sums of a chunk's decays keep their digits.
+enum DecayOf { DECAY_NONE, DECAY_HEAD, DECAY_TOKEN, DECAY_CHANNEL };
 inline constexpr float least_decay = -128.f;
 
 template <class S>
-concept Decay = requires(const LuattnLinearParams &p, const LinearSite &s, int t) {
-  requires S::decay_of >= DECAY_NONE &&S::decay_of <= DECAY_TOKEN;
-  requires(S::decay_of != DECAY_NONE) == requires { float(S::decay(p, s, t)); };
+concept Decay = requires(const LuattnLinearParams &p, const LinearSite &s, int t, int d) {
+  requires S::decay_of >= DECAY_NONE &&S::decay_of <= DECAY_CHANNEL;
+  requires(S::decay_of == DECAY_HEAD || S::decay_of == DECAY_TOKEN) == requires { float(S::decay(p, s, t)); };
+  requires(S::decay_of == DECAY_CHANNEL) == requires { float(S::decay(p, s, t, d)); };
 };
 
 // w, and r / k: numbers of a token.

@@ -8,9 +8,9 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
   extern __shared__ __align__(1024) unsigned char shared[];
   fwd_linear_sm90<Spec, Config, false>(p, maps, shared);
 }
-// What segments of erasing updates add is a map, for which there is no kernel yet.
+// What segments of erasing updates add is a map, for which there is no kernel yet, nor for decays of channels.
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
     luattn_linear_states(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  if constexpr (!Spec::erases) fwd_linear_sm90<Spec, Config, true>(p, maps, shared);
+  if constexpr (!Spec::erases && Spec::decay_of != DECAY_CHANNEL) fwd_linear_sm90<Spec, Config, true>(p, maps, shared);
 }

@@ -14,7 +14,8 @@
 #include "gen/cpu/linear_recurrence.h"
 
 enum { PAD = 8 };
-static const double most_o = 0.005, most_state = 0.003, most_o_erasing = 0.0072, most_state_erasing = 0.007;
+static const double most_o = 0.005, most_state = 0.003, most_o_erasing = 0.0072, most_state_erasing = 0.007,
+                    most_o_channels = 0.0064, most_o_erasing_channels = 0.0084;
 
 /* ---- numbers ---- */
 
@@ -87,6 +88,8 @@ static bool is_bf16(const call *c) { return strcmp(c->kernel.elem, "bf16_t") == 
 static float read_half(const call *c, uint16_t x) { return is_bf16(c) ? of_bf16(x) : of_f16(x); }
 static int row_size(const call *c, int heads, int dim) { return heads * dim + (c->wide_rows ? PAD : 0); }
 static bool has(const char *what, const char *name) { return strcmp(what, name) == 0; }
+/* Decays of a token and head. */
+static int gate_width(const call *c) { return has(c->kernel.decay, "ChannelDecay") ? c->kernel.k_dim : 1; }
 static bool is_erasing(const call *c) { return has(c->kernel.update, "DeltaRule"); }
 static float state_number(const call *c, float x) {
   return c->state_type == LUATTN_STATE_F32    ? x
@@ -150,8 +153,9 @@ static problem make_problem(const call *c) {
   if (is_erasing(c)) use_unit_keys(&x);
   for (int i = 1; i < 5; i++) x.in[i] = random_numbers(&x, 0.3, 1.2);
   for (int i = 0; c->most_write > 0 && i < x.rows * c->heads_v; i++) x.in[1][i] = (float)(c->most_write * uniform());
-  x.in[0] = random_numbers(&x, 0, 1);
-  for (int i = 0; i < x.rows * c->heads_v; i++) x.in[0][i] = gate(c->gates);
+  const int decays = x.rows * c->heads_v * gate_width(c);
+  x.in[0] = malloc(sizeof(float) * (size_t)decays);
+  for (int i = 0; i < decays; i++) x.in[0][i] = gate(c->gates);
   const size_t states = (size_t)POOL_ROWS * (size_t)(c->heads_v * k * v);
   x.pool = malloc(states * sizeof *x.pool);
   for (size_t i = 0; i < states; i++) x.pool[i] = state_number(c, (float)normal() / 8);
@@ -198,9 +202,10 @@ static void recur(const problem *x, linear_pass pass, int entry, int hv, double 
   const linear_kernel *kernel = &c->kernel;
   const int n = c->tokens[entry], K = kernel->k_dim, V = kernel->v_dim, h = hv / (c->heads_v / c->heads);
   const bool adds = has(kernel->mods, "Factors"), mods = adds || has(kernel->mods, "RowFactors"),
-             decays = !has(kernel->decay, "NoDecay"), erases = is_erasing(c);
-  double *q = malloc(sizeof(double) * (size_t)(n * (3 * K + V + 1) + K * V + 1)), *k = q + n * K, *r = k + n * K,
-         *b = r + n * K, *g = b + n * V, *first = g + n;
+             erases = is_erasing(c);
+  const int width = has(kernel->decay, "NoDecay") ? 0 : gate_width(c);
+  double *q = malloc(sizeof(double) * (size_t)(n * (4 * K + V) + K * V + 1)), *k = q + n * K, *r = k + n * K,
+         *b = r + n * K, *g = b + n * V, *first = g + n * K;
   for (int t = 0; t < n; t++) {
     const int row = x->cu[entry] + t;
     const double write = has(kernel->update, "PlainUpdate") ? 1 : in_at(x, 1, row, hv);
@@ -214,7 +219,8 @@ static void recur(const problem *x, linear_pass pass, int entry, int hv, double 
       const size_t at = (size_t)row * (size_t)row_size(c, c->heads_v, V) + (size_t)(hv * V + d);
       b[t * V + d] = write * (read_half(c, x->v[at]) + (adds ? 0.125 * ((t + d) % 3) : 0));
     }
-    g[t] = decays ? in_at(x, 0, row, hv) : 0;
+    for (int d = 0; d < width; d++)
+      g[t * width + d] = width > 1 ? (double)x->in[0][(row * c->heads_v + hv) * width + d] : in_at(x, 0, row, hv);
   }
   if (c->has_first)
     for (int i = 0; i < K * V; i++)
@@ -222,7 +228,7 @@ static void recur(const problem *x, linear_pass pass, int entry, int hv, double 
   const linear_rows rows = {.tokens = n,
                             .k_dim = K,
                             .v_dim = V,
-                            .g_width = decays,
+                            .g_width = width,
                             .scale = 0.5,
                             .q = q,
                             .k = k,
@@ -344,9 +350,9 @@ static on_device upload(const problem *x, linear_pass pass) {
   if (c->has_last && (pass == LINEAR_FORWARD || pass == LINEAR_GRAD_V))
     p->last = states_of(c, pass, c->in_place ? p->first.data : pool_on_device(x));
   for (int i = 0; i < 5; i++) {
-    const long long step = c->heads_v;
-    p->inputs.input[i] = (LuattnInput){.data = linear_device((size_t)(x->rows * c->heads_v) * 4, x->in[i]),
-                                       .stride = {c->tokens[0] * step, 1, step}};
+    const long long width = i == 0 ? gate_width(c) : 1, step = c->heads_v * width;
+    p->inputs.input[i] = (LuattnInput){.data = linear_device((size_t)(x->rows * step) * 4, x->in[i]),
+                                       .stride = {c->tokens[0] * step, width, step}};
   }
   p->segments.count = c->segments > 0 ? c->segments : 1;
   if (c->segments > 1) {
@@ -411,7 +417,10 @@ static void compare_entry(const problem *x, linear_pass pass, int entry, const u
   /* Keys that are alike: o is small beside what it is made of. */
   const double alike = c->keys == ALIKE ? c->most_write > 1 ? 4.7 : 2 : 1;
   static const char *const names[] = {"o", "dq", "dk", "dv"};
-  expect(names[pass], entry, of_o, alike * (is_erasing(c) ? most_o_erasing : most_o));
+  const double most = is_erasing(c)       ? gate_width(c) > 1 ? most_o_erasing_channels : most_o_erasing
+                      : gate_width(c) > 1 ? most_o_channels
+                                          : most_o;
+  expect(names[pass], entry, of_o, alike * most);
   expect("the last state", entry, of_state,
          (alike > 2 ? 1.9 : 1) * (is_erasing(c) ? most_state_erasing : most_state) +
              (c->state_type == LUATTN_STATE_BF16 ? 0.0017 : 0));
@@ -442,7 +451,7 @@ static void run_pass(const problem *x, linear_pass pass) {
   if (pass != LINEAR_FORWARD) k.v_block = k.v_dim > 64 ? 128 : 64;
   void *module = linear_load(&k, pass, "entry/linear_sm90.cu");
   on_device d = upload(x, pass);
-  const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, is_erasing(c));
+  const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, is_erasing(c), gate_width(c) > 1);
   const int blocks = c->entries * c->heads_v * ((k.v_dim + k.v_block - 1) / k.v_block),
             threads = 128 * (2 + k.v_block / 64);
   if (d.p.segments.count > 1)

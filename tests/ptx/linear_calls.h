@@ -2,8 +2,8 @@
  * are compared with the recurrence in double (gen/cpu/linear_recurrence.h).
  *
  * What a chunked kernel that rounds operands to bf16 and sums in float makes of such inputs is off by 0.0025 (o, gradients)
- * and 0.0015 (states in float), relative root mean square, whatever the gates, of erasing updates by 0.0036 and 0.0035; twice
- * that is allowed. */
+ * and 0.0015 (states in float), relative root mean square, whatever the gates, of erasing updates by 0.0036 and 0.0035, and where
+ * decays differ between channels o by 0.0032 and 0.0042; twice that is allowed. */
 #ifndef LUATTN_TESTS_LINEAR_CALLS_H
 #define LUATTN_TESTS_LINEAR_CALLS_H
 

@@ -2,22 +2,31 @@
 //
 // Config: Elem half_t or bf16_t; k_dim up to 128 and v_dim multiples of 8; v_block 64 or 128; stages 2 or more, as many as
 // shared memory has room for; packed. Threads: SharedLinear::threads.
-// Spec: decays of nothing, a head or a token; updates that add, or erase by the key (the delta rule).
+// Spec: updates that add, or erase by the key (the delta rule).
 //
-// A block has a warp that loads, three that make numbers of tokens (LinearNumbers), a warpgroup that makes the products of q
+// A block has a warp that loads, three that make numbers of tokens (LinearNumbers) and of channels (LinearGates), a warpgroup that makes the products of q
 // and k ahead of the others (LinearScores), and one or two that own 64 value channels each (LinearValues). q, k, v are read
 // once and o is written once; the state stays in registers.
 #pragma once
-#include "linear/sm90/linear_numbers.cuh"
+#include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_producer.cuh"
 #include "linear/sm90/linear_scores.cuh"
 #include "linear/sm90/linear_values.cuh"
 #include "arch/warp.cuh"
 
+// Of a thread of each warpgroup: 512 in all.
+template <class Spec>
+struct LinearRegisters {
+  static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL;
+  static constexpr int values = Spec::erases || by_channel ? 192 : 200, load = by_channel ? 48 : 40;
+  static constexpr int scores = 512 - load - 2 * values;
+};
+
 // OnlyState: luattn_linear_states, which leaves out o, and each entry's last segment.
 template <class Spec, class Config, bool OnlyState>
 LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
   using Shared = SharedLinear<Spec, Config>;
+  using Registers = LinearRegisters<Spec>;
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers(!OnlyState);
@@ -26,17 +35,19 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   const bool left_alone = chain.state_row(p) < 0;
   if (warp < 4) {
-    registers_down<40>();
+    registers_down<Registers::load>();
     if (left_alone) return;
     if (warp == 0)
       LinearProducer<Spec, Config, OnlyState>{p, maps, shared, chain}.run();
+    else if constexpr (Shared::by_channel)
+      LinearGates<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
     else
       LinearNumbers<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
   } else if (warp < 8) {
-    registers_down<Spec::erases ? 88 : 72>();
+    registers_down<Registers::scores>();
     if (!OnlyState && !left_alone) LinearScores<Spec, Config>{shared, chain.chunks(), warp % 4, lane}.run();
   } else {
-    registers_up<Spec::erases ? 192 : 200>();
+    registers_up<Registers::values>();
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
     if (left_alone) {
       if constexpr (!OnlyState) values.store_nothing();

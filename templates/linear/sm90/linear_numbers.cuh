@@ -8,7 +8,7 @@ template <class Spec, class Config>
 struct LinearNumbers {
   using Shared = SharedLinear<Spec, Config>;
   static constexpr int warps = 3;
-  static constexpr bool decays = Spec::decay_of != DECAY_NONE, backwards = LinearChain<Config>::backwards;
+  static constexpr bool decays = Shared::by_token, backwards = LinearChain<Config>::backwards;
 
   const LuattnLinearParams &p;
   const Shared shared;
@@ -77,14 +77,15 @@ struct LinearNumbers {
     const float left[2] = {fast_exp2(total), total};
     if (lane == 0) store_pair(to + OF_CHUNK, left);
   }
+  __device__ __forceinline__ void step(int n) const {
+    const int stage = n % Shared::number_stages;
+    const Pair x = of_tokens(chain.at(n));
+    barrier_wait(shared.numbers_empty(stage), u32(n / Shared::number_stages + 1) & 1);
+    tell(x, shared.numbers(stage));
+    barrier_arrive(shared.numbers_full(stage));
+  }
   __device__ __forceinline__ void run() const {
 #pragma unroll 1
-    for (int n = turn; n < chain.chunks(); n += warps) {
-      const int stage = n % Shared::number_stages;
-      const Pair x = of_tokens(chain.at(n));
-      barrier_wait(shared.numbers_empty(stage), u32(n / Shared::number_stages + 1) & 1);
-      tell(x, shared.numbers(stage));
-      barrier_arrive(shared.numbers_full(stage));
-    }
+    for (int n = turn; n < chain.chunks(); n += warps) step(n);
   }
 };

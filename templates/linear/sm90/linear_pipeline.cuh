@@ -7,6 +7,10 @@
 // | `numbers_empty` | a thread of each warp that has read them | the warps that write them |
 // | `told` | all threads of the scores: products of q and k are written | values |
 // | `read` | a thread of each warp of the values, which has read those | scores |
+// | `gates_full` | the lanes of warps that have written sums of a chunk's decays, where these differ between channels | scores |
+// | `gates_empty` | a thread of each warp that has read them | the warps that write them |
+//
+// There q and k become tiles with decays in place (LinearTiles), so `told` speaks of these, too.
 #pragma once
 #include "tma/bulk_copies.cuh"
 #include "tma/mbarrier.cuh"
@@ -25,6 +29,15 @@ enum {
   OF_READ = 1536,      // what a row of k reads the state with: that, e^G
   OF_WRITE = 1792,     // w
   OF_CHUNK = 2048      // e^GC, and GC to the base of 2
+};
+
+// Where decays differ between channels: what columns of the state are multiplied by, arrays of 128 floats, and behind those
+// of all stages whether each warp's channels decay little.
+enum {
+  OF_BEFORE = 0,    // before it meets q and k
+  OF_WITHIN = 512,  // before keys join it
+  OF_AFTER = 1024,  // behind the last chunk; else it is in the next one's OF_BEFORE
+  OF_NARROW = LINEAR_PAIR_STAGES * LINEAR_FACTORS
 };
 
 LUATTN_FN void store_pair(u32 to, const float (&x)[2]) {
@@ -54,18 +67,24 @@ struct SharedLinear {
   static constexpr int number_stages = LINEAR_NUMBER_STAGES;
   // Channels are padded to boxes, which TMA fills with 0, and clips where it stores.
   static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64;
-  static constexpr LinearLayout layout = linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases);
+  static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL,
+                        by_token = Spec::decay_of == DECAY_HEAD || Spec::decay_of == DECAY_TOKEN;
+  static constexpr LinearLayout layout =
+      linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
+  static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
   static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
   // Whether columns of P have factors. Backwards scale is one.
   static constexpr bool has_column_factor =
       LinearChain<Config>::backwards || Spec::has_key_factor || (Spec::has_write && !Spec::erases);
   static_assert(LinearSpec<Spec>);
-  static_assert(Config::pass == LINEAR_FORWARD || (!Spec::erases && !Spec::has_value_mod && !Spec::has_skip),
-                "gradients of updates that erase, of mods of v and of what skips have no kernel yet");
+  static_assert(
+      Config::pass == LINEAR_FORWARD || (!Spec::erases && !Spec::has_value_mod && !Spec::has_skip && !by_channel),
+      "gradients of updates that erase, of mods of v, of what skips and of decays of channels have no kernel yet");
   static_assert(Config::k_dim % 8 == 0 && Config::k_dim >= 8 && k_dim <= 128,
                 "q and k of more than 128 channels have no kernel of this family yet");
   static_assert(Config::v_dim % 8 == 0 && Config::v_dim >= 8 && (Config::v_block == 64 || Config::v_block == 128));
-  static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES && 16 * (stages + pair_stages + number_stages) <= 256);
+  static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES &&
+                16 * (stages + pair_stages + number_stages + gate_stages) <= 256);
 
   u32 start;  // a multiple of 1024
 
@@ -79,8 +98,11 @@ struct SharedLinear {
   __device__ __forceinline__ u32 parts(int which) const { return start + layout.at_inverse + which * box; }
   __device__ __forceinline__ u32 diagonal(int block) const { return parts(2) + block * (16 * 80); }
   __device__ __forceinline__ u32 o(int group, int which) const {
-    return start + layout.at_o + (2 * group + which) * box;
+    return start + layout.at_o + (layout.boxes_o * group + which) * box;
   }
+  // Sums of decays, rows of k_dim floats.
+  __device__ __forceinline__ u32 gates(int stage) const { return start + layout.at_gates + stage * layout.gates; }
+  __device__ __forceinline__ u32 factors(int stage) const { return start + layout.at_factors + stage * LINEAR_FACTORS; }
   __device__ __forceinline__ u32 numbers(int stage) const { return start + layout.at_numbers + stage * LINEAR_NUMBERS; }
   __device__ __forceinline__ u32 full(int stage) const { return start + layout.at_barriers + stage * 16; }
   __device__ __forceinline__ u32 empty(int stage) const { return full(stage) + 8; }
@@ -89,6 +111,8 @@ struct SharedLinear {
 
   __device__ __forceinline__ u32 numbers_full(int stage) const { return told(pair_stages) + stage * 16; }
   __device__ __forceinline__ u32 numbers_empty(int stage) const { return numbers_full(stage) + 8; }
+  __device__ __forceinline__ u32 gates_full(int stage) const { return numbers_full(number_stages) + stage * 16; }
+  __device__ __forceinline__ u32 gates_empty(int stage) const { return gates_full(stage) + 8; }
 
   __device__ __forceinline__ void init_barriers(bool scores_read) const {
     for (int i = 0; i < stages; ++i) {
@@ -102,6 +126,10 @@ struct SharedLinear {
     for (int i = 0; i < number_stages; ++i) {
       barrier_init(numbers_full(i), 32);
       barrier_init(numbers_empty(i), 4 * groups + (scores_read ? 4 : 0));
+    }
+    for (int i = 0; i < gate_stages; ++i) {
+      barrier_init(gates_full(i), 32 * gate_parts);
+      barrier_init(gates_empty(i), 4);
     }
     barrier_init_done();
   }

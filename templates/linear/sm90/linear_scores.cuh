@@ -2,12 +2,14 @@
 //
 //     P_ij = scale q_i k_j' w_j e^(G_i - G_j)     for j <= i, rounded; backwards for j >= i, with e^(G_j - G_i)
 //
-// of erasing updates without w, and (I + A)^-1, rounded, where A_ij = r_i k_j' e^(G_i - G_j) for j < i.
+// of erasing updates without w, and (I + A)^-1, rounded, where A_ij = r_i k_j' e^(G_i - G_j) for j < i. Where decays differ
+// between channels it also makes tiles of q and k (LinearTiles), in which they are.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/stmatrix.cuh"
 #include "arch/wgmma.cuh"
 #include "linear/sm90/linear_inverse.cuh"
+#include "linear/sm90/linear_triangles.cuh"
 #include "ops/math.cuh"
 #include "score/fragment.cuh"
 #include "source/cp_async_tile.cuh"
@@ -17,7 +19,7 @@ struct LinearScores {
   using Shared = SharedLinear<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
-  static constexpr bool decays = Spec::decay_of != DECAY_NONE;
+  static constexpr bool decays = Shared::by_token;
 
   const Shared shared;
   const int chunks, warp;
@@ -25,6 +27,8 @@ struct LinearScores {
   PipelineState<Config::stages> in{0};
   PipelineState<Shared::number_stages> of_tokens{0};
   PipelineState<Shared::pair_stages> out{1};
+  PipelineState<Shared::by_channel ? Shared::gate_stages : 1> of_channels{0};
+  float after = 1;  // of a channel's column of the state (LinearTiles)
 
   // s = rows k'
   __device__ __forceinline__ void multiply(float (&s)[32], u32 rows, int stage) const {
@@ -105,8 +109,41 @@ struct LinearScores {
     barrier_arrive(shared.told(out.stage));
     of_tokens.advance(), out.advance();
   }
+  // Where decays differ between channels. Pairs of a wide chunk are made before q and k become tiles.
+  __device__ __forceinline__ void step_by_channel() {
+    float s[32];
+    lane = lane_anew();
+    barrier_wait(shared.read(out.stage), out.parity);
+    barrier_wait(shared.gates_full(of_channels.stage), of_channels.parity);
+    const LinearTiles<Spec, Config> tiles{shared, warp, lane};
+    const u32 q = shared.q(in.stage), k = shared.k(in.stage), gates = shared.gates(of_channels.stage);
+    const bool narrow = tiles.find_factors(gates, shared.factors(out.stage), after);
+    barrier_wait(shared.full(in.stage), in.parity);
+    if (!narrow) {
+      LinearTriangles<Spec, Config>{q, k, gates, warp, lane}.run(s);
+      tiles.sync();
+    }
+    tiles.make(q, k, gates, narrow);
+    if (elected()) barrier_arrive(shared.gates_empty(of_channels.stage));
+    fence_async();
+    tiles.sync();
+    if (narrow) multiply(s, q, in.stage);
+    release_rows();
+    barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
+    weigh<false>(s);
+    store(s, shared.pairs(out.stage));
+    if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
+    fence_async();
+    barrier_arrive(shared.told(out.stage));
+    of_channels.advance(), of_tokens.advance(), out.advance();
+  }
   __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (int i = 0; i < chunks; ++i) step();
+    for (int i = 0; i < chunks; ++i) {
+      if constexpr (Shared::by_channel)
+        step_by_channel();
+      else
+        step();
+    }
   }
 };

@@ -9,6 +9,8 @@
 //
 //     Y = S' K'              A: S' rounded          B: K, a row for each token
 //     U = (w V - r Y) T'     A: that, rounded       B: T = (I + A)^-1, a row for each token
+//
+// Where decays differ between channels, Q and K are tiles that have them (LinearTiles), and a differs between columns of S'.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/stmatrix.cuh"
@@ -24,7 +26,7 @@ struct LinearValues {
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
   static constexpr int k_dim = Shared::k_dim;
-  static constexpr bool decays = Spec::decay_of != DECAY_NONE;
+  static constexpr bool decays = Shared::by_token;
   static constexpr bool by_key = decays || Shared::has_column_factor;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
 
@@ -131,6 +133,16 @@ struct LinearValues {
       for (int i = 0; i < k_dim / 2; ++i) state[i] *= left;
     }
   }
+  // Multiplies columns by one of the arrays of LinearTiles.
+  __device__ __forceinline__ void scale_columns(float (&state)[k_dim / 2], u32 factors) const {
+#pragma unroll
+    for (int j = 0; j < k_dim / 4; j += 2) {
+      const float2 factor = load_pair(factors + Fragment::column(lane, j) * 4);
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        state[Fragment::element(r, j)] *= factor.x, state[Fragment::element(r, j + 1)] *= factor.y;
+    }
+  }
   __device__ __forceinline__ void scale_rows(float (&o)[32]) const {
     const u32 from = shared.numbers(of_tokens.stage) + OF_QUERY + Fragment::column(lane) * 4;
 #pragma unroll
@@ -210,17 +222,26 @@ struct LinearValues {
     }
     in.advance(), of_tokens.advance(), pairs.advance();
   }
-  // The state decays before products are under way: ptxas would wait for them.
+  // The state as an operand, and as what keys join: products would wait for it, so both before the first of them.
+  __device__ __forceinline__ void round_state(u32 (&rounded)[k_dim / 16][4], float (&state)[k_dim / 2]) const {
+    const u32 factors = shared.factors(pairs.stage);
+    if constexpr (Shared::by_channel) {
+      await_pairs();
+      scale_columns(state, factors + OF_BEFORE);
+    }
+#pragma unroll
+    for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
+    await_numbers();
+    decay_state(state);
+    if constexpr (Shared::by_channel) scale_columns(state, factors + OF_WITHIN);
+  }
   // What derives from the thread's number is computed anew in each chunk: the loop has no registers to keep it.
   __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
     const int chunk = chain.at(n);
     float o[32];
     u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4];
     lane = lane_anew();
-#pragma unroll
-    for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
-    await_numbers();
-    decay_state(state);
+    round_state(rounded, state);
     barrier_wait(shared.full(in.stage), in.parity);
     wgmma_fence();
     read_state(o, rounded, shared.q(in.stage));
@@ -230,7 +251,7 @@ struct LinearValues {
     wgmma_fence();
     write_state(state, weighed);
     if (n > 0) store_rows(done, chain.at(n - 1));
-    await_pairs();
+    if constexpr (!Shared::by_channel) await_pairs();
     wgmma_wait<1>();
     wgmma_arrived(o);
     scale_rows(o);
@@ -249,10 +270,7 @@ struct LinearValues {
     float o[32], u[32];
     {
       u32 rounded[k_dim / 16][4], v[4][4];
-#pragma unroll
-      for (int s = 0; s < k_dim / 16; ++s) round(rounded[s], state, s);
-      await_numbers();
-      decay_state(state);
+      round_state(rounded, state);
       barrier_wait(shared.full(in.stage), in.parity);
       wgmma_fence();
       read_state(u, rounded, shared.k(in.stage));
@@ -300,6 +318,11 @@ struct LinearValues {
     wgmma_arrived(state);
     release();
   }
+  // What the last chunk leaves of the state: numbers that no other chunk has overwritten.
+  __device__ __forceinline__ void leave_last(float (&state)[k_dim / 2]) const {
+    const int last = (pairs.stage + Shared::pair_stages - 1) % Shared::pair_stages;
+    if (chain.chunks() > 0) scale_columns(state, shared.factors(last) + OF_AFTER);
+  }
   __device__ __forceinline__ void run() {
     float state[k_dim / 2];
     u32 done[16];
@@ -314,6 +337,7 @@ struct LinearValues {
       else
         step(state, done, n);
     }
+    if constexpr (Shared::by_channel) leave_last(state);
     if (chain.chunks() > 0) store_rows(done, chain.at(chain.chunks() - 1));
     if (chain.segment == p.segments.count - 1) rows().store_last(state, p);
     await_stores();

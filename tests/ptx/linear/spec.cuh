@@ -1,11 +1,11 @@
-// spec.cuh: for linear_test.c: a Spec of linear attention by hand. Inputs are float: 0 decays, of a head [hv] or of a token
-// [b, hv, t]; 1 what a token writes [b, hv, t]; 2 factors of q, 3 of k [b, hv, t]; 4 what is skipped [hv].
+// spec.cuh: for linear_test.c: a Spec of linear attention by hand. Inputs are float: 0 decays, of a head [hv], of a token
+// [b, hv, t] or of a channel [b, hv, t, d]; 1 what a token writes [b, hv, t]; 2 factors of q, 3 of k [b, hv, t]; 4 what is skipped [hv].
 #pragma once
 #include "contract/linear.cuh"
 
-LUATTN_FN float number(const LuattnInput &in, const LinearSite &s, int t, bool packed) {
+LUATTN_FN float number(const LuattnInput &in, const LinearSite &s, int t, bool packed, int d = 0) {
   return __ldg(static_cast<const float *>(in.data) + (packed ? 0 : s.b) * in.stride[0] + s.hv * in.stride[1] +
-               s.row(t) * in.stride[2]);
+               s.row(t) * in.stride[2] + d);
 }
 
 struct HeadDecay {
@@ -18,6 +18,12 @@ struct TokenDecay {
   static constexpr DecayOf decay_of = DECAY_TOKEN;
   LUATTN_FN float decay(const LuattnLinearParams &p, const LinearSite &s, int t) {
     return number(p.inputs.input[0], s, t, PACKED);
+  }
+};
+struct ChannelDecay {
+  static constexpr DecayOf decay_of = DECAY_CHANNEL;
+  LUATTN_FN float decay(const LuattnLinearParams &p, const LinearSite &s, int t, int d) {
+    return number(p.inputs.input[0], s, t, PACKED, d);
   }
 };
 struct Writes {

@@ -1,0 +1,100 @@
+/* linear_channels_test.c: as linear_test.c, where decays differ between channels. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "linear_calls.h"
+
+#define KERNEL(update, mods, skip, K, V) {"bf16_t", "ChannelDecay", update, mods, skip, K, V, V, 2, false}
+static const linear_kernel gla = KERNEL("PlainUpdate", "NoRowMods", "NoSkip", 64, 64),
+                           all = KERNEL("Writes", "Factors", "Skips", 128, 128);
+
+/* Gates of all kinds: chunks whose decays are little, or so great that pairs are of single tokens. */
+static void test_gates(void **state) {
+  (void)state;
+  for (gates g = NONE; g <= RARE; g++)
+    for (int k_dim = 64; k_dim <= 128; k_dim += 64) {
+      call c = {.kernel = gla,
+                .gates = g,
+                .heads = 1,
+                .heads_v = 1,
+                .entries = 1,
+                .tokens = {k_dim == 64 ? 200 : 64},
+                .has_first = true,
+                .has_last = true};
+      c.kernel.k_dim = k_dim;
+      linear_run(&c);
+    }
+}
+static void test_lengths(void **state) {
+  (void)state;
+  static const int lengths[] = {0, 1, 63, 64, 65, 1000};
+  for (int i = 0; i < 6; i++) {
+    const int n = lengths[i];
+    call c = {.kernel = gla,
+              .gates = i % 2 ? PRODUCTION : WEAK,
+              .heads = 1,
+              .heads_v = 1,
+              .entries = i < 5 ? 2 : 1,
+              .tokens = {n, n},
+              .has_first = i % 2 == 0,
+              .has_last = true,
+              .in_place = i % 4 == 0};
+    linear_run(&c);
+  }
+}
+/* Sequences of all lengths, some empty, beside one of NaN; strides; groups; rows of a pool. */
+static void test_packed(void **state) {
+  (void)state;
+  call c = {.kernel = gla,
+            .gates = PRODUCTION,
+            .heads = 2,
+            .heads_v = 4,
+            .entries = 7,
+            .tokens = {0, 65, 3, 64, 0, 130, 1},
+            .has_first = true,
+            .has_last = true,
+            .wide_rows = true,
+            .pool = {3, 9, 1, 4, 7, 2, 6},
+            .poisoned = {false, false, true, false, false, true, false}};
+  c.kernel.packed = true;
+  linear_run(&c);
+  c.gates = WEAK, c.kernel.elem = "half_t", c.kernel.v_dim = c.kernel.v_block = 128;
+  c.pool[3] = c.pool[4] = -1;
+  linear_run(&c);
+}
+/* Mods, what is skipped, states of each type, value channels shared by blocks, head dims that fill boxes in part. */
+static void test_parts(void **state) {
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    static const int dims[][3] = {{128, 128, 128}, {128, 128, 64}, {72, 200, 128}, {16, 24, 64}};
+    call c = {.kernel = all,
+              .gates = i % 2 ? MIXED : WEAK,
+              .heads = 1,
+              .heads_v = 2,
+              .entries = 1,
+              .tokens = {140},
+              .state_type = i % 3,
+              .k_first = i % 2 == 1,
+              .has_first = true,
+              .has_last = true};
+    c.kernel.k_dim = dims[i][0], c.kernel.v_dim = dims[i][1], c.kernel.v_block = dims[i][2];
+    linear_run(&c);
+  }
+}
+
+static int open_driver(void **state) {
+  (void)state;
+  linear_open_driver();
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths),
+                                     cmocka_unit_test(test_packed), cmocka_unit_test(test_parts)};
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
+  return cmocka_run_group_tests(tests, open_driver, NULL);
+}
