@@ -266,6 +266,8 @@ static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "linear: head_dim", m->head_dim, 8, 256));
   TRY(check_range(err, "linear: v_block", l->v_block, 1, 256));
   TRY(check_range(err, "linear: cuts", l->cuts, 0, 1));
+  TRY(check_range(err, "linear: v_warp", l->v_warp, 0, l->v_block));
+  TRY(check_range(err, "linear: normalizes", l->normalizes, 0, 1));
   TRY(check_range(err, "linear: second_code", m->second_code, 0, 0));
   if (!(l->scale > -1e300 && l->scale < 1e300))
     return luattn_fail(err, LUATTN_IMAGE, "image: linear: scale is not finite; compile it again");

@@ -122,9 +122,11 @@ typedef struct manifest_scalar_ranges {
 
 /* Linear attention, whose kernels take LuattnLinearParams (abi/linear_params.h). */
 typedef struct manifest_linear {
-  double scale;     /* of o where a call gives none; 0: head_dim^-1/2 */
-  uint32_t v_block; /* value channels of a block */
-  uint32_t cuts;    /* entries may be cut into segments */
+  double scale;        /* of o where a call gives none; 0: head_dim^-1/2 */
+  uint32_t v_block;    /* value channels of a block: the most */
+  uint32_t cuts;       /* entries may be cut into segments */
+  uint32_t v_warp;     /* of a warp, where a launch may give blocks fewer warps; else 0 */
+  uint32_t normalizes; /* states have one channel of v more; a block has all of a value head */
 } manifest_linear;
 
 typedef struct image_manifest {

@@ -45,6 +45,17 @@ static luattn_status read_types(const luattn_spec *spec, const char *function, c
   return LUATTN_OK;
 }
 
+enum {
+  MOST_WALKED = 16
+}; /* tokens of an entry: up to it a kernel that walks them is faster than one that takes chunks */
+
+/* Of packed sequences in the mean: their ends are on the device. */
+static int64_t tokens_of_entry(const luattn_linear_args *a) {
+  const DLTensor *cu = a->cu_seqlens;
+  const int64_t tokens = a->q->shape[1];
+  return cu == NULL || cu->ndim != 1 || cu->shape == NULL || cu->shape[0] < 2 ? tokens : tokens / (cu->shape[0] - 1);
+}
+
 static luattn_status read_key(const luattn_spec *spec, const char *function, const luattn_linear_args *a,
                               kernel_key *key, luattn_error *err) {
   luattn_spec_info info;
@@ -65,7 +76,9 @@ static luattn_status read_key(const luattn_spec *spec, const char *function, con
   dtype_text(a->q->dtype, text, sizeof text);
   const uint32_t dtype = kernel_dtype_of(a->q->dtype);
   if (dtype == KERNEL_DTYPES)
-    return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected bfloat16 or float16", function, text);
+    return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected float32, bfloat16 or float16", function,
+                       text);
+  key->decode = tokens_of_entry(a) <= MOST_WALKED;
   key->dtype = (luattn_dtype)dtype;
   key->head_dim = (int)a->q->shape[3], key->head_dim_v = (int)a->v->shape[3];
   return read_types(spec, function, a, &key->input_types, err);

@@ -62,7 +62,11 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->params_bytes = sizeof(LuattnLinearParams);
   m->packed = p->packed;
   m->linear = 1;
-  m->linear_facts[0] = (manifest_linear){.scale = t->linear.scale, .v_block = (uint32_t)p->v_block, .cuts = p->cuts};
+  m->linear_facts[0] = (manifest_linear){.scale = t->linear.scale,
+                                         .v_block = (uint32_t)p->v_block,
+                                         .cuts = p->cuts,
+                                         .v_warp = (uint32_t)p->v_warp,
+                                         .normalizes = p->normalizes};
   m->num_inputs = (uint32_t)t->num_inputs;
   m->num_scalars = (uint32_t)t->num_scalars;
   m->has_ranges = t->num_ranges > 0;

@@ -10,8 +10,16 @@
 #include "gen/plan/linear_family.h"
 
 /* lower_linear, which also refuses integers that leave the 32 bits of kernels at every length. */
-static luattn_status lower(const linear_source *s, uint32_t real, linear_lowered *out, luattn_error *err) {
+static luattn_status lower(linear_source *s, uint32_t real, linear_lowered *out, luattn_error *err) {
   const linear_plan *p = &s->plan;
+  if (p->family->whole_hooks) {
+    linear_hooks *h = &s->hooks;
+    TRY(lower_linear_hooks(s->a, s->spec, p->k_dim, p->v_dim, p->packed, real, h, err));
+    *out = (linear_lowered){.a = s->a, .g = h->g, .spec = h->spec, .packed = p->packed, .max_len = h->max_len};
+    out->query_factor = h->hook[LINEAR_QUERY].sums.value, out->key_factor = h->hook[LINEAR_KEY].sums.value;
+    if (h->max_len >= 1) return LUATTN_OK;
+    return large_integers_refuse(&s->spec->traced, ir_get(h->g, h->too_large), h->reach, err);
+  }
   const linear_lowering to = {
       .family = p->family, .k_dim = p->k_dim, .v_dim = p->v_dim, .packed = p->packed, .real = real};
   TRY(lower_linear(s->a, s->spec, &to, out, err));
@@ -23,19 +31,28 @@ static uint32_t real_of(luattn_dtype dtype) {
   return dtype == LUATTN_BF16 ? LUATTN_INPUT_BF16 : dtype == LUATTN_F16 ? LUATTN_INPUT_F16 : LUATTN_INPUT_F32;
 }
 
+/* Says in the plan why families were passed over. */
+static luattn_status add_reasons(linear_source *s, const char *passed_over, luattn_error *err) {
+  s->plan.why = passed_over != NULL ? arena_printf(s->a, "%s%s", s->plan.why, passed_over) : NULL;
+  return s->plan.why != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
+}
+
 /* Takes the first family that takes the target and the spec. Where none does, it says what the first one lacks that takes
- * the target, or else the first of all. */
+ * the target, or else the last of all, which takes most. */
 static luattn_status choose(linear_source *s, uint32_t real, luattn_error *err) {
   bool takes_target = false;
   luattn_error first;
+  const char *passed_over = "";
   fail_clear(&first);
   for (int i = 0; i < linear_plan_families(); i++) {
     luattn_error why;
     fail_clear(&why);
     const luattn_status planned = linear_plan_make(s->a, s->spec, &s->target, i, &s->plan, &why);
     const luattn_status status = planned == LUATTN_OK ? lower(s, real, &s->lowered, &why) : planned;
-    if (status == LUATTN_OK) return LUATTN_OK;
-    if (i == 0 || (planned == LUATTN_OK && !takes_target)) first = why;
+    if (status == LUATTN_OK) return add_reasons(s, passed_over, err);
+    passed_over = arena_printf(s->a, "%snot %s: %s\n", passed_over != NULL ? passed_over : "",
+                               linear_plan_family_name(i), why.message);
+    if (!takes_target) first = why;
     takes_target |= planned == LUATTN_OK;
     if (status != LUATTN_UNSUPPORTED) break;
   }
@@ -55,7 +72,8 @@ luattn_status linear_source_make(arena *a, const luattn_spec *spec, const luattn
   const uint32_t real = real_of(t->dtype);
   TRY(compilation_resolve_types(&s->spec->traced, t->input_types, (int)real, err));
   TRY(choose(s, real, err));
-  TRY(emit_linear_spec(&s->lowered, &s->spec_text, err));
+  TRY(s->plan.family->whole_hooks ? emit_linear_hooks(&s->hooks, &s->spec_text, err)
+                                  : emit_linear_spec(&s->lowered, &s->spec_text, err));
   return emit_linear_config(a, &s->plan, &s->config, err);
 }
 

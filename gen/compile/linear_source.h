@@ -2,6 +2,7 @@
 #ifndef LUATTN_GEN_COMPILE_LINEAR_SOURCE_H
 #define LUATTN_GEN_COMPILE_LINEAR_SOURCE_H
 
+#include "gen/emit/linear_whole_spec.h"
 #include "gen/emit/linear_spec.h"
 #include "gen/nvrtc/nvrtc.h"
 
@@ -10,7 +11,8 @@ typedef struct linear_source {
   luattn_target target; /* converted to this version's size; head_dim_v is said */
   luattn_spec *spec;    /* inputs of any type have the target's */
   linear_plan plan;
-  linear_lowered lowered;
+  linear_lowered lowered; /* where the family takes whole hooks: its spec and lengths alone, and */
+  linear_hooks hooks;
   const char *spec_text, *config; /* spec.cuh, config.cuh */
 } linear_source;
 

@@ -16,7 +16,8 @@ luattn_status emit_linear_config(arena *a, const linear_plan *p, const char **ou
   text_add(&t, "  static constexpr int k_dim = %d, v_dim = %d, v_block = %d", p->k_dim, p->v_dim, p->v_block);
   if (p->stages > 0) text_add(&t, ", stages = %d", p->stages);
   text_add(&t, ";\n%s", p->constants != NULL ? p->constants : "");
-  text_add(&t, "  static constexpr bool packed = %s, fast_math = true;\n};\n", p->packed ? "true" : "false");
+  text_add(&t, "  static constexpr bool packed = %s, fast_math = %s;\n};\n", p->packed ? "true" : "false",
+           p->dtype == LUATTN_F32 ? "false" : "true");
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
 }

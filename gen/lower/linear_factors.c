@@ -13,8 +13,7 @@ typedef struct linear_work {
 } linear_work;
 
 static luattn_status lacks(const linear_work *w, linear_hook_id id, const char *what) {
-  return luattn_fail(w->err, LUATTN_UNSUPPORTED,
-                     "%s: %s: %s, and there is no kernel of linear attention for that yet; run it on the CPU",
+  return luattn_fail(w->err, LUATTN_UNSUPPORTED, "%s: %s: %s, which this kernel of linear attention lacks",
                      w->f->spec->traced.file, linear_hook_rows[id].name, what);
 }
 

@@ -30,7 +30,6 @@ static luattn_status refuse_choices(const luattn_target *t, luattn_error *err) {
                 {"offsets", t->offsets},
                 {"large_scores", t->large_scores},
                 {"keys_modified", t->keys_modified},
-                {"decode", t->decode},
                 {"many_rows", t->many_rows},
                 {"weights", t->weights},
                 {"out_f32", t->out_f32},
@@ -58,6 +57,8 @@ static const linear_family *const families[] = {
 };
 
 int linear_plan_families(void) { return (int)(sizeof families / sizeof *families); }
+
+const char *linear_plan_family_name(int i) { return families[i]->name; }
 
 static luattn_status check_family(const linear_family *f, const luattn_target *t, luattn_error *err) {
   if (t->family != 0 && t->family != 1 + (int)f->family)

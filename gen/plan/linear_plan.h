@@ -20,10 +20,11 @@ typedef struct linear_plan {
   luattn_dtype dtype;
   luattn_pass pass;
   int k_dim, v_dim;
-  int v_block;        /* value channels of a block */
+  int v_block;        /* value channels of a block: the most */
+  int v_warp;         /* of a warp, where a launch may give blocks fewer warps; else 0 */
   int stages;         /* of q, k and v; 0: config.cuh has none */
   const char *source; /* the file among the templates */
-  bool packed, erases;
+  bool packed, erases, normalizes;
   bool cuts; /* entries may be cut into segments */
   int num_entries;
   linear_entry entry[MANIFEST_MAX_ENTRIES];
@@ -37,6 +38,7 @@ luattn_status linear_plan_check(const luattn_target *target, luattn_error *err);
 /* How many families there are, and the plan of number i of them for a target of this version's size whose head_dim_v is
  * said. Errors: LUATTN_UNSUPPORTED (what of the target the family lacks), LUATTN_NO_MEMORY. */
 int linear_plan_families(void);
+const char *linear_plan_family_name(int i);
 luattn_status linear_plan_make(arena *a, const luattn_spec *spec, const luattn_target *target, int i, linear_plan *out,
                                luattn_error *err);
 

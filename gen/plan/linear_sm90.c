@@ -17,6 +17,10 @@ static luattn_status lacks_dim(const char *name, const char *of, int x, int most
 }
 
 static luattn_status check(const luattn_target *t, luattn_error *err) {
+  if (t->decode)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: decode: is %d, and this kernel of linear attention takes chunks of tokens; leave it 0",
+                       t->decode);
   if (t->pass != LUATTN_FORWARD)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,

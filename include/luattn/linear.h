@@ -74,8 +74,8 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
                                                     luattn_error *err);
 
 /* On the engine's device: by a kernel that is compiled on first use, or on the CPU as above, with host tensors and no
- * stream. Kernels are for Hopper (sm_90a), forward, of bfloat16 and float16, with head_dim up to 128 and head_dim_v up to
- * 256, multiples of 8, and hooks that `luattn emit --stage plan` says of; others are refused by name. On a GPU q, k, v and o
+ * stream. Kernels are for sm_80 and newer, forward, of float32, bfloat16 and float16, with head_dim and head_dim_v up to
+ * 256, multiples of 8, of which `luattn emit --stage plan` says which kernel it is; others are refused by name. On a GPU q, k, v and o
  * are of one type, states float32, bfloat16 or float16, cu_seqlens and state_indices int32 in device memory. Kernels trust
  * state_indices to be rows that there are, no two alike where states are written; with LUATTN_CHECK=1 in the environment they are checked,
  * as are cu_seqlens. May be captured into a CUDA graph.

@@ -39,7 +39,7 @@ static luattn_status fill_tokens(const linear_call *l, const char *name, const D
   TRY(need_tensor(c, name, t, axes));
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   for (int i = 0; i < 3; i++)
-    if (stride[i] < 0 || stride[i] >= INT64_C(1) << 32)
+    if (c->info->family == LUATTN_SM90 && (stride[i] < 0 || stride[i] >= INT64_C(1) << 32))
       return args_fail(c, "%s: axis %d has stride %lld, expected 0 to 4294967295 elements; make it contiguous", name, i,
                        stride[i]);
   out->batch = stride[0], out->seq = stride[1], out->head = stride[2];
@@ -118,7 +118,8 @@ static luattn_status state_type(const args_call *c, const char *name, const DLTe
 static luattn_status fill_state(linear_call *l, const char *name, const DLTensor *t, bool is_output, int64_t *rows,
                                 LuattnStates *out) {
   const args_call *c = &l->c;
-  const int layout = l->args->state_layout, k_dim = (int)c->info->head_dim, v_dim = (int)c->info->head_dim_v;
+  const int layout = l->args->state_layout, k_dim = (int)c->info->head_dim,
+            v_dim = (int)c->info->head_dim_v + (int)c->info->linear_facts[0].normalizes;
   if (t == NULL) return LUATTN_OK;
   if (layout != LUATTN_STATE_VK && layout != LUATTN_STATE_KV)
     return args_fail(c,
@@ -155,6 +156,18 @@ static luattn_status fill_states(linear_call *l) {
 }
 
 /* ---- segments ---- */
+
+/* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. */
+static void choose_warps(linear_call *l) {
+  const image_manifest *m = l->c.info;
+  const manifest_linear *of = &m->linear_facts[0];
+  const int64_t heads = (int64_t)l->p.entries * l->p.heads_v;
+  if (of->v_warp == 0) return;
+  l->warps = (int)(of->v_block / of->v_warp);
+  while (!of->normalizes && l->warps > 1 &&
+         heads * m->head_dim_v < (int64_t)2 * l->c.multiprocessors * l->warps * (int64_t)of->v_warp)
+    l->warps = (l->warps + 1) / 2;
+}
 
 /* As many as fill the device, of tokens enough that a state more costs little. */
 static luattn_status choose_segments(linear_call *l) {
@@ -205,6 +218,7 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   p->scale = (float)(scale != 0 ? scale : 1 / sqrt((double)k_dim));
   if (!shapes_only) TRY(fill_states(l));
   TRY(choose_segments(l));
+  choose_warps(l);
   LuattnParams shared = {.shape = {.batch = p->entries, .heads = p->heads}};
   const input_axes axes = {
       .entries = p->entries, .tokens = p->tokens, .heads_v = p->heads_v, .is_packed = m->packed != 0};

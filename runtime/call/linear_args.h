@@ -12,6 +12,7 @@ typedef struct linear_call {
   args_call c;
   LuattnLinearParams p;
   int64_t blocks; /* of one segment of each entry */
+  int warps;      /* of a block that a launch may give fewer; else 0 */
   size_t workspace;
 } linear_call;
 

@@ -21,8 +21,18 @@ static int64_t (*const blocks_of[LUATTN_ROLE_COUNT])(const linear_call *) = {
     [LUATTN_ROLE_LINEAR] = all_segments,
 };
 
+/* Of kernels that walk tokens: (entries * value heads, blocks of value channels). */
+static luattn_status start_walk(const luattn_kernel *k, linear_call *l, cu_stream stream) {
+  const manifest_linear *of = &k->info.linear_facts[0];
+  const unsigned values = (unsigned)l->warps * of->v_warp;
+  const unsigned grid[] = {(unsigned)(l->p.entries * (int64_t)l->p.heads_v),
+                           of->normalizes ? 1 : (k->info.head_dim_v + values - 1) / values, 1};
+  return launch_threads(k, 0, 32 * (unsigned)l->warps, &l->p, grid, stream, l->c.err);
+}
+
 static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream stream) {
   const image_manifest *m = &k->info;
+  if (l->warps > 0) return start_walk(k, l, stream);
   LuattnTensorMaps maps;
   const bool by_tma = m->family == LUATTN_SM90;
   if (by_tma) TRY(descriptors_fill_linear(k->driver, k->descriptors, &l->c, &l->p, &maps));

@@ -268,18 +268,6 @@ static void expect_refusal(problem *p, const luattn_linear_args *a, const char *
   exit(1);
 }
 
-static void refuse_spec(luattn_engine *engine, const char *specs, const char *name, const char *words) {
-  test_row row = {.name = name, .spec = name, SIZES(BF16, 1, 1, 64, 64, 1), TOKENS(64), .no_states = true};
-  problem p = {.row = &row, .engine = engine, .total = 64};
-  char path[512];
-  snprintf(path, sizeof path, "%s/%s.lua", specs, name);
-  need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
-  make_tokens(&p);
-  luattn_linear_args a = args_of(&p);
-  expect_refusal(&p, &a, words);
-  luattn_spec_free(p.spec);
-}
-
 /* With LUATTN_CHECK=1 rows of the pool, which kernels trust. */
 static void check_lists(problem *p) {
   luattn_linear_args a = args_of(p);
@@ -321,10 +309,8 @@ static void run_refusals(luattn_engine *engine, const char *specs) {
   a = args_of(&p), a.scale = (double)INFINITY;
   expect_refusal(&p, &a, "scale: is inf");
   a = args_of(&p), a.q = a.v = &p.want.t;
-  expect_refusal(&p, &a, "target: dtype: is f64, and linear attention has kernels of bf16 and f16 alone yet");
+  expect_refusal(&p, &a, "target: dtype: is f64, and kernels of linear attention compute in f32");
   check_lists(&p);
-  refuse_spec(engine, specs, "linear", "is normalised (normalize = true)");
-  refuse_spec(engine, specs, "rwkv7", "there is no kernel of linear attention for that yet");
 }
 
 static void expect(bool ok, const char *what) {

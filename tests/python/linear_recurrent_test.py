@@ -1,0 +1,127 @@
+"""linear_recurrent_test.py: linear attention token by token, on the PTX machine (tests/ptx/run.sh), beside the CPU in float64: every spec of
+tests/specs/linear. Exits with 77 without torch or NVRTC."""
+
+import itertools
+import os
+import unittest
+
+from with_torch import ROOT, torch  # exits without torch, so first
+
+import luattn
+from linear_ptx_test import there
+from ptx_test import on_device
+
+SPECS = f"{ROOT}/tests/specs/linear"
+NAMES = sorted(name.removesuffix(".lua") for name in os.listdir(SPECS))
+ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 0.004, torch.float16: 0.001}  # relative, root mean square
+NAN = float("nan")
+
+
+def _input(info, sizes, per_token):
+    """Made up as the specs' authors would: gates at most 0, steps and factors of a sane size."""
+    axes = [int(a) if a.isdigit() else sizes.get(a, 5) for a in info.axes]
+    if per_token and "t" in info.axes:
+        axes = [1 if a == "b" else n for a, n in zip(info.axes, axes)]
+    if str(info.dtype) == "bool":
+        return torch.rand(axes) < 0.5
+    if "32" in str(info.dtype) and "int" in str(info.dtype):
+        return torch.randint(0, 6, axes, dtype=torch.int32)
+    x = torch.rand(axes)
+    if info.name in ("g", "A"):
+        return -x / 8
+    return 0.5 + x / 3 if info.name == "decay" else x - 0.3
+
+
+class Case:
+    """Tensors of a call: entries of these lengths, packed or of one length."""
+
+    def __init__(self, name, dtype, lengths, K, V, heads=1, heads_v=2, packed=True, layout="vk", state=torch.float32, pool=None):
+        self.attention = luattn.linear_attention(f"{SPECS}/{name}.lua")
+        self.name, self.dtype, self.packed, self.layout, self.pool = name, dtype, packed, layout, pool
+        entries, total = len(lengths), sum(lengths) + 3 if packed else lengths[0]
+        batch = 1 if packed else entries
+        sizes = {"b": entries, "t": total, "h": heads, "hv": heads_v, "d": K, "dv": V}
+        self.given = {info.name: _input(info, sizes, packed) for info in self.attention.inputs}
+        self.q, self.k = ((torch.randn(batch, total, heads, K) / K**0.5).to(dtype) for _ in range(2))
+        self.v = torch.randn(batch, total, heads_v, V).to(dtype)
+        self.ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32) if packed else None
+        if packed:
+            for t in (self.q, self.k, self.v):
+                t[:, sum(lengths) :] = NAN  # rows of nobody
+        dims = (V + self.attention._spec.normalizes, K)
+        rows = entries if pool is None else max(pool) + 2
+        self.first = (torch.rand(rows, heads_v, *(dims if layout == "vk" else dims[::-1])) / 4).to(state)
+
+    def _rows(self):
+        return None if self.pool is None else torch.tensor(self.pool, dtype=torch.int32)
+
+    def on_cpu(self):
+        final = self.first.double().clone()
+        o = self.attention(
+            self.q.double(), self.k.double(), self.v.double(), cu_seqlens=self.ends, initial_state=self.first.double(), final_state=final,
+            state_layout=self.layout, state_indices=self._rows(), **self.given,
+        )  # fmt: skip
+        return o, final
+
+    @there
+    def on_machine(self, in_place=True):
+        first = on_device(self.first)
+        final = first if in_place else on_device(torch.full_like(self.first, 7))
+        ends, rows = (None if t is None else on_device(t) for t in (self.ends, self._rows()))
+        o = self.attention(
+            *map(on_device, (self.q, self.k, self.v)), cu_seqlens=ends, initial_state=first, final_state=final, state_layout=self.layout,
+            state_indices=rows, **{name: on_device(x) for name, x in self.given.items()},
+        )  # fmt: skip
+        return o, final
+
+
+def off(found, want):
+    wrong = float((found.double() - want).norm())
+    return wrong if wrong == 0 else wrong / float(want.norm())
+
+
+class Recurrent(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(5)
+
+    def compare(self, *args, in_place=True, **more):
+        case = Case(*args, **more)
+        (o, final), (want_o, want_final) = case.on_machine(in_place), case.on_cpu()
+        most = ROUNDED[case.dtype]
+        self.assertEqual(o.dtype, case.dtype)
+        self.assertLessEqual(off(o, want_o), most, f"{args}: o")
+        rows = sorted(set(case.pool or range(len(final))) - {-1})
+        self.assertLessEqual(off(final[rows], want_final[rows]), ROUNDED[final.dtype], f"{args}: state")
+        rest = [i for i in range(len(final)) if i not in rows]
+        before = case.first if in_place else torch.full_like(case.first, 7)
+        self.assertTrue(torch.equal(final[rest], before[rest]), f"{args}: rows of nobody")
+
+    def test_every_spec(self):
+        for name in NAMES:
+            if name not in ("hooks_of_all_kinds",):
+                self.compare(name, torch.float32, (0, 1, 17, 65), 32, 24)
+        self.compare("hooks_of_all_kinds", torch.float32, (0, 1, 17), 32, 24)
+
+    def test_types_and_dims(self):
+        for name, dtype, K, V in (
+            ("gated_delta", torch.bfloat16, 128, 128), ("kda", torch.float16, 64, 40), ("rwkv7", torch.bfloat16, 256, 16),
+            ("linear", torch.float16, 16, 256), ("mamba2", torch.bfloat16, 72, 64), ("comba", torch.float32, 256, 256),
+        ):  # fmt: skip
+            self.compare(name, dtype, (3, 20), K, V)
+
+    def test_states(self):
+        for layout, state in itertools.product(("vk", "kv"), (torch.float32, torch.bfloat16, torch.float16)):
+            self.compare("gla", torch.float32, (5, 1), 64, 32, layout=layout, state=state)
+            self.compare("linear", torch.float32, (4,), 24, 40, layout=layout, state=state, packed=False)
+
+    def test_pools(self):
+        self.compare("delta", torch.bfloat16, (4, 0, 2, 3), 64, 64, pool=[5, 2, -1, 0])
+        self.compare("delta", torch.bfloat16, (4, 4), 64, 64, pool=[-1, 1], packed=False, in_place=False)
+
+    def test_lengths(self):
+        self.compare("gated_delta", torch.float32, (0, 0), 64, 64)
+        self.compare("gated_delta", torch.float32, (1, 1), 64, 64, packed=False, in_place=False)
+
+
+if __name__ == "__main__":
+    unittest.main()
