@@ -51,13 +51,13 @@ ABI_ASSERT(sizeof(LuattnLinearParams) <= 4096 - sizeof(LuattnTensorMaps),
 
 /* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k, and of the inverse
  * where an update erases; what the inverse is made of; boxes of o for each warpgroup of 64 value channels; where decays
- * differ between channels, their sums, and factors of the state's columns; numbers of tokens; barriers. Boxes have 64 tokens
+ * differ between channels, their sums, factors of the state's columns, and of erasing updates a tile of k; numbers of tokens; barriers. Boxes have 64 tokens
  * of 64 channels. */
 typedef struct LinearLayout {
   int qk, v, pairs, gates; /* bytes of a stage */
   int boxes_o;             /* of a warpgroup */
   int gate_stages;
-  int at_pairs, at_inverse, at_o, at_gates, at_factors, at_numbers, at_barriers;
+  int at_pairs, at_inverse, at_o, at_reads, at_gates, at_factors, at_numbers, at_barriers;
   int bytes;
 } LinearLayout;
 
@@ -80,7 +80,8 @@ ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases
   l.at_inverse = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
   l.at_o = l.at_inverse + (erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
   l.boxes_o = erases && by_channel ? 1 : 2;
-  l.at_gates = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
+  l.at_reads = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
+  l.at_gates = l.at_reads + (erases && by_channel ? l.qk : 0);
   l.gates = by_channel ? 2 * l.qk : 0;
   l.gate_stages = erases ? 1 : 2;
   l.at_factors = l.at_gates + l.gate_stages * l.gates;

@@ -73,11 +73,8 @@ static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, line
   p->why = explain(a, p, (int)spec->linear->class.number);
 }
 
-const linear_family linear_sm90 = {
-    .name = "chunks by TMA and wgmma", .family = LUATTN_SM90, .takes = LINEAR_TAKES_READ, .check = check, .plan = plan};
-
-const linear_family linear_sm90_channels = {.name = "chunks by TMA and wgmma, decays of channels",
-                                            .family = LUATTN_SM90,
-                                            .takes = LINEAR_TAKES_CHANNEL_DECAY,
-                                            .check = check,
-                                            .plan = plan};
+const linear_family linear_sm90 = {.name = "chunks by TMA and wgmma",
+                                   .family = LUATTN_SM90,
+                                   .takes = LINEAR_TAKES_READ | LINEAR_TAKES_CHANNEL_DECAY,
+                                   .check = check,
+                                   .plan = plan};

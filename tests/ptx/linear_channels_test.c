@@ -10,7 +10,8 @@
 
 #define KERNEL(update, mods, skip, K, V) {"bf16_t", "ChannelDecay", update, mods, skip, K, V, V, 2, false}
 static const linear_kernel gla = KERNEL("PlainUpdate", "NoRowMods", "NoSkip", 64, 64),
-                           all = KERNEL("Writes", "Factors", "Skips", 128, 128);
+                           all = KERNEL("Writes", "Factors", "Skips", 128, 128),
+                           kda = KERNEL("DeltaRule", "NoRowMods", "NoSkip", 64, 64);
 
 /* Gates of all kinds: chunks whose decays are little, or so great that pairs are of single tokens. */
 static void test_gates(void **state) {
@@ -86,6 +87,61 @@ static void test_parts(void **state) {
   }
 }
 
+/* Updates that erase: gates, keys that are alike, writes of up to 2, packed sequences. */
+static void test_erasing(void **state) {
+  (void)state;
+  for (gates g = WEAK; g <= RARE; g++) {
+    call c = {.kernel = kda,
+              .gates = g,
+              .heads = 1,
+              .heads_v = 1,
+              .entries = 1,
+              .tokens = {200},
+              .most_write = 1,
+              .has_first = true,
+              .has_last = true};
+    if (g % 2 == 0) c.kernel.k_dim = c.kernel.v_dim = c.kernel.v_block = 128;
+    linear_run(&c);
+  }
+}
+static void test_erasing_alike(void **state) {
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    call c = {.kernel = kda,
+              .gates = NONE,
+              .keys = i % 2 ? ALIKE : RANDOM_KEYS,
+              .heads = 1,
+              .heads_v = 1,
+              .entries = 1,
+              .tokens = {200},
+              .most_write = i < 2 ? 1 : 2,
+              .has_first = true,
+              .has_last = true};
+    c.kernel.k_dim = 128;
+    linear_run(&c);
+  }
+}
+static void test_erasing_packed(void **state) {
+  (void)state;
+  call c = {.kernel = kda,
+            .gates = PRODUCTION,
+            .heads = 1,
+            .heads_v = 2,
+            .entries = 7,
+            .tokens = {0, 65, 3, 64, 0, 130, 1},
+            .has_first = true,
+            .has_last = true,
+            .wide_rows = true,
+            .pool = {3, 9, 1, 4, 7, 2, 6},
+            .poisoned = {false, false, true, false, false, true, false},
+            .most_write = 1};
+  c.kernel.packed = true;
+  linear_run(&c);
+  c.kernel.k_dim = 120, c.kernel.v_dim = 72, c.kernel.v_block = 128, c.kernel.skip = "Skips";
+  c.kernel.elem = "half_t", c.gates = WEAK, c.pool[5] = -1;
+  linear_run(&c);
+}
+
 static int open_driver(void **state) {
   (void)state;
   linear_open_driver();
@@ -93,8 +149,10 @@ static int open_driver(void **state) {
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths),
-                                     cmocka_unit_test(test_packed), cmocka_unit_test(test_parts)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),         cmocka_unit_test(test_lengths),
+                                     cmocka_unit_test(test_packed),        cmocka_unit_test(test_parts),
+                                     cmocka_unit_test(test_erasing),       cmocka_unit_test(test_erasing_alike),
+                                     cmocka_unit_test(test_erasing_packed)};
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, open_driver, NULL);
 }

@@ -6,7 +6,8 @@
 template <class Spec, class Config>
 struct LinearGates {
   using Shared = SharedLinear<Spec, Config>;
-  static constexpr int block = 16;
+  static constexpr int block = 16, row_bytes = Shared::k_dim * 4;
+  static constexpr int at_once = Spec::erases ? 4 : 16;  // tokens: as registers allow
 
   const LuattnLinearParams &p;
   const Shared shared;
@@ -14,35 +15,34 @@ struct LinearGates {
   const int turn, lane;
 
   // A part is a block's 64 channels, of which a lane has two that are adjacent.
-  __device__ __forceinline__ static int first_token(int part) { return part % 4 * block; }
-  __device__ __forceinline__ int channel(int part) const { return part / 4 * 64 + 2 * lane; }
-
   // Hooks are asked about tokens and channels that exist, without branches: their loads are under way together.
-  __device__ __forceinline__ void load(float (&g)[block][2], int chunk, int part) const {
+  __device__ __forceinline__ void load(float (&g)[at_once][2], int t, int d) const {
 #pragma unroll
-    for (int i = 0; i < block; ++i)
+    for (int i = 0; i < at_once; ++i)
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        const int t = chunk * LUATTN_CHUNK + first_token(part) + i, d = channel(part) + n;
-        const float x = Spec::decay(p, chain.site, chain.clamped(t), min_of(d, Config::k_dim - 1));
-        g[i][n] = chain.has(t) && d < Config::k_dim ? max_of(x, least_decay) * op_log2_e : 0.f;
+        const float x = Spec::decay(p, chain.site, chain.clamped(t + i), min_of(d + n, Config::k_dim - 1));
+        g[i][n] = chain.has(t + i) && d + n < Config::k_dim ? max_of(x, least_decay) * op_log2_e : 0.f;
       }
   }
-  __device__ __forceinline__ void store_sums(const float (&g)[block][2], u32 to) const {
-    float sum[2] = {0, 0};
+  __device__ __forceinline__ static void store_sums(float (&sum)[2], const float (&g)[at_once][2], u32 to) {
 #pragma unroll
-    for (int i = 0; i < block; ++i) {
+    for (int i = 0; i < at_once; ++i) {
       sum[0] += g[i][0], sum[1] += g[i][1];
-      store_pair(to + i * (Shared::k_dim * 4), sum);
+      store_pair(to + i * row_bytes, sum);
     }
   }
   __device__ __forceinline__ void step(int n, int part) const {
     constexpr int stages = Shared::gate_stages;
-    const int stage = n % stages;
-    float g[block][2];
-    load(g, chain.at(n), part);
-    barrier_wait(shared.gates_empty(stage), u32(n / stages + 1) & 1);
-    store_sums(g, shared.gates(stage) + (first_token(part) * Shared::k_dim + channel(part)) * 4);
+    const int stage = n % stages, first = part % 4 * block, d = part / 4 * 64 + 2 * lane;
+    const u32 to = shared.gates(stage) + first * row_bytes + d * 4;
+    float g[at_once][2], sum[2] = {0, 0};
+#pragma unroll 1
+    for (int i = 0; i < block; i += at_once) {
+      load(g, chain.at(n) * LUATTN_CHUNK + first + i, d);
+      if (i == 0) barrier_wait(shared.gates_empty(stage), u32(n / stages + 1) & 1);
+      store_sums(sum, g, to + i * row_bytes);
+    }
     barrier_arrive(shared.gates_full(stage));
   }
   __device__ __forceinline__ void run() const {

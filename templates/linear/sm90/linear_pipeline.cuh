@@ -9,8 +9,8 @@
 // | `read` | a thread of each warp of the values, which has read those | scores |
 // | `gates_full` | the lanes of warps that have written sums of a chunk's decays, where these differ between channels | scores |
 // | `gates_empty` | a thread of each warp that has read them | the warps that write them |
-//
-// There q and k become tiles with decays in place (LinearTiles), so `told` speaks of these, too.
+// | `tiled` | all threads of the scores: q and k have become tiles with decays, in place (LinearTiles) | values |
+// | `reads_empty` | of erasing updates: a thread of each warp of the values, which has read a third tile | scores |
 #pragma once
 #include "tma/bulk_copies.cuh"
 #include "tma/mbarrier.cuh"
@@ -84,7 +84,7 @@ struct SharedLinear {
                 "q and k of more than 128 channels have no kernel of this family yet");
   static_assert(Config::v_dim % 8 == 0 && Config::v_dim >= 8 && (Config::v_block == 64 || Config::v_block == 128));
   static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES &&
-                16 * (stages + pair_stages + number_stages + gate_stages) <= 256);
+                16 * (stages + 2 * pair_stages + number_stages + gate_stages) <= 256);
 
   u32 start;  // a multiple of 1024
 
@@ -100,6 +100,8 @@ struct SharedLinear {
   __device__ __forceinline__ u32 o(int group, int which) const {
     return start + layout.at_o + (layout.boxes_o * group + which) * box;
   }
+  // A tile of k that reads the state, where decays differ between channels.
+  __device__ __forceinline__ u32 reads() const { return start + layout.at_reads; }
   // Sums of decays, rows of k_dim floats.
   __device__ __forceinline__ u32 gates(int stage) const { return start + layout.at_gates + stage * layout.gates; }
   __device__ __forceinline__ u32 factors(int stage) const { return start + layout.at_factors + stage * LINEAR_FACTORS; }
@@ -113,6 +115,8 @@ struct SharedLinear {
   __device__ __forceinline__ u32 numbers_empty(int stage) const { return numbers_full(stage) + 8; }
   __device__ __forceinline__ u32 gates_full(int stage) const { return numbers_full(number_stages) + stage * 16; }
   __device__ __forceinline__ u32 gates_empty(int stage) const { return gates_full(stage) + 8; }
+  __device__ __forceinline__ u32 tiled(int stage) const { return gates_full(gate_stages) + stage * 8; }
+  __device__ __forceinline__ u32 reads_empty() const { return tiled(pair_stages); }
 
   __device__ __forceinline__ void init_barriers(bool scores_read) const {
     for (int i = 0; i < stages; ++i) {
@@ -130,6 +134,10 @@ struct SharedLinear {
     for (int i = 0; i < gate_stages; ++i) {
       barrier_init(gates_full(i), 32 * gate_parts);
       barrier_init(gates_empty(i), 4);
+    }
+    if constexpr (by_channel) {
+      for (int i = 0; i < pair_stages; ++i) barrier_init(tiled(i), 128);
+      barrier_init(reads_empty(), 4 * groups);
     }
     barrier_init_done();
   }

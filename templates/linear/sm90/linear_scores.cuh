@@ -28,7 +28,6 @@ struct LinearScores {
   PipelineState<Shared::number_stages> of_tokens{0};
   PipelineState<Shared::pair_stages> out{1};
   PipelineState<Shared::by_channel ? Shared::gate_stages : 1> of_channels{0};
-  float after = 1;  // of a channel's column of the state (LinearTiles)
 
   // s = rows k'
   __device__ __forceinline__ void multiply(float (&s)[32], u32 rows, int stage) const {
@@ -86,6 +85,18 @@ struct LinearScores {
     if (elected()) barrier_arrive(shared.empty(in.stage));
     in.advance();
   }
+  // Makes T of r k'.
+  __device__ __forceinline__ void invert(float (&s)[32]) {
+    lane = lane_anew();
+    weigh<true>(s);
+    ChunkInverse<Spec, Config>{shared, thread_anew() / 32 % 4, lane_anew()}.run(s, shared.inverse(out.stage));
+  }
+  __device__ __forceinline__ void tell_pairs() {
+    if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
+    fence_async();
+    barrier_arrive(shared.told(out.stage));
+    of_tokens.advance(), out.advance();
+  }
   // What derives from the thread's number is computed anew in each chunk: the loop has no registers to keep it.
   __device__ __forceinline__ void step() {
     float s[32];
@@ -100,14 +111,21 @@ struct LinearScores {
     if constexpr (Spec::erases) {
       multiply(s, shared.k(in.stage), in.stage);
       release_rows();
-      lane = lane_anew();
-      weigh<true>(s);
-      ChunkInverse<Spec, Config>{shared, thread_anew() / 32 % 4, lane_anew()}.run(s, shared.inverse(out.stage));
+      invert(s);
     }
-    if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
+    tell_pairs();
+  }
+  __device__ __forceinline__ void store_pairs(float (&s)[32]) const {
+    weigh<false>(s);
+    store(s, shared.pairs(out.stage));
+  }
+  __device__ __forceinline__ void make_tiles(const LinearTiles<Spec, Config> &tiles, u32 gates, bool narrow) {
+    if constexpr (Spec::erases) barrier_wait(shared.reads_empty(), of_channels.parity ^ 1);
+    tiles.make(shared.q(in.stage), shared.k(in.stage), gates, narrow);
+    if (elected()) barrier_arrive(shared.gates_empty(of_channels.stage));
     fence_async();
-    barrier_arrive(shared.told(out.stage));
-    of_tokens.advance(), out.advance();
+    barrier_arrive(shared.tiled(out.stage));
+    of_channels.advance();
   }
   // Where decays differ between channels. Pairs of a wide chunk are made before q and k become tiles.
   __device__ __forceinline__ void step_by_channel() {
@@ -117,27 +135,30 @@ struct LinearScores {
     barrier_wait(shared.gates_full(of_channels.stage), of_channels.parity);
     const LinearTiles<Spec, Config> tiles{shared, warp, lane};
     const u32 q = shared.q(in.stage), k = shared.k(in.stage), gates = shared.gates(of_channels.stage);
-    const bool narrow = tiles.find_factors(gates, shared.factors(out.stage), after);
+    const bool narrow = tiles.find_factors(gates, out.stage);
     barrier_wait(shared.full(in.stage), in.parity);
-    if (!narrow) {
-      LinearTriangles<Spec, Config>{q, k, gates, warp, lane}.run(s);
-      tiles.sync();
-    }
-    tiles.make(q, k, gates, narrow);
-    if (elected()) barrier_arrive(shared.gates_empty(of_channels.stage));
-    fence_async();
-    tiles.sync();
-    if (narrow) multiply(s, q, in.stage);
-    release_rows();
     barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
-    weigh<false>(s);
-    store(s, shared.pairs(out.stage));
-    if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
-    fence_async();
-    barrier_arrive(shared.told(out.stage));
-    of_channels.advance(), of_tokens.advance(), out.advance();
+    if (narrow) {
+      make_tiles(tiles, gates, true);
+      tiles.sync();
+      multiply(s, q, in.stage);
+      store_pairs(s);
+      if constexpr (Spec::erases) multiply(s, shared.reads(), in.stage);
+    } else {
+      LinearTriangles<Spec, Config>{q, k, gates, warp, lane}.run(s);
+      store_pairs(s);
+      if constexpr (Spec::erases) LinearTriangles<Spec, Config>{k, k, gates, warp, lane}.run(s);
+    }
+    if constexpr (Spec::erases) invert(s);
+    if (!narrow) {
+      tiles.sync();
+      make_tiles({shared, thread_anew() / 32 % 4, lane_anew()}, gates, false);
+    }
+    release_rows();
+    tell_pairs();
   }
   __device__ __forceinline__ void run() {
+    if constexpr (Shared::by_channel) LinearTiles<Spec, Config>{shared, warp, lane}.begin();
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
       if constexpr (Shared::by_channel)

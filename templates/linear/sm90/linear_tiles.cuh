@@ -7,7 +7,8 @@
 //     wide     e^G         e^(GC - G)  1, e^GC, 1
 //
 // A chunk is narrow where neither half decays by more than half of the limit in its fastest channel: then q' k of these tiles
-// are its pairs, too, and exponents above 0 stay in the range of Elem. In a wide one no exponent is above 0.
+// are its pairs, too, and exponents above 0 stay in the range of Elem. In a wide one no exponent is above 0. Erasing updates
+// read the state by a third tile, k with the exponents of q.
 #pragma once
 #include "arch/mma.cuh"
 #include "linear/sm90/linear_pipeline.cuh"
@@ -36,25 +37,31 @@ struct LinearTiles {
 
   // ---- factors of columns ----
 
-  // A thread for each channel: `after` is what the chunk before has left. Returns whether the chunk is narrow.
-  __device__ __forceinline__ bool find_factors(u32 gates, u32 to, float &after) const {
-    const int d = (warp * 32 + lane) % k_dim;
-    const float first = load_number(total(gates, 0) + 4 * d) + load_number(total(gates, 1) + 4 * d),
-                second = load_number(total(gates, 2) + 4 * d) + load_number(total(gates, 3) + 4 * d);
+  // A thread for each channel, which also has what the chunk before has left of its column: in that one's stage.
+  static constexpr int stages = Shared::pair_stages;
+  __device__ __forceinline__ int own() const { return (warp * 32 + lane) % k_dim; }
+  __device__ __forceinline__ void begin() const {
+    if (warp * 32 + lane < k_dim) store_number(shared.factors(stages - 1) + OF_AFTER + 4 * own(), 1);
+  }
+  // Returns whether the chunk is narrow.
+  __device__ __forceinline__ bool find_factors(u32 gates, int stage) const {
+    const u32 all = gates + 4 * own(), to = shared.factors(stage) + 4 * own();
+    const float first = load_number(total(all, 0)) + load_number(total(all, 1)),
+                second = load_number(total(all, 2)) + load_number(total(all, 3));
     const bool narrow = all_narrow(min_of(first, second) > -0.5f * tile_limit<Elem>);
-    const float before = after * (narrow ? fast_exp2(first) : 1.f), within = narrow ? 1.f : fast_exp2(first + second);
-    after = narrow ? fast_exp2(second) : 1.f;
     if (warp * 32 + lane < k_dim) {
-      const u32 at = to + 4 * d;
-      store_number(at + OF_BEFORE, before), store_number(at + OF_WITHIN, within), store_number(at + OF_AFTER, after);
+      const float left = load_number(shared.factors((stage + stages - 1) % stages) + OF_AFTER + 4 * own());
+      store_number(to + OF_BEFORE, left * (narrow ? fast_exp2(first) : 1.f));
+      store_number(to + OF_WITHIN, narrow ? 1.f : fast_exp2(first + second));
+      store_number(to + OF_AFTER, narrow ? fast_exp2(second) : 1.f);
     }
     return narrow;
   }
-  __device__ __forceinline__ bool all_narrow(bool own) const {
+  __device__ __forceinline__ bool all_narrow(bool mine) const {
     const u32 flags = shared.factors(0) + OF_NARROW;
-    const bool mine = __all_sync(0xffffffffu, own);
+    const bool warps = __all_sync(0xffffffffu, mine);
     float of_warp[4];
-    if (lane == 0) store_number(flags + 4 * warp, mine ? 1.f : 0.f);
+    if (lane == 0) store_number(flags + 4 * warp, warps ? 1.f : 0.f);
     sync();
     load_four(of_warp, flags);
     return of_warp[0] + of_warp[1] + of_warp[2] + of_warp[3] == 4.f;
@@ -107,6 +114,7 @@ struct LinearTiles {
 #pragma unroll
       for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n] + of_q[n]), down[n] = fast_exp2(of_k[n] - sum[n]);
       store(q + at, scaled(of_query, up)), store(k + at, scaled(of_key, down));
+      if constexpr (Spec::erases) store(shared.reads() + at, scaled(of_key, up));
     }
   }
 };

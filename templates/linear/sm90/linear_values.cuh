@@ -182,10 +182,14 @@ struct LinearValues {
 
   // ---- o ----
 
-  // Stages o, rounded, and stores it by TMA. A box is free once the store before the last one has read it.
+  // Stages o, rounded, and stores it by TMA. A box is free once the store before the last one has read it, or the last one.
   __device__ __forceinline__ void store_rows(const u32 (&o)[16], int chunk) const {
-    const u32 box = shared.o(group, chunk % 2),
+    const u32 box = shared.o(group, chunk % Shared::layout.boxes_o),
               to = box + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
+    if constexpr (Shared::layout.boxes_o == 1) {
+      if (warp == 0 && elected()) bulk_wait_read();
+      named_sync(store_barrier + group, 128);
+    }
 #pragma unroll
     for (int s = 0; s < 4; ++s)
       stmatrix_x4_turned(to + s * 16 * 128, o[4 * s], o[4 * s + 1], o[4 * s + 2], o[4 * s + 3]);
@@ -226,7 +230,7 @@ struct LinearValues {
   __device__ __forceinline__ void round_state(u32 (&rounded)[k_dim / 16][4], float (&state)[k_dim / 2]) const {
     const u32 factors = shared.factors(pairs.stage);
     if constexpr (Shared::by_channel) {
-      await_pairs();
+      barrier_wait(shared.tiled(pairs.stage), pairs.parity);
       scale_columns(state, factors + OF_BEFORE);
     }
 #pragma unroll
@@ -251,7 +255,7 @@ struct LinearValues {
     wgmma_fence();
     write_state(state, weighed);
     if (n > 0) store_rows(done, chain.at(n - 1));
-    if constexpr (!Shared::by_channel) await_pairs();
+    await_pairs();
     wgmma_wait<1>();
     wgmma_arrived(o);
     scale_rows(o);
@@ -273,11 +277,13 @@ struct LinearValues {
       round_state(rounded, state);
       barrier_wait(shared.full(in.stage), in.parity);
       wgmma_fence();
-      read_state(u, rounded, shared.k(in.stage));
+      read_state(u, rounded, Shared::by_channel ? shared.reads() : shared.k(in.stage));
       read_state(o, rounded, shared.q(in.stage));
       if (n > 0) store_rows(done, chain.at(n - 1));
       wgmma_wait<0>();  // for o, too, whose operand would have no registers beside what comes
       wgmma_arrived(u), wgmma_arrived(o);
+      if constexpr (Shared::by_channel)
+        if (elected()) barrier_arrive(shared.reads_empty());
       load_values(v);
       modify(v, chunk);
       subtract(v, v, u);
