@@ -30,6 +30,18 @@ typedef struct LuattnSegments {
   float *decays; /* [entries][heads_v][count]: the logarithm, to the base of 2, of what is left over a segment */
 } LuattnSegments;
 
+/* What the backward kernels of updates that erase hand on, of each chunk of each value head (linear_chunk_slot): the state
+ * before it, U, the gradient of the state behind it, and that of R. In boxes of 64 tokens, or value channels, by 64 channels,
+ * as TMA swizzles them, of Elem; states: for each box of value channels those of k. */
+typedef struct LuattnLinearKept {
+  void *states, *values, *grad_states, *grad_values;
+} LuattnLinearKept;
+
+/* Gradients of numbers of tokens, [rows of all entries][heads_v]. Null: not wanted. */
+typedef struct LuattnLinearSums {
+  float *decay, *write, *read, *query_factor, *key_factor;
+} LuattnLinearSums;
+
 typedef struct LuattnLinearParams {
   int entries;        /* batch entries, or packed sequences */
   int tokens;         /* of an entry; packed: of all */
@@ -44,15 +56,23 @@ typedef struct LuattnLinearParams {
   LuattnStates first, last;
   LuattnSegments segments;
   LuattnInputs inputs;
+  LuattnLinearKept kept;
+  LuattnLinearSums sums;
+  LuattnTensor dq, dk, dv; /* of luattn_linear_rows, whose o is do; dq and dk have heads_v heads */
 } LuattnLinearParams;
 
-ABI_ASSERT(sizeof(LuattnLinearParams) <= 4096 - sizeof(LuattnTensorMaps),
+/* The second parameter of luattn_linear_rows. */
+typedef struct LuattnLinearRowMaps {
+  LuattnTensorMap q, k, v, dout, dq, dk, dv;
+} LuattnLinearRowMaps;
+
+ABI_ASSERT((sizeof(LuattnLinearParams) + 63) / 64 * 64 <= 4096 - sizeof(LuattnLinearRowMaps),
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 /* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k, and of the inverse
- * where an update erases; what the inverse is made of; boxes of o for each warpgroup of 64 value channels; where decays
- * differ between channels, their sums, factors of the state's columns, and of erasing updates a tile of k; numbers of tokens; barriers. Boxes have 64 tokens
- * of 64 channels. */
+ * where an update erases; what the inverse is made of; boxes of o for each warpgroup of 64 value channels, or those that it
+ * keeps of a chunk for backward; where decays differ between channels, their sums, factors of the state's columns, and of
+ * erasing updates a tile of k; numbers of tokens; barriers. Boxes have 64 tokens of 64 channels. */
 typedef struct LinearLayout {
   int qk, v, pairs, gates; /* bytes of a stage */
   int boxes_o;             /* of a warpgroup */
@@ -71,7 +91,7 @@ enum {
 };
 
 /* by_channel: decays differ between channels. */
-ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases, int by_channel) {
+ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int erases, int by_channel, int boxes_o) {
   LinearLayout l = {0};
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_block, 64) * LINEAR_BOX;
@@ -79,7 +99,7 @@ ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases
   l.at_pairs = stages * (2 * l.qk + l.v);
   l.at_inverse = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
   l.at_o = l.at_inverse + (erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
-  l.boxes_o = erases && by_channel ? 1 : 2;
+  l.boxes_o = boxes_o;
   l.at_reads = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
   l.at_gates = l.at_reads + (erases && by_channel ? l.qk : 0);
   l.gates = by_channel ? 2 * l.qk : 0;
@@ -87,6 +107,53 @@ ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases
   l.at_factors = l.at_gates + l.gate_stages * l.gates;
   l.at_numbers = l.at_factors + (by_channel ? LINEAR_PAIR_STAGES * LINEAR_FACTORS + 16 : 0);
   l.at_barriers = l.at_numbers + LINEAR_NUMBER_STAGES * LINEAR_NUMBERS;
+  l.bytes = l.at_barriers + 256;
+  return l;
+}
+ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases, int by_channel) {
+  return linear_layout_of(k_dim, v_block, stages, erases, by_channel, erases && by_channel ? 1 : 2);
+}
+/* Of kernels that keep states of chunks. */
+ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {
+  return linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1);
+}
+
+/* Chunks of all entries have slots, some of which stay empty where sequences are packed. */
+ABI_FN int linear_chunk_slots(int entries, int tokens, int packed) {
+  return packed ? tokens / LUATTN_CHUNK + entries : entries * layout_ceil(tokens, LUATTN_CHUNK);
+}
+/* The slot of an entry's first chunk. */
+ABI_FN int linear_first_slot(int entry, int first_row, int tokens, int packed) {
+  return packed ? first_row / LUATTN_CHUNK + entry : entry * layout_ceil(tokens, LUATTN_CHUNK);
+}
+
+/* Shared memory of luattn_linear_rows: a chunk's q, k, do, U, the gradient of R, v; both states; gradients of pairs, of q k'
+ * and of k k'; numbers of tokens; sums; barriers. */
+typedef struct LinearRowsLayout {
+  int qk, v, state; /* bytes */
+  int at_q, at_k, at_dout, at_values, at_grad_values, at_v, at_state, at_grad_state, at_pairs, at_numbers, at_sums,
+      at_barriers;
+  int bytes;
+} LinearRowsLayout;
+
+enum { LINEAR_ROW_NUMBERS = 1344, LINEAR_ROW_SUMS = 11 * 256 + 64 };
+
+ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
+  LinearRowsLayout l = {0};
+  l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
+  l.v = layout_ceil(v_dim, 64) * LINEAR_BOX;
+  l.state = layout_ceil(k_dim, 64) * l.v;
+  l.at_k = l.qk;
+  l.at_dout = l.at_k + l.qk;
+  l.at_values = l.at_dout + (l.qk > l.v ? l.qk : l.v);
+  l.at_grad_values = l.at_values + l.v;
+  l.at_v = l.at_grad_values + (l.qk > l.v ? l.qk : l.v);
+  l.at_state = l.at_v + l.v;
+  l.at_grad_state = l.at_state + l.state;
+  l.at_pairs = l.at_grad_state + l.state;
+  l.at_numbers = l.at_pairs + 2 * LINEAR_BOX;
+  l.at_sums = l.at_numbers + 2 * LINEAR_ROW_NUMBERS;
+  l.at_barriers = l.at_sums + LINEAR_ROW_SUMS;
   l.bytes = l.at_barriers + 256;
   return l;
 }

@@ -78,10 +78,24 @@ struct NoSkip {
 //     LINEAR_GRAD_K   v      do   q      dk
 //     LINEAR_GRAD_V   k      q    do     dv
 //
+// Gradients of updates that erase take three launches:
+//
+//     LINEAR_STATES       forwards, without o: keeps the state before each chunk, and U
+//     LINEAR_GRAD_STATES  q k do, backwards: keeps the gradient of the state behind each chunk, and that of R
+//     LINEAR_ROWS         all chunks at once: dq, dk, dv and gradients of numbers of tokens
+//
 // The tensor maps of a launch, its `first` and `last` state and Config name these roles: k_dim is of query and key, v_dim
 // of value and o. Backwards, the first state is the gradient of the last one, and the last that of the first. o has
 // heads_v heads, also where q has fewer: dq and dk of a value head.
-enum LinearPass { LINEAR_FORWARD, LINEAR_GRAD_Q, LINEAR_GRAD_K, LINEAR_GRAD_V };
+enum LinearPass {
+  LINEAR_FORWARD,
+  LINEAR_GRAD_Q,
+  LINEAR_GRAD_K,
+  LINEAR_GRAD_V,
+  LINEAR_STATES,
+  LINEAR_GRAD_STATES,
+  LINEAR_ROWS
+};
 
 // Config: named constants.
 //   pass                 a LinearPass

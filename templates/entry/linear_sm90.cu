@@ -6,7 +6,7 @@
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
     luattn_linear(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  fwd_linear_sm90<Spec, Config, false>(p, maps, shared);
+  fwd_linear_sm90<Spec, Config, Config::pass == LINEAR_STATES>(p, maps, shared);
 }
 // What segments of erasing updates add is a map, for which there is no kernel yet, nor for decays of channels.
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)

@@ -17,7 +17,9 @@ struct BoxKind<Config> {
 template <class Config>
 struct LinearChain {
   static constexpr int chunk = LUATTN_CHUNK, v_blocks = ceil_div(Config::v_dim, Config::v_block);
-  static constexpr bool backwards = Config::pass >= LINEAR_GRAD_K;
+  // Over pairs j >= i; chunks from the last one.
+  static constexpr bool mirrored = Config::pass == LINEAR_GRAD_K || Config::pass == LINEAR_GRAD_V,
+                        backwards = mirrored || Config::pass == LINEAR_GRAD_STATES;
   using Box = typename BoxKind<Config>::Type;
 
   LinearSite site;
@@ -30,19 +32,18 @@ struct LinearChain {
     u32 n = blockIdx.x;
     first_value = int(n % v_blocks) * Config::v_block, n /= v_blocks;
     segment = int(n % u32(segments)), n /= u32(segments);
-    const int hv = int(n % u32(p.heads_v));
-    entry = int(n / u32(p.heads_v));
-    start = 0, tokens = p.tokens;
-    if constexpr (Config::packed) {
-      start = row_within(__ldg(p.cu_seqlens + entry), p.tokens);
-      tokens = max_of(row_within(__ldg(p.cu_seqlens + entry + 1), p.tokens) - start, 0);
-    }
-    site = {entry, hv, hv / p.group, start};
+    take(p, int(n / u32(p.heads_v)), int(n % u32(p.heads_v)));
     const int chunks = ceil_div(tokens, chunk);
     const int each = int(u32(chunks) / u32(p.segments.count)), more = chunks - each * p.segments.count;
     const int place = backwards ? p.segments.count - 1 - segment : segment;
     begin = place * each + min_of(place, more);
     end = begin + each + (place < more);
+  }
+  // A whole entry.
+  __device__ __forceinline__ LinearChain(const LuattnLinearParams &p, int entry, int hv)
+      : segment(0), first_value(0), begin(0) {
+    take(p, entry, hv);
+    end = ceil_div(tokens, chunk);
   }
   // The chunks of the segment, in the order of the pass.
   __device__ __forceinline__ int chunks() const { return end - begin; }
@@ -56,6 +57,14 @@ struct LinearChain {
   // Negative: the entry has no state.
   __device__ __forceinline__ int state_row(const LuattnLinearParams &p) const {
     return p.state_rows == nullptr ? entry : __ldg(p.state_rows + entry);
+  }
+  // The number of a chunk of the value head among what is kept of all.
+  __device__ __forceinline__ i64 slot(const LuattnLinearParams &p, int at) const {
+    return i64(linear_first_slot(entry, start, p.tokens, Config::packed) + at) * p.heads_v + site.hv;
+  }
+  // The place of a token among numbers of all entries.
+  __device__ __forceinline__ i64 token(const LuattnLinearParams &p, int t) const {
+    return ((Config::packed ? i64(start) : i64(entry) * p.tokens) + t) * p.heads_v + site.hv;
   }
   __device__ __forceinline__ bool has(int t) const { return t < tokens; }
   // For hooks: a token that exists in place of one that does not.
@@ -73,5 +82,13 @@ struct LinearChain {
   }
 
  private:
+  __device__ __forceinline__ void take(const LuattnLinearParams &p, int of_entry, int hv) {
+    entry = of_entry, start = 0, tokens = p.tokens;
+    if constexpr (Config::packed) {
+      start = row_within(__ldg(p.cu_seqlens + entry), p.tokens);
+      tokens = max_of(row_within(__ldg(p.cu_seqlens + entry + 1), p.tokens) - start, 0);
+    }
+    site = {entry, hv, hv / p.group, start};
+  }
   LUATTN_FN int row_within(int row, int total) { return max_of(min_of(row, total), 0); }
 };

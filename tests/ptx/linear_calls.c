@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "gen/cpu/linear_recurrence.h"
+#include "tests/ptx/linear_problem.h"
 
 enum { PAD = 8 };
 static const double most_o = 0.005, most_state = 0.003, most_o_erasing = 0.0072, most_state_erasing = 0.007,
@@ -72,44 +72,32 @@ static float gate(gates kind) {
 
 /* ---- a call ---- */
 
-enum { POOL_ROWS = 9 };
-
-typedef struct problem {
-  const call *c;
-  int rows; /* of all entries, and behind them some that are nobody's */
-  int cu[MOST_ENTRIES + 1];
-  uint16_t *q, *k, *v, *dout; /* [rows][heads][dim + padding] */
-  float *in[5];               /* [rows][heads_v]; of a head */
-  float *pool;                /* [POOL_ROWS][heads_v][K][V] */
-  uint16_t *pool_half;        /* rounded to its type */
-} problem;
-
-static bool is_bf16(const call *c) { return strcmp(c->kernel.elem, "bf16_t") == 0; }
-static float read_half(const call *c, uint16_t x) { return is_bf16(c) ? of_bf16(x) : of_f16(x); }
-static int row_size(const call *c, int heads, int dim) { return heads * dim + (c->wide_rows ? PAD : 0); }
-static bool has(const char *what, const char *name) { return strcmp(what, name) == 0; }
+bool linear_is_bf16(const call *c) { return strcmp(c->kernel.elem, "bf16_t") == 0; }
+float linear_read_half(const call *c, uint16_t x) { return linear_is_bf16(c) ? of_bf16(x) : of_f16(x); }
+int linear_row_size(const call *c, int heads, int dim) { return heads * dim + (c->wide_rows ? PAD : 0); }
+bool linear_word(const char *what, const char *name) { return strcmp(what, name) == 0; }
+bool linear_is_erasing(const call *c) { return linear_word(c->kernel.update, "DeltaRule"); }
 /* Decays of a token and head. */
-static int gate_width(const call *c) { return has(c->kernel.decay, "ChannelDecay") ? c->kernel.k_dim : 1; }
-static bool is_erasing(const call *c) { return has(c->kernel.update, "DeltaRule"); }
+static int gate_width(const call *c) { return linear_word(c->kernel.decay, "ChannelDecay") ? c->kernel.k_dim : 1; }
 static float state_number(const call *c, float x) {
   return c->state_type == LUATTN_STATE_F32    ? x
          : c->state_type == LUATTN_STATE_BF16 ? of_bf16(to_bf16(x))
                                               : of_f16(to_f16(x));
 }
-static int pool_row(const call *c, int entry) { return c->pool[0] == 0 ? entry : c->pool[entry] - 1; }
-static bool left_alone(const call *c, int entry) { return c->pool[0] != 0 && c->pool[entry] < 0; }
+int linear_pool_row(const call *c, int entry) { return c->pool[0] == 0 ? entry : c->pool[entry] - 1; }
+bool linear_left_alone(const call *c, int entry) { return c->pool[0] != 0 && c->pool[entry] < 0; }
 
 static uint16_t *random_rows(const problem *x, int heads, int dim, double size) {
-  const int width = row_size(x->c, heads, dim);
+  const int width = linear_row_size(x->c, heads, dim);
   uint16_t *all = malloc((size_t)x->rows * (size_t)width * 2);
   memset(all, 0xff, (size_t)x->rows * (size_t)width * 2);
   for (int e = 0; e < x->c->entries; e++)
     for (int t = x->cu[e]; t < x->cu[e + 1]; t++)
       for (int i = 0; i < heads * dim; i++) {
         const float one = (float)(normal() * size);
-        all[(size_t)t * (size_t)width + (size_t)i] = x->c->poisoned[e] ? 0xffff
-                                                     : is_bf16(x->c)   ? to_bf16(one)
-                                                                       : to_f16(one);
+        all[(size_t)t * (size_t)width + (size_t)i] = x->c->poisoned[e]      ? 0xffff
+                                                     : linear_is_bf16(x->c) ? to_bf16(one)
+                                                                            : to_f16(one);
       }
   return all;
 }
@@ -123,24 +111,24 @@ static float *random_numbers(const problem *x, double least, double most) {
 /* Keys of length 1, as erasing needs them; or all of a head the same but for a little. */
 static void use_unit_keys(problem *x) {
   const call *c = x->c;
-  const int K = c->kernel.k_dim, width = row_size(c, c->heads, K);
+  const int K = c->kernel.k_dim, width = linear_row_size(c, c->heads, K);
   for (int i = 0; i < x->cu[c->entries] * c->heads; i++) {
     uint16_t *row = x->k + (size_t)(i / c->heads) * (size_t)width + (size_t)(i % c->heads * K), *first = x->k;
     float unit[256];
     double size = 0;
     for (int d = 0; d < K; d++) {
-      unit[d] =
-          c->keys == ALIKE && i >= c->heads ? read_half(c, first[d]) + 0.001f * (float)normal() : read_half(c, row[d]);
+      unit[d] = c->keys == ALIKE && i >= c->heads ? linear_read_half(c, first[d]) + 0.001f * (float)normal()
+                                                  : linear_read_half(c, row[d]);
       size += (double)(unit[d] * unit[d]);
     }
     for (int d = 0; d < K && !isnan(size); d++) {
       const float x_d = unit[d] / (float)sqrt(size);
-      row[d] = is_bf16(c) ? to_bf16(x_d) : to_f16(x_d);
+      row[d] = linear_is_bf16(c) ? to_bf16(x_d) : to_f16(x_d);
     }
   }
 }
 
-static problem make_problem(const call *c) {
+problem linear_make_problem(const call *c) {
   problem x = {.c = c};
   srand(3);
   for (int e = 0; e < c->entries; e++) x.cu[e + 1] = x.cu[e] + c->tokens[e];
@@ -150,7 +138,7 @@ static problem make_problem(const call *c) {
   x.k = random_rows(&x, c->heads, k, 1 / sqrt(k));
   x.v = random_rows(&x, c->heads_v, v, 1);
   x.dout = random_rows(&x, c->heads_v, v, 1);
-  if (is_erasing(c)) use_unit_keys(&x);
+  if (linear_is_erasing(c)) use_unit_keys(&x);
   for (int i = 1; i < 5; i++) x.in[i] = random_numbers(&x, 0.3, 1.2);
   for (int i = 0; c->most_write > 0 && i < x.rows * c->heads_v; i++) x.in[1][i] = (float)(c->most_write * uniform());
   const int decays = x.rows * c->heads_v * gate_width(c);
@@ -161,26 +149,33 @@ static problem make_problem(const call *c) {
   for (size_t i = 0; i < states; i++) x.pool[i] = state_number(c, (float)normal() / 8);
   return x;
 }
-static void free_problem(problem *x) {
+void linear_free_problem(problem *x) {
   void *const all[] = {x->q, x->k, x->v, x->dout, x->in[0], x->in[1], x->in[2], x->in[3], x->in[4], x->pool};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
 /* ---- by the recurrence ---- */
 
-static double in_at(const problem *x, int i, int row, int hv) {
-  const char *const of_head = i == 0 && has(x->c->kernel.decay, "HeadDecay") ? "head" : i == 4 ? "head" : NULL;
+double linear_in_at(const problem *x, int i, int row, int hv) {
+  const char *const of_head = i == 0 && linear_word(x->c->kernel.decay, "HeadDecay") ? "head" : i == 4 ? "head" : NULL;
   return x->in[i][of_head != NULL ? hv : row * x->c->heads_v + hv];
+}
+double *linear_dout_of(const problem *x, int entry, int hv) {
+  const call *c = x->c;
+  const int V = c->kernel.v_dim, size = c->tokens[entry] * V;
+  double *dout = malloc(sizeof(double) * (size_t)(size + 1));
+  for (int i = 0; i < size; i++)
+    dout[i] = linear_read_half(
+        c,
+        x->dout[(size_t)(x->cu[entry] + i / V) * (size_t)linear_row_size(c, c->heads_v, V) + (size_t)(hv * V + i % V)]);
+  return dout;
 }
 /* Gradients by the recurrence, times what factors of rows make of them. The gradient of the last state is the first one. */
 static void differentiate(const problem *x, linear_pass pass, int entry, int hv, const linear_rows *rows, double *grad,
                           double *grad_state) {
   const call *c = x->c;
-  const int n = rows->tokens, V = rows->v_dim, dim = pass == LINEAR_GRAD_V ? V : rows->k_dim;
-  double *dout = malloc(sizeof(double) * (size_t)(n * V + 1));
-  for (int i = 0; i < n * V; i++)
-    dout[i] = read_half(
-        c, x->dout[(size_t)(x->cu[entry] + i / V) * (size_t)row_size(c, c->heads_v, V) + (size_t)(hv * V + i % V)]);
+  const int n = rows->tokens, dim = pass == LINEAR_GRAD_V ? rows->v_dim : rows->k_dim;
+  double *dout = linear_dout_of(x, entry, hv);
   const linear_gradients out = {.q = pass == LINEAR_GRAD_Q ? grad : NULL,
                                 .k = pass == LINEAR_GRAD_K ? grad : NULL,
                                 .b = pass == LINEAR_GRAD_V ? grad : NULL,
@@ -190,69 +185,76 @@ static void differentiate(const problem *x, linear_pass pass, int entry, int hv,
   for (int i = 0; i < n * dim; i++) {
     const int row = x->cu[entry] + i / dim;
     if (pass == LINEAR_GRAD_V)
-      grad[i] *= has(c->kernel.update, "PlainUpdate") ? 1 : in_at(x, 1, row, hv);
-    else if (has(c->kernel.mods, "RowFactors"))
-      grad[i] *= in_at(x, pass == LINEAR_GRAD_Q ? 2 : 3, row, hv);
+      grad[i] *= linear_word(c->kernel.update, "PlainUpdate") ? 1 : linear_in_at(x, 1, row, hv);
+    else if (linear_word(c->kernel.mods, "RowFactors"))
+      grad[i] *= linear_in_at(x, pass == LINEAR_GRAD_Q ? 2 : 3, row, hv);
   }
   free(dout);
 }
-/* What a pass computes of an entry and head: o [tokens][V], and the state [K][V] at its end; or a gradient. */
-static void recur(const problem *x, linear_pass pass, int entry, int hv, double *o, double *state) {
+/* The rows of an entry and head, in room that the caller frees. */
+linear_rows linear_rows_of(const problem *x, int entry, int hv) {
   const call *c = x->c;
   const linear_kernel *kernel = &c->kernel;
   const int n = c->tokens[entry], K = kernel->k_dim, V = kernel->v_dim, h = hv / (c->heads_v / c->heads);
-  const bool adds = has(kernel->mods, "Factors"), mods = adds || has(kernel->mods, "RowFactors"),
-             erases = is_erasing(c);
-  const int width = has(kernel->decay, "NoDecay") ? 0 : gate_width(c);
+  const bool adds = linear_word(kernel->mods, "Factors"), mods = adds || linear_word(kernel->mods, "RowFactors");
+  const int width = linear_word(kernel->decay, "NoDecay") ? 0 : gate_width(c);
   double *q = malloc(sizeof(double) * (size_t)(n * (4 * K + V) + K * V + 1)), *k = q + n * K, *r = k + n * K,
          *b = r + n * K, *g = b + n * V, *first = g + n * K;
   for (int t = 0; t < n; t++) {
     const int row = x->cu[entry] + t;
-    const double write = has(kernel->update, "PlainUpdate") ? 1 : in_at(x, 1, row, hv);
+    const double write = linear_word(kernel->update, "PlainUpdate") ? 1 : linear_in_at(x, 1, row, hv);
     for (int d = 0; d < K; d++) {
-      const size_t at = (size_t)row * (size_t)row_size(c, c->heads, K) + (size_t)(h * K + d);
-      q[t * K + d] = read_half(c, x->q[at]) * (mods ? in_at(x, 2, row, hv) : 1);
-      k[t * K + d] = read_half(c, x->k[at]) * (mods ? in_at(x, 3, row, hv) : 1);
+      const size_t at = (size_t)row * (size_t)linear_row_size(c, c->heads, K) + (size_t)(h * K + d);
+      q[t * K + d] = linear_read_half(c, x->q[at]) * (mods ? linear_in_at(x, 2, row, hv) : 1);
+      k[t * K + d] = linear_read_half(c, x->k[at]) * (mods ? linear_in_at(x, 3, row, hv) : 1);
       r[t * K + d] = write * k[t * K + d];
     }
     for (int d = 0; d < V; d++) {
-      const size_t at = (size_t)row * (size_t)row_size(c, c->heads_v, V) + (size_t)(hv * V + d);
-      b[t * V + d] = write * (read_half(c, x->v[at]) + (adds ? 0.125 * ((t + d) % 3) : 0));
+      const size_t at = (size_t)row * (size_t)linear_row_size(c, c->heads_v, V) + (size_t)(hv * V + d);
+      b[t * V + d] = write * (linear_read_half(c, x->v[at]) + (adds ? 0.125 * ((t + d) % 3) : 0));
     }
     for (int d = 0; d < width; d++)
-      g[t * width + d] = width > 1 ? (double)x->in[0][(row * c->heads_v + hv) * width + d] : in_at(x, 0, row, hv);
+      g[t * width + d] =
+          width > 1 ? (double)x->in[0][(row * c->heads_v + hv) * width + d] : linear_in_at(x, 0, row, hv);
   }
   if (c->has_first)
     for (int i = 0; i < K * V; i++)
-      first[i] = (double)x->pool[(size_t)(pool_row(c, entry) * c->heads_v + hv) * (size_t)(K * V) + (size_t)i];
-  const linear_rows rows = {.tokens = n,
-                            .k_dim = K,
-                            .v_dim = V,
-                            .g_width = width,
-                            .scale = 0.5,
-                            .q = q,
-                            .k = k,
-                            .r = erases ? r : NULL,
-                            .b = b,
-                            .g = g,
-                            .state = c->has_first ? first : NULL};
+      first[i] = (double)x->pool[(size_t)(linear_pool_row(c, entry) * c->heads_v + hv) * (size_t)(K * V) + (size_t)i];
+  return (linear_rows){.tokens = n,
+                       .k_dim = K,
+                       .v_dim = V,
+                       .g_width = width,
+                       .scale = 0.5,
+                       .q = q,
+                       .k = k,
+                       .r = linear_is_erasing(c) ? r : NULL,
+                       .b = b,
+                       .g = g,
+                       .state = c->has_first ? first : NULL};
+}
+/* What a pass computes of an entry and head: o [tokens][V], and the state [K][V] at its end; or a gradient. */
+static void recur(const problem *x, linear_pass pass, int entry, int hv, double *o, double *state) {
+  const call *c = x->c;
+  const int n = c->tokens[entry], V = c->kernel.v_dim;
+  const linear_rows rows = linear_rows_of(x, entry, hv);
   luattn_error err;
   if (pass == LINEAR_FORWARD)
     assert_int_equal(linear_forward(&rows, o, state, &err), LUATTN_OK);
   else
     differentiate(x, pass, entry, hv, &rows, o, state);
-  for (int i = 0; pass == LINEAR_FORWARD && has(kernel->skip, "Skips") && i < n * V; i++) {
-    const size_t at = (size_t)(x->cu[entry] + i / V) * (size_t)row_size(c, c->heads_v, V) + (size_t)(hv * V + i % V);
-    o[i] += read_half(c, x->v[at]) * in_at(x, 4, 0, hv);
+  for (int i = 0; pass == LINEAR_FORWARD && linear_word(c->kernel.skip, "Skips") && i < n * V; i++) {
+    const size_t at =
+        (size_t)(x->cu[entry] + i / V) * (size_t)linear_row_size(c, c->heads_v, V) + (size_t)(hv * V + i % V);
+    o[i] += linear_read_half(c, x->v[at]) * linear_in_at(x, 4, 0, hv);
   }
-  free(q);
+  free((void *)rows.q);
 }
 
 /* ---- by the kernel ---- */
 
-static size_t state_bytes(const call *c) { return c->state_type == LUATTN_STATE_F32 ? 4 : 2; }
+size_t linear_state_bytes(const call *c) { return c->state_type == LUATTN_STATE_F32 ? 4 : 2; }
 /* The place of element (k, v) of a pool's row and head. */
-static size_t state_at(const call *c, int row, int hv, int k, int v) {
+size_t linear_state_at(const call *c, int row, int hv, int k, int v) {
   const int K = c->kernel.k_dim, V = c->kernel.v_dim;
   return (size_t)(row * c->heads_v + hv) * (size_t)(K * V) + (size_t)(c->k_first ? k * V + v : v * K + k);
 }
@@ -263,13 +265,13 @@ static void *pool_on_device(const problem *x) {
   char *bytes = malloc(count * 4);
   for (int i = 0; i < (int)count; i++) {
     const int v = i % V, k = i / V % K, hv = i / V / K % c->heads_v, row = i / V / K / c->heads_v;
-    const size_t at = state_at(c, row, hv, k, v);
+    const size_t at = linear_state_at(c, row, hv, k, v);
     if (c->state_type == LUATTN_STATE_F32)
       memcpy(bytes + at * 4, &x->pool[i], 4);
     else
       ((uint16_t *)(void *)bytes)[at] = c->state_type == LUATTN_STATE_BF16 ? to_bf16(x->pool[i]) : to_f16(x->pool[i]);
   }
-  void *device = linear_device(count * state_bytes(c), bytes);
+  void *device = linear_device(count * linear_state_bytes(c), bytes);
   free(bytes);
   return device;
 }
@@ -285,14 +287,6 @@ static LuattnStates states_of(const call *c, linear_pass pass, void *data) {
                         .type = c->state_type};
 }
 
-/* A tensor of a pass. */
-typedef struct side {
-  const uint16_t *rows;
-  int heads, dim;
-} side;
-typedef struct sides {
-  side query, key, value;
-} sides;
 static sides sides_of(const problem *x, linear_pass pass) {
   const call *c = x->c;
   const side q = {x->q, c->heads, c->kernel.k_dim}, k = {x->k, c->heads, c->kernel.k_dim},
@@ -304,27 +298,27 @@ static sides sides_of(const problem *x, linear_pass pass) {
       return (sides){dout, v, k};
     case LINEAR_GRAD_K:
       return (sides){v, dout, q};
+    case LINEAR_STATES:
+      return (sides){q, k, v};
+    case LINEAR_GRAD_STATES:
+    case LINEAR_ROWS:
+      return (sides){q, k, dout};
     default:
       return (sides){k, q, dout};
   }
 }
 
-typedef struct on_device {
-  LuattnLinearParams p;
-  LuattnTensorMaps maps;
-} on_device;
-
-static LuattnTensor tensor_of(const problem *x, side s) {
-  const long long row = row_size(x->c, s.heads, s.dim);
+LuattnTensor linear_tensor_of(const problem *x, side s) {
+  const long long row = linear_row_size(x->c, s.heads, s.dim);
   return (LuattnTensor){linear_device((size_t)x->rows * (size_t)row * 2, s.rows), x->c->tokens[0] * row, s.dim, row};
 }
-static LuattnTensorMap map_of(const problem *x, const LuattnTensor *t, side s) {
+LuattnTensorMap linear_map_of(const problem *x, const LuattnTensor *t, side s) {
   const call *c = x->c;
   const bool packed = c->kernel.packed;
-  return linear_map(t, is_bf16(c), packed, s.dim, packed ? x->cu[c->entries] : c->tokens[0], s.heads,
+  return linear_map(t, linear_is_bf16(c), packed, s.dim, packed ? x->cu[c->entries] : c->tokens[0], s.heads,
                     packed ? 1 : c->entries);
 }
-static on_device upload(const problem *x, linear_pass pass) {
+on_device linear_upload(const problem *x, linear_pass pass) {
   const call *c = x->c;
   const linear_kernel *k = &c->kernel;
   const int all = x->cu[c->entries], tokens = k->packed ? all : c->tokens[0];
@@ -335,19 +329,20 @@ static on_device upload(const problem *x, linear_pass pass) {
   p->group = c->heads_v / c->heads, p->scale = 0.5f;
   const sides of = sides_of(x, pass);
   const side o = {NULL, c->heads_v, of.value.dim};
-  p->q = tensor_of(x, of.query), p->k = tensor_of(x, of.key), p->v = tensor_of(x, of.value), p->o = tensor_of(x, o);
-  d.maps = (LuattnTensorMaps){.q = map_of(x, &p->q, of.query),
-                              .k = map_of(x, &p->k, of.key),
-                              .v = map_of(x, &p->v, of.value),
-                              .o = map_of(x, &p->o, o)};
+  p->q = linear_tensor_of(x, of.query), p->k = linear_tensor_of(x, of.key), p->v = linear_tensor_of(x, of.value),
+  p->o = linear_tensor_of(x, o);
+  d.maps = (LuattnTensorMaps){.q = linear_map_of(x, &p->q, of.query),
+                              .k = linear_map_of(x, &p->k, of.key),
+                              .v = linear_map_of(x, &p->v, of.value),
+                              .o = linear_map_of(x, &p->o, o)};
   if (k->packed) p->cu_seqlens = linear_device(sizeof x->cu, x->cu);
   if (c->pool[0] != 0) {
     int rows[MOST_ENTRIES];
-    for (int e = 0; e < MOST_ENTRIES; e++) rows[e] = left_alone(c, e) ? -1 : pool_row(c, e);
+    for (int e = 0; e < MOST_ENTRIES; e++) rows[e] = linear_left_alone(c, e) ? -1 : linear_pool_row(c, e);
     p->state_rows = linear_device(sizeof rows, rows);
   }
   if (c->has_first) p->first = states_of(c, pass, pool_on_device(x));
-  if (c->has_last && (pass == LINEAR_FORWARD || pass == LINEAR_GRAD_V))
+  if (c->has_last && (pass == LINEAR_FORWARD || pass == LINEAR_GRAD_V || pass == LINEAR_GRAD_STATES))
     p->last = states_of(c, pass, c->in_place ? p->first.data : pool_on_device(x));
   for (int i = 0; i < 5; i++) {
     const long long width = i == 0 ? gate_width(c) : 1, step = c->heads_v * width;
@@ -362,7 +357,7 @@ static on_device upload(const problem *x, linear_pass pass) {
   }
   return d;
 }
-static void release(on_device *d, const call *c) {
+void linear_take_back(on_device *d, const call *c) {
   LuattnLinearParams *p = &d->p;
   void *const all[] = {p->q.data,
                        p->k.data,
@@ -380,20 +375,17 @@ static void release(on_device *d, const call *c) {
 
 /* ---- comparisons ---- */
 
-typedef struct error {
-  double off, size;
-} error;
 static double relative(error e) { return e.off == 0 ? 0 : sqrt(e.off / e.size); }
-static void add(error *e, double got, double want) {
+void linear_add_error(error *e, double got, double want) {
   e->off += isnan(got) ? (double)INFINITY : (got - want) * (got - want);
   e->size += want * want;
 }
-static void expect(const char *what, int entry, error e, double most) {
+void linear_expect(const char *what, int entry, error e, double most) {
   if (getenv("LINEAR_TEST_PRINTS")) printf("%s of entry %d: %.2e\n", what, entry, relative(e));
   if (!(relative(e) <= most)) fail_msg("%s of entry %d is off by %g, more than %g", what, entry, relative(e), most);
 }
 
-static double got_state(const call *c, const char *bytes, size_t at) {
+double linear_got_state(const call *c, const char *bytes, size_t at) {
   float x;
   if (c->state_type == LUATTN_STATE_F32) return memcpy(&x, bytes + at * 4, 4), (double)x;
   const uint16_t half = ((const uint16_t *)(const void *)bytes)[at];
@@ -408,37 +400,40 @@ static void compare_entry(const problem *x, linear_pass pass, int entry, const u
     recur(x, pass, entry, hv, want, state);
     for (int i = 0; i < n * dim; i++) {
       const size_t at =
-          (size_t)(x->cu[entry] + i / dim) * (size_t)row_size(c, c->heads_v, dim) + (size_t)(hv * dim + i % dim);
-      add(&of_o, (double)read_half(c, o[at]), left_alone(c, entry) ? 0 : want[i]);
+          (size_t)(x->cu[entry] + i / dim) * (size_t)linear_row_size(c, c->heads_v, dim) + (size_t)(hv * dim + i % dim);
+      linear_add_error(&of_o, (double)linear_read_half(c, o[at]), linear_left_alone(c, entry) ? 0 : want[i]);
     }
-    for (int i = 0; pool != NULL && !left_alone(c, entry) && i < K * V; i++)
-      add(&of_state, got_state(c, pool, state_at(c, pool_row(c, entry), hv, i / V, i % V)), state[i]);
+    for (int i = 0; pool != NULL && !linear_left_alone(c, entry) && i < K * V; i++)
+      linear_add_error(&of_state,
+                       linear_got_state(c, pool, linear_state_at(c, linear_pool_row(c, entry), hv, i / V, i % V)),
+                       state[i]);
   }
   /* Keys that are alike: o is small beside what it is made of. */
   const double alike = c->keys == ALIKE ? c->most_write > 1 ? 4.7 : 2 : 1;
   static const char *const names[] = {"o", "dq", "dk", "dv"};
-  const double most = is_erasing(c)       ? gate_width(c) > 1 ? most_o_erasing_channels : most_o_erasing
-                      : gate_width(c) > 1 ? most_o_channels
-                                          : most_o;
-  expect(names[pass], entry, of_o, alike * most);
-  expect("the last state", entry, of_state,
-         (alike > 2 ? 1.9 : 1) * (is_erasing(c) ? most_state_erasing : most_state) +
-             (c->state_type == LUATTN_STATE_BF16 ? 0.0017 : 0));
+  const double most = linear_is_erasing(c) ? gate_width(c) > 1 ? most_o_erasing_channels : most_o_erasing
+                      : gate_width(c) > 1  ? most_o_channels
+                                           : most_o;
+  linear_expect(names[pass], entry, of_o, alike * most);
+  linear_expect("the last state", entry, of_state,
+                (alike > 2 ? 1.9 : 1) * (linear_is_erasing(c) ? most_state_erasing : most_state) +
+                    (c->state_type == LUATTN_STATE_BF16 ? 0.0017 : 0));
   free(want);
 }
 /* What is nobody's is as it was: rows between and behind those of entries, rows of the pool that no entry has. */
 static void compare_rest(const problem *x, int dim, const uint16_t *o, const char *pool) {
   const call *c = x->c;
-  const int width = row_size(c, c->heads_v, dim), own = c->heads_v * dim;
+  const int width = linear_row_size(c, c->heads_v, dim), own = c->heads_v * dim;
   for (int i = 0; i < x->rows * width; i++)
     if (i / width >= x->cu[c->entries] || i % width >= own)
       if (o[i] != 0xffff) fail_msg("element %d of row %d of o was written", i % width, i / width);
   for (int row = 0; pool != NULL && row < POOL_ROWS; row++) {
     bool used = false;
-    for (int e = 0; e < c->entries; e++) used = used || (!left_alone(c, e) && pool_row(c, e) == row);
+    for (int e = 0; e < c->entries; e++) used = used || (!linear_left_alone(c, e) && linear_pool_row(c, e) == row);
     const int size = c->heads_v * c->kernel.k_dim * c->kernel.v_dim, V = c->kernel.v_dim, K = c->kernel.k_dim;
     for (int i = 0; !used && i < size; i++)
-      if (got_state(c, pool, state_at(c, row, i / V / K, i / V % K, i % V)) != (double)x->pool[row * size + i])
+      if (linear_got_state(c, pool, linear_state_at(c, row, i / V / K, i / V % K, i % V)) !=
+          (double)x->pool[row * size + i])
         fail_msg("row %d of the pool was written", row);
   }
 }
@@ -450,19 +445,19 @@ static void run_pass(const problem *x, linear_pass pass) {
   k.k_dim = of.query.dim, k.v_dim = of.value.dim;
   if (pass != LINEAR_FORWARD) k.v_block = k.v_dim > 64 ? 128 : 64;
   void *module = linear_load(&k, pass, "entry/linear_sm90.cu");
-  on_device d = upload(x, pass);
-  const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, is_erasing(c), gate_width(c) > 1);
+  on_device d = linear_upload(x, pass);
+  const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, linear_is_erasing(c), gate_width(c) > 1);
   const int blocks = c->entries * c->heads_v * ((k.v_dim + k.v_block - 1) / k.v_block),
             threads = 128 * (2 + k.v_block / 64);
   if (d.p.segments.count > 1)
     linear_launch(module, "luattn_linear_states", blocks * (d.p.segments.count - 1), threads, l.bytes, &d.p, &d.maps);
   linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
-  const size_t size = (size_t)x->rows * (size_t)row_size(c, c->heads_v, k.v_dim);
+  const size_t size = (size_t)x->rows * (size_t)linear_row_size(c, c->heads_v, k.v_dim);
   uint16_t *o = malloc(size * 2);
   linear_host(o, d.p.o.data, size * 2);
   char *pool = NULL;
   if (d.p.last.data != NULL) {
-    const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * k.k_dim * k.v_dim) * state_bytes(c);
+    const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * k.k_dim * k.v_dim) * linear_state_bytes(c);
     pool = malloc(bytes);
     linear_host(pool, d.p.last.data, bytes);
   }
@@ -470,16 +465,16 @@ static void run_pass(const problem *x, linear_pass pass) {
     if (!c->poisoned[e]) compare_entry(x, pass, e, o, pool);
   compare_rest(x, k.v_dim, o, pool);
   free(o), free(pool);
-  release(&d, c);
+  linear_take_back(&d, c);
   linear_unload(module);
 }
 void linear_run(const call *c) {
-  problem x = make_problem(c);
+  problem x = linear_make_problem(c);
   run_pass(&x, LINEAR_FORWARD);
-  free_problem(&x);
+  linear_free_problem(&x);
 }
 void linear_run_gradients(const call *c) {
-  problem x = make_problem(c);
+  problem x = linear_make_problem(c);
   for (linear_pass pass = LINEAR_GRAD_Q; pass <= LINEAR_GRAD_V; pass++) run_pass(&x, pass);
-  free_problem(&x);
+  linear_free_problem(&x);
 }

@@ -34,5 +34,7 @@ void linear_run(const call *c);
 /* Runs the passes of gradients of q, k and v of a call, whose last states have gradients if it has first states, and compares
  * these. */
 void linear_run_gradients(const call *c);
+/* The same of a call whose updates erase: all gradients, those of numbers of tokens as well. */
+void linear_run_erasing(const call *c);
 
 #endif

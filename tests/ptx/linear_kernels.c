@@ -120,7 +120,7 @@ void *linear_load(const linear_kernel *k, linear_pass pass, const char *entry) {
 void linear_unload(void *module) { cuda.unload(module); }
 
 void linear_launch(void *module, const char *name, int blocks, int threads, int shared, LuattnLinearParams *p,
-                   LuattnTensorMaps *maps) {
+                   void *maps) {
   void *function, *params[] = {p, maps};
   if (blocks == 0) return;
   assert_int_equal(cuda.function(&function, module, name), 0);

@@ -9,7 +9,15 @@
 #include "abi/linear_params.h"
 
 /* What a launch computes (LinearPass of contract/linear.cuh). */
-typedef enum linear_pass { LINEAR_FORWARD, LINEAR_GRAD_Q, LINEAR_GRAD_K, LINEAR_GRAD_V } linear_pass;
+typedef enum linear_pass {
+  LINEAR_FORWARD,
+  LINEAR_GRAD_Q,
+  LINEAR_GRAD_K,
+  LINEAR_GRAD_V,
+  LINEAR_STATES,
+  LINEAR_GRAD_STATES,
+  LINEAR_ROWS
+} linear_pass;
 
 /* What tests/ptx/linear/spec.cuh is made of, and Config, of forward. */
 typedef struct linear_kernel {
@@ -24,7 +32,7 @@ void linear_open_driver(void);
 void *linear_load(const linear_kernel *k, linear_pass pass, const char *entry);
 void linear_unload(void *module);
 void linear_launch(void *module, const char *name, int blocks, int threads, int shared, LuattnLinearParams *p,
-                   LuattnTensorMaps *maps);
+                   void *maps);
 
 /* Memory that begins with `from`, or with NaN. */
 void *linear_device(size_t bytes, const void *from);

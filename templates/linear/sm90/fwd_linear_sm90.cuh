@@ -9,6 +9,7 @@
 // once and o is written once; the state stays in registers.
 #pragma once
 #include "linear/sm90/linear_gates.cuh"
+#include "linear/sm90/linear_kept.cuh"
 #include "linear/sm90/linear_producer.cuh"
 #include "linear/sm90/linear_scores.cuh"
 #include "linear/sm90/linear_values.cuh"
@@ -22,16 +23,18 @@ struct LinearRegisters {
   static constexpr int scores = 512 - load - 2 * values;
 };
 
-// OnlyState: luattn_linear_states, which leaves out o, and each entry's last segment.
+// OnlyState: without o and q. It is what LINEAR_STATES needs, and luattn_linear_states, which leaves out each entry's last
+// segment.
 template <class Spec, class Config, bool OnlyState>
 LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
   using Shared = SharedLinear<Spec, Config>;
   using Registers = LinearRegisters<Spec>;
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
-  if (threadIdx.x == 0) shared.init_barriers(!OnlyState);
+  constexpr bool has_scores = !OnlyState || Spec::erases, has_last = !OnlyState || Shared::keeps;
+  if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
-  const LinearChain<Config> chain(p, p.segments.count - (OnlyState ? 1 : 0));
+  const LinearChain<Config> chain(p, p.segments.count - (has_last ? 0 : 1));
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   const bool left_alone = chain.state_row(p) < 0;
   if (warp < 4) {
@@ -42,15 +45,17 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
     else if constexpr (Shared::by_channel)
       LinearGates<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
     else
-      LinearNumbers<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
+      LinearNumbers<Spec, Config>{{p, chain, lane}, shared, warp - 1}.run();
   } else if (warp < 8) {
     registers_down<Registers::scores>();
-    if (!OnlyState && !left_alone) LinearScores<Spec, Config>{shared, chain.chunks(), warp % 4, lane}.run();
+    if (has_scores && !left_alone) LinearScores<Spec, Config, OnlyState>{shared, chain.chunks(), warp % 4, lane}.run();
   } else {
     registers_up<Registers::values>();
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
     if (left_alone) {
-      if constexpr (!OnlyState) values.store_nothing();
+      if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();
+    } else if constexpr (Shared::keeps) {
+      KeptStates<Spec, Config, OnlyState>{values}.run();
     } else if constexpr (OnlyState) {
       values.run_state();
     } else {

@@ -50,7 +50,7 @@ struct LinearGates {
     int next = turn;  // the warp's next part, of the chunk and those behind it
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
-      if (n % warps == turn) LinearNumbers<Spec, Config>{p, shared, chain, turn, lane}.step(n);
+      if (n % warps == turn) LinearNumbers<Spec, Config>{{p, chain, lane}, shared, turn}.step(n);
 #pragma unroll 1
       for (; next < parts; next += warps) step(n, next);
       next -= parts;

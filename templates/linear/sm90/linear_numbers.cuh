@@ -4,23 +4,22 @@
 #include "linear/sm90/linear_pipeline.cuh"
 #include "ops/math.cuh"
 
+// A warp's numbers of a chunk's tokens.
 template <class Spec, class Config>
-struct LinearNumbers {
-  using Shared = SharedLinear<Spec, Config>;
-  static constexpr int warps = 3;
-  static constexpr bool decays = Shared::by_token, backwards = LinearChain<Config>::backwards;
+struct TokenNumbers {
+  static constexpr bool decays = Spec::decay_of == DECAY_HEAD || Spec::decay_of == DECAY_TOKEN,
+                        mirrored = LinearChain<Config>::mirrored;
 
   const LuattnLinearParams &p;
-  const Shared shared;
   const LinearChain<Config> &chain;
-  const int turn, lane;
+  const int lane;
 
   // What a lane has of tokens 2 lane and 2 lane + 1.
   struct Pair {
     float sum[2];  // G, to the base of 2
     float row[2],
         column[2];  // scale and q's factor; k's factor, of additive updates also w. Backwards the other way round
-    float read[2], write[2];  // of erasing updates: r's factor, and w
+    float read[2], write[2];  // of erasing updates: r / k, and w
   };
 
   // Tokens past the end decay nothing: their rows of q, k and v are 0.
@@ -36,11 +35,11 @@ struct LinearNumbers {
         if constexpr (Spec::has_query_factor) query = Spec::query_factor(p, chain.site, t);
         if constexpr (Spec::has_key_factor) key = Spec::key_factor(p, chain.site, t);
         if constexpr (Spec::has_write) x.write[i] = Spec::write(p, chain.site, t);
-        if constexpr (Spec::erases) x.read[i] = key * Spec::read(p, chain.site, t);
+        if constexpr (Spec::erases) x.read[i] = Spec::read(p, chain.site, t);
         if constexpr (Spec::has_write && !Spec::erases) key *= x.write[i];
       }
       query *= p.scale;
-      x.row[i] = backwards ? key : query, x.column[i] = backwards ? query : key;
+      x.row[i] = mirrored ? key : query, x.column[i] = mirrored ? query : key;
     }
     if constexpr (decays) sum_up(x.sum);
     return x;
@@ -57,29 +56,42 @@ struct LinearNumbers {
     sum[1] = all;
     sum[0] += lane > 0 ? before : 0.f;
   }
+};
+
+template <class Spec, class Config>
+struct LinearNumbers : TokenNumbers<Spec, Config> {
+  using Shared = SharedLinear<Spec, Config>;
+  using Tokens = TokenNumbers<Spec, Config>;
+  using Tokens::chain, Tokens::decays, Tokens::lane, Tokens::mirrored;
+  using typename Tokens::Pair;
+  static constexpr int warps = 3;
+
+  const Shared shared;
+  const int turn;
+
   __device__ __forceinline__ void tell(const Pair &x, u32 to) const {
     const float total = decays ? __shfl_sync(0xffffffffu, x.sum[1], 31) : 0.f;
-    float sum[2], query[2], key[2], read[2];
+    float sum[2], query[2], key[2], read_row[2], read[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float since = decays ? fast_exp2(x.sum[i]) : 1.f, until = decays ? fast_exp2(total - x.sum[i]) : 1.f;
-      sum[i] = backwards ? -x.sum[i] : x.sum[i];
-      query[i] = x.row[i] * (backwards ? until : since);
-      key[i] = x.column[i] * (backwards ? since : until);
-      read[i] = x.read[i] * since;
+      sum[i] = mirrored ? -x.sum[i] : x.sum[i];
+      query[i] = x.row[i] * (mirrored ? until : since);
+      key[i] = x.column[i] * (mirrored ? since : until);
+      read_row[i] = x.read[i] * x.column[i], read[i] = read_row[i] * since;
     }
     const u32 at = to + 8 * u32(lane);
     store_pair(at + OF_SUM, sum), store_pair(at + OF_ROW, x.row), store_pair(at + OF_COLUMN, x.column);
     store_pair(at + OF_QUERY, query), store_pair(at + OF_KEY, key);
     if constexpr (Spec::erases) {
-      store_pair(at + OF_READ_ROW, x.read), store_pair(at + OF_READ, read), store_pair(at + OF_WRITE, x.write);
+      store_pair(at + OF_READ_ROW, read_row), store_pair(at + OF_READ, read), store_pair(at + OF_WRITE, x.write);
     }
     const float left[2] = {fast_exp2(total), total};
     if (lane == 0) store_pair(to + OF_CHUNK, left);
   }
   __device__ __forceinline__ void step(int n) const {
     const int stage = n % Shared::number_stages;
-    const Pair x = of_tokens(chain.at(n));
+    const Pair x = this->of_tokens(chain.at(n));
     barrier_wait(shared.numbers_empty(stage), u32(n / Shared::number_stages + 1) & 1);
     tell(x, shared.numbers(stage));
     barrier_arrive(shared.numbers_full(stage));

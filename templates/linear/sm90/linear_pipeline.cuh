@@ -20,7 +20,7 @@
 
 // Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats; and of the chunk.
 enum {
-  OF_SUM = 0,          // G, to the base of 2; backwards -G
+  OF_SUM = 0,          // G, to the base of 2; mirrored -G
   OF_ROW = 256,        // a row of P: scale and q's factor
   OF_COLUMN = 512,     // a column of P and of A: k's factor, of additive updates also w
   OF_QUERY = 768,      // what a row of q meets the state with: that of its row of P, e^G
@@ -69,17 +69,20 @@ struct SharedLinear {
   static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64;
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL,
                         by_token = Spec::decay_of == DECAY_HEAD || Spec::decay_of == DECAY_TOKEN;
+  // Whether states of chunks, and U, are kept for backward.
+  static constexpr bool keeps = Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES;
   static constexpr LinearLayout layout =
-      linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
+      keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
+            : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
   static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
   static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
-  // Whether columns of P have factors. Backwards scale is one.
+  // Whether columns of P have factors. Mirrored, scale is one.
   static constexpr bool has_column_factor =
-      LinearChain<Config>::backwards || Spec::has_key_factor || (Spec::has_write && !Spec::erases);
+      LinearChain<Config>::mirrored || Spec::has_key_factor || (Spec::has_write && !Spec::erases);
   static_assert(LinearSpec<Spec>);
-  static_assert(
-      Config::pass == LINEAR_FORWARD || (!Spec::erases && !Spec::has_value_mod && !Spec::has_skip && !by_channel),
-      "gradients of updates that erase, of mods of v, of what skips and of decays of channels have no kernel yet");
+  static_assert(Config::pass == LINEAR_FORWARD || (!Spec::has_value_mod && !Spec::has_skip && !by_channel),
+                "gradients of mods of v, of what skips and of decays of channels have no kernel yet");
+  static_assert(Config::pass == LINEAR_FORWARD || keeps == Spec::erases, "updates that erase have passes of their own");
   static_assert(Config::k_dim % 8 == 0 && Config::k_dim >= 8 && k_dim <= 128,
                 "q and k of more than 128 channels have no kernel of this family yet");
   static_assert(Config::v_dim % 8 == 0 && Config::v_dim >= 8 && (Config::v_block == 64 || Config::v_block == 128));
@@ -105,6 +108,10 @@ struct SharedLinear {
   // Sums of decays, rows of k_dim floats.
   __device__ __forceinline__ u32 gates(int stage) const { return start + layout.at_gates + stage * layout.gates; }
   __device__ __forceinline__ u32 factors(int stage) const { return start + layout.at_factors + stage * LINEAR_FACTORS; }
+  // What a warpgroup keeps of a chunk: boxes of the state, and one of values.
+  __device__ __forceinline__ u32 kept(int group, int which) const {
+    return start + layout.at_o + (group * (boxes_k + 1) + which) * box;
+  }
   __device__ __forceinline__ u32 numbers(int stage) const { return start + layout.at_numbers + stage * LINEAR_NUMBERS; }
   __device__ __forceinline__ u32 full(int stage) const { return start + layout.at_barriers + stage * 16; }
   __device__ __forceinline__ u32 empty(int stage) const { return full(stage) + 8; }

@@ -1,6 +1,6 @@
 // linear/sm90/linear_scores.cuh: the warpgroup that is up to two chunks ahead of the values':
 //
-//     P_ij = scale q_i k_j' w_j e^(G_i - G_j)     for j <= i, rounded; backwards for j >= i, with e^(G_j - G_i)
+//     P_ij = scale q_i k_j' w_j e^(G_i - G_j)     for j <= i, rounded; mirrored for j >= i, with e^(G_j - G_i)
 //
 // of erasing updates without w, and (I + A)^-1, rounded, where A_ij = r_i k_j' e^(G_i - G_j) for j < i. Where decays differ
 // between channels it also makes tiles of q and k (LinearTiles), in which they are.
@@ -14,7 +14,8 @@
 #include "score/fragment.cuh"
 #include "source/cp_async_tile.cuh"
 
-template <class Spec, class Config>
+// OnlyState: without P.
+template <class Spec, class Config, bool OnlyState>
 struct LinearScores {
   using Shared = SharedLinear<Spec, Config>;
   using Elem = typename Config::Elem;
@@ -41,7 +42,7 @@ struct LinearScores {
     wgmma_wait<0>();
     wgmma_arrived(s);
   }
-  // Applies decays, and factors of rows and columns, to pairs up to the diagonal, or below it; backwards, from it on.
+  // Applies decays, and factors of rows and columns, to pairs up to the diagonal, or below it; mirrored, from it on.
   // Pairs are selected, never multiplied by 0.
   template <bool Below>
   __device__ __forceinline__ void weigh(float (&s)[32]) const {
@@ -68,7 +69,7 @@ struct LinearScores {
           float weight = row_factor[r] * (n == 0 ? factor.x : factor.y);
           if constexpr (decays) weight *= fast_exp2(row_sum[r] - (n == 0 ? sum.x : sum.y));
           const int column = Fragment::column_of(j + n) - 8 * r;
-          e = (LinearChain<Config>::backwards ? column >= behind : column + Below <= behind) ? e * weight : 0.f;
+          e = (LinearChain<Config>::mirrored ? column >= behind : column + Below <= behind) ? e * weight : 0.f;
         }
     }
   }
@@ -102,12 +103,12 @@ struct LinearScores {
     float s[32];
     lane = lane_anew();
     barrier_wait(shared.full(in.stage), in.parity);
-    multiply(s, shared.q(in.stage), in.stage);
+    if constexpr (!OnlyState) multiply(s, shared.q(in.stage), in.stage);
     if constexpr (!Spec::erases) release_rows();
     barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
-    weigh<false>(s);
+    if constexpr (!OnlyState) weigh<false>(s);
     barrier_wait(shared.read(out.stage), out.parity);
-    store(s, shared.pairs(out.stage));
+    if constexpr (!OnlyState) store(s, shared.pairs(out.stage));
     if constexpr (Spec::erases) {
       multiply(s, shared.k(in.stage), in.stage);
       release_rows();

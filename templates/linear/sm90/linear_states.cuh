@@ -2,6 +2,7 @@
 // (rows) of S' [V, K].
 #pragma once
 #include "linear/sm90/linear_pipeline.cuh"
+#include "ops/math.cuh"
 #include "score/fragment.cuh"
 
 // Where a thread's first element lies, and steps to the others.

@@ -27,7 +27,7 @@ struct LinearValues {
   using Fragment = MmaFragment;
   static constexpr int k_dim = Shared::k_dim;
   static constexpr bool decays = Shared::by_token;
-  static constexpr bool by_key = decays || Shared::has_column_factor;
+  static constexpr bool by_key = decays || Shared::has_column_factor, has_scores = !OnlyState || Spec::erases;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
 
   const LuattnLinearParams &p;
@@ -222,7 +222,7 @@ struct LinearValues {
     if (elected()) {
       barrier_arrive(shared.empty(in.stage));
       barrier_arrive(shared.numbers_empty(of_tokens.stage));
-      if constexpr (!OnlyState) barrier_arrive(shared.read(pairs.stage));
+      if constexpr (has_scores) barrier_arrive(shared.read(pairs.stage));
     }
     in.advance(), of_tokens.advance(), pairs.advance();
   }

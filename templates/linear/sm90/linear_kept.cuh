@@ -1,0 +1,195 @@
+// linear/sm90/linear_kept.cuh: the chains of updates that erase, for backward: a warpgroup of the values', which keeps in
+// memory what luattn_linear_rows needs of each chunk. Forwards (LINEAR_STATES) the state before it, S', and U:
+//
+//     Y = S' K'   U = (w V - r Y) T'   S' = a S' + U K
+//
+// and backwards (LINEAR_GRAD_STATES), with dS' of the state behind it, dS', and dR, where V is the gradient of o:
+//
+//     dU = e^(GC - G) dS' K' + V P      A: dS' rounded, V     B: K, a row for each token; P, transposed
+//     dR = dU T                         A: dU rounded         B: T, transposed
+//     dS' = a dS' + (scale e^G V) Q - (r e^G dR) K            B: Q and K, transposed
+#pragma once
+#include "linear/sm90/linear_values.cuh"
+
+template <class Spec, class Config, bool OnlyState>
+struct KeptStates : LinearValues<Spec, Config, OnlyState> {
+  using Values = LinearValues<Spec, Config, OnlyState>;
+  using Shared = typename Values::Shared;
+  using Elem = typename Values::Elem;
+  using Fragment = MmaFragment;
+  using Values::chain, Values::group, Values::in, Values::lane, Values::of_tokens, Values::p, Values::pairs,
+      Values::shared, Values::warp;
+  static constexpr int k_dim = Values::k_dim, boxes_k = Shared::boxes_k, boxes_v = ceil_div(Config::v_dim, 64);
+  static constexpr bool backwards = LinearChain<Config>::backwards;
+
+  // ---- load ----
+
+  // V times the factors of its tokens in numbers `of`.
+  template <int Of>
+  __device__ __forceinline__ void weigh_by(u32 (&weighed)[4][4], const u32 (&v)[4][4]) const {
+    const u32 from = shared.numbers(of_tokens.stage) + Of + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
+        weighed[s][i] = pack<Elem>(Values::half_of(v[s][i], 0) * factor.x, Values::half_of(v[s][i], 1) * factor.y);
+      }
+  }
+  // The same of an accumulator, with the sign turned.
+  template <int Of>
+  __device__ __forceinline__ void weigh_negative(u32 (&weighed)[4][4], const float (&x)[32]) const {
+    const u32 from = shared.numbers(of_tokens.stage) + Of + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int e = 8 * s + 2 * i;
+        const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
+        weighed[s][i] = pack<Elem>(-x[e] * factor.x, -x[e + 1] * factor.y);
+      }
+  }
+  __device__ __forceinline__ void scale_by_key(float (&x)[32]) const {
+    const u32 from = shared.numbers(of_tokens.stage) + OF_KEY + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int j = 0; j < 16; j += 2) {
+      const float2 factor = load_pair(from + Fragment::column_of(j) * 4);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) x[Fragment::element(r, j)] *= factor.x, x[Fragment::element(r, j + 1)] *= factor.y;
+    }
+  }
+
+  // ---- finish: what is kept ----
+
+  __device__ __forceinline__ void stage_state(const u32 (&state)[k_dim / 16][4]) const {
+    const u32 at = box_place(16 * warp + lane % 16, 0);
+#pragma unroll
+    for (int s = 0; s < k_dim / 16; ++s) {
+      const u32 to = shared.kept(group, s / 4) + (at ^ u32((16 * (s % 4) + lane / 16 * 8) / 8 * 16));
+      stmatrix_x4(to, state[s][0], state[s][1], state[s][2], state[s][3]);
+    }
+  }
+  __device__ __forceinline__ void stage_values(const u32 (&x)[16]) const {
+    const u32 to = shared.kept(group, boxes_k) + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+      stmatrix_x4_turned(to + s * 16 * 128, x[4 * s], x[4 * s + 1], x[4 * s + 2], x[4 * s + 3]);
+  }
+  // Copies `boxes` of those staged to the place of a chunk. Value channels that do not exist have none.
+  __device__ __forceinline__ void copy(void *kept, int first, int boxes, int n) const {
+    const i64 place = (chain.slot(p, chain.at(n)) * boxes_v + this->first_value() / 64) * boxes;
+    bulk_store(static_cast<unsigned char *>(kept) + place * Shared::box, shared.kept(group, first), boxes * Shared::box,
+               this->first_value() < Config::v_dim);
+  }
+  // Keeps the state of chunk number n, if there is one, and values of the one before it.
+  __device__ __forceinline__ void keep(const u32 (&state)[k_dim / 16][4], const u32 (&values)[16], int n,
+                                       bool has_state) const {
+    const LuattnLinearKept &kept = p.kept;
+    const bool first = warp == 0 && elected();
+    if (first) bulk_wait_read();
+    named_sync(Values::store_barrier + group, 128);  // boxes are free
+    if (has_state) stage_state(state);
+    if (n > 0) stage_values(values);
+    fence_async();
+    named_sync(Values::store_barrier + group, 128);
+    if (first) {
+      if (has_state) copy(backwards ? kept.grad_states : kept.states, 0, boxes_k, n);
+      if (n > 0) copy(backwards ? kept.grad_values : kept.values, boxes_k, 1, n - 1);
+      bulk_commit();
+    }
+  }
+
+  // ---- chunks ----
+
+  // x = S' K', while what is kept leaves.
+  __device__ __forceinline__ void read_keys(float (&x)[32], float (&state)[k_dim / 2], const u32 (&done)[16],
+                                            int n) const {
+    u32 rounded[k_dim / 16][4];
+#pragma unroll
+    for (int s = 0; s < k_dim / 16; ++s) Values::round(rounded[s], state, s);
+    this->await_numbers();
+    this->decay_state(state);
+    barrier_wait(shared.full(in.stage), in.parity);
+    wgmma_fence();
+    Values::read_state(x, rounded, shared.k(in.stage));
+    keep(rounded, done, n, true);
+    wgmma_wait<0>();
+    wgmma_arrived(x);
+  }
+  __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
+    float u[32];
+    u32 v[4][4], weighed[4][4];
+    lane = lane_anew();
+    read_keys(u, state, done, n);
+    this->load_values(v);
+    this->subtract(v, v, u);
+    this->await_pairs();
+    wgmma_fence();
+    WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.inverse(pairs.stage), 0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_arrived(u);
+    this->round_values(v, weighed, u);
+    wgmma_fence();
+    this->write_state(state, weighed);
+    wgmma_wait<0>();
+    wgmma_arrived(state);
+    this->release();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) done[i] = v[i / 4][i % 4];
+  }
+  __device__ __forceinline__ void step_back(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
+    float x[32];
+    u32 v[4][4], weighed[4][4];
+    lane = lane_anew();
+    read_keys(x, state, done, n);
+    scale_by_key(x);
+    this->load_values(v);
+    weigh_by<OF_QUERY>(weighed, v);
+    this->await_pairs();
+    wgmma_fence();
+    Wgmma<Elem, 64>::sums64(x, v[0], v[1], v[2], v[3], wgmma_operand(shared.pairs(pairs.stage), 0));
+    wgmma_commit();
+    Wgmma<Elem, k_dim>::sums64(state, weighed[0], weighed[1], weighed[2], weighed[3],
+                               wgmma_operand(shared.q(in.stage), Shared::box));
+    wgmma_commit();
+    wgmma_wait<1>();
+    wgmma_arrived(x);
+    float r[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) r[i] = 0;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) Values::round(v[s], x, s);
+    wgmma_fence();
+    Wgmma<Elem, 64>::sums64(r, v[0], v[1], v[2], v[3], wgmma_operand(shared.inverse(pairs.stage), 0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_arrived(r), wgmma_arrived(state);
+    weigh_negative<OF_READ>(weighed, r);
+    wgmma_fence();
+    this->write_state(state, weighed);
+    wgmma_wait<0>();
+    wgmma_arrived(state);
+    this->release();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(r[2 * i], r[2 * i + 1]);
+  }
+  __device__ __forceinline__ void run() {
+    float state[k_dim / 2];
+    u32 done[16], none[k_dim / 16][4] = {};
+    if (p.segments.count > 1)
+      this->rows().load_segment(state, p);
+    else
+      this->rows().load_first(state, p);
+#pragma unroll 1
+    for (int n = 0; n < chain.chunks(); ++n) {
+      if constexpr (backwards)
+        step_back(state, done, n);
+      else
+        step(state, done, n);
+    }
+    if (chain.chunks() > 0) keep(none, done, chain.chunks(), false);
+    if (chain.segment == p.segments.count - 1) this->rows().store_last(state, p);
+    this->await_stores();
+  }
+};

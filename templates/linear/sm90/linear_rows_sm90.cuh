@@ -1,0 +1,73 @@
+// linear/sm90/linear_rows_sm90.cuh: backward of updates that erase, all chunks at once: dq, dk, dv and gradients of numbers of
+// tokens, from the states, U and their gradients that the chains have kept (linear_kept.cuh).
+//
+// Config: as in fwd_linear_sm90.cuh, without v_block and stages; v_dim up to 128. Threads: SharedRows::threads; blocks: as many
+// as there are multiprocessors, or fewer; each takes chunks in turns.
+//
+// A block has a warp that loads, one that makes numbers of tokens, one that adds up gradients of decays (DecayWays), one for
+// entries that are left alone, and two warpgroups for rows: RowQueries and RowKeys.
+#pragma once
+#include "linear/sm90/linear_row_keys.cuh"
+#include "linear/sm90/linear_row_queries.cuh"
+#include "arch/warp.cuh"
+
+// Gradients of entries that are left alone: 0.
+template <class Spec, class Config>
+struct RowsLeftAlone {
+  using Elem = typename Config::Elem;
+
+  const LuattnLinearParams &p;
+  const int lane;
+
+  __device__ __forceinline__ void clear(const LuattnTensor &x, const LinearChain<Config> &chain, int t, int dim) const {
+    Elem *const row = static_cast<Elem *>(x.data) + (Config::packed ? 0 : chain.entry * x.batch) +
+                      chain.site.hv * x.head + i64(chain.start + t) * x.seq;
+    for (int d = lane; d < dim; d += 32) row[d] = Elem{0};
+  }
+  __device__ __forceinline__ void run() const {
+    if (p.state_rows == nullptr) return;
+    float *const sums[] = {p.sums.decay, p.sums.write, p.sums.read, p.sums.query_factor, p.sums.key_factor};
+#pragma unroll 1
+    for (RowChunks<Config> at(p); at.more(); at.next()) {
+      const LinearChain<Config> chain = at.chain();
+      const int first = at.chunk(chain) * LUATTN_CHUNK;
+      if (chain.state_row(p) >= 0) continue;
+      for (int t = first; t < min_of(first + LUATTN_CHUNK, chain.tokens); ++t) {
+        clear(p.dq, chain, t, Config::k_dim), clear(p.dk, chain, t, Config::k_dim),
+            clear(p.dv, chain, t, Config::v_dim);
+        for (float *sum : sums)
+          if (sum != nullptr && lane == 0) sum[chain.token(p, t)] = 0;
+      }
+    }
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void linear_rows_sm90(const LuattnLinearParams &p, const LuattnLinearRowMaps &maps, void *memory) {
+  using Shared = SharedRows<Spec, Config>;
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
+  if (warp < 4) {
+    registers_down<32>();
+    if (warp == 0)
+      RowProducer<Spec, Config>{p, maps, shared}.run();
+    else if (warp == 1)
+      RowNumbers<Spec, Config>{p, shared, lane}.run();
+    else if (warp == 2 && Shared::has_gates)
+      DecayWays<Spec, Config>{p, shared, lane}.run();
+    else if (warp == 3)
+      RowsLeftAlone<Spec, Config>{p, lane}.run();
+  } else if (warp < 8) {
+    registers_up<240>();
+    const RowQueries<Spec, Config> queries{{p, maps, shared, 1, warp % 4, lane}};
+    for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { queries.step(chain, chunk, done); });
+    if (warp == 4 && elected()) bulk_wait_read();
+  } else {
+    registers_up<240>();
+    const RowKeys<Spec, Config> keys{{p, maps, shared, 2, warp % 4, lane}};
+    for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { keys.step(chain, chunk, done); });
+    if (warp == 8 && elected()) bulk_wait_read();
+  }
+}

@@ -1,0 +1,222 @@
+/* linear_erasing_calls.c: see linear_calls.h: gradients of updates that erase, by three kernels. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/ptx/linear_problem.h"
+
+/* Twice what plain chunked kernels in bf16 are off by; and where keys are alike, with writes of up to 1, and of up to 2. The
+ * gradients of what is written and read are sums over channels of dv and dr, as are those of factors. */
+enum result { DQ, DK, DV, DG, DWRITE, DREAD, DQUERY_FACTOR, DKEY_FACTOR, RESULTS };
+static const char *const names[RESULTS] = {"dq",         "dk", "dv", "dg", "dw", "dr / k", "the gradient of q's factor",
+                                           "that of k's"};
+static const double most[3][RESULTS] = {{0.0070, 0.0076, 0.0066, 0.0082, 0.0082, 0.0082, 0.0082, 0.0082},
+                                        {0.0178, 0.0076, 0.0282, 0, 0.0286, 0.0358, 0, 0},
+                                        {0.0400, 0.0088, 0.0452, 0, 0.0454, 0.0628, 0, 0}};
+static const double most_state = 0.007;
+
+typedef struct kept {
+  LuattnLinearKept on;
+  LuattnLinearSums sums;
+  LuattnTensor grads[3]; /* dq, dk, dv */
+} kept;
+
+static int size_of(const problem *x, int which) { return which == DV ? x->c->kernel.v_dim : x->c->kernel.k_dim; }
+static size_t rows_bytes(const problem *x, int which) {
+  return (size_t)x->rows * (size_t)linear_row_size(x->c, x->c->heads_v, size_of(x, which)) * 2;
+}
+static kept make_room(const problem *x) {
+  const call *c = x->c;
+  const bool packed = c->kernel.packed;
+  const LinearRowsLayout l = linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim);
+  const size_t slots =
+      (size_t)linear_chunk_slots(c->entries, packed ? x->cu[c->entries] : c->tokens[0], packed) * (size_t)c->heads_v;
+  kept k;
+  k.on = (LuattnLinearKept){.states = linear_device(slots * (size_t)l.state, NULL),
+                            .values = linear_device(slots * (size_t)l.v, NULL),
+                            .grad_states = linear_device(slots * (size_t)l.state, NULL),
+                            .grad_values = linear_device(slots * (size_t)l.v, NULL)};
+  float **const sums[] = {&k.sums.decay, &k.sums.write, &k.sums.read, &k.sums.query_factor, &k.sums.key_factor};
+  for (int i = 0; i < 5; i++) *sums[i] = linear_device((size_t)(x->rows * c->heads_v) * 4, NULL);
+  for (int i = DQ; i <= DV; i++) k.grads[i] = linear_tensor_of(x, (side){NULL, c->heads_v, size_of(x, i)});
+  return k;
+}
+static void free_room(kept *k) {
+  void *const all[] = {k->on.states,       k->on.values,      k->on.grad_states, k->on.grad_values,
+                       k->sums.decay,      k->sums.write,     k->sums.read,      k->sums.query_factor,
+                       k->sums.key_factor, k->grads[DQ].data, k->grads[DK].data, k->grads[DV].data};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) linear_release(all[i]);
+}
+
+/* A chain, and what it leaves in the pool. */
+static char *run_chain(const problem *x, linear_pass pass, const kept *k) {
+  const call *c = x->c;
+  void *module = linear_load(&c->kernel, pass, "entry/linear_sm90.cu");
+  on_device d = linear_upload(x, pass);
+  const LinearLayout l = linear_layout_kept(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages);
+  d.p.kept = k->on;
+  linear_launch(module, "luattn_linear",
+                c->entries * c->heads_v * ((c->kernel.v_dim + c->kernel.v_block - 1) / c->kernel.v_block),
+                128 * (2 + c->kernel.v_block / 64), l.bytes, &d.p, &d.maps);
+  char *pool = NULL;
+  if (d.p.last.data != NULL) {
+    const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * c->kernel.k_dim * c->kernel.v_dim) * linear_state_bytes(c);
+    pool = malloc(bytes);
+    linear_host(pool, d.p.last.data, bytes);
+  }
+  linear_take_back(&d, c);
+  linear_unload(module);
+  return pool;
+}
+static void run_rows(const problem *x, const kept *k) {
+  const call *c = x->c;
+  void *module = linear_load(&c->kernel, LINEAR_ROWS, "entry/linear_rows_sm90.cu");
+  on_device d = linear_upload(x, LINEAR_ROWS);
+  const side v = {x->v, c->heads_v, c->kernel.v_dim}, of_k = {NULL, c->heads_v, c->kernel.k_dim},
+             of_v = {NULL, c->heads_v, c->kernel.v_dim};
+  const LuattnTensor values = linear_tensor_of(x, v);
+  d.p.kept = k->on, d.p.sums = k->sums;
+  d.p.dq = k->grads[DQ], d.p.dk = k->grads[DK], d.p.dv = k->grads[DV];
+  LuattnLinearRowMaps maps = {.q = d.maps.q,
+                              .k = d.maps.k,
+                              .v = linear_map_of(x, &values, v),
+                              .dout = d.maps.v,
+                              .dq = linear_map_of(x, &k->grads[DQ], of_k),
+                              .dk = linear_map_of(x, &k->grads[DK], of_k),
+                              .dv = linear_map_of(x, &k->grads[DV], of_v)};
+  const int tokens = c->kernel.packed ? x->cu[c->entries] : c->tokens[0],
+            chunks = linear_chunk_slots(c->entries, tokens, c->kernel.packed) * c->heads_v;
+  linear_launch(module, "luattn_linear_rows", chunks < 3 ? chunks : 3, 384,
+                linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim).bytes, &d.p, &maps);
+  linear_release(values.data);
+  linear_take_back(&d, c);
+  linear_unload(module);
+}
+
+/* ---- by the recurrence ---- */
+
+/* An entry's and head's gradients: [tokens][size of each], one after another, and [K][V] of the first state. */
+typedef struct wanted {
+  double *of[RESULTS], *state;
+} wanted;
+
+static double sum_of(const double *a, const double *b, int n) {
+  double sum = 0;
+  for (int i = 0; i < n; i++) sum += a[i] * b[i];
+  return sum;
+}
+static wanted want(const problem *x, int entry, int hv) {
+  const call *c = x->c;
+  const int n = c->tokens[entry], K = c->kernel.k_dim, V = c->kernel.v_dim;
+  const bool mods = linear_word(c->kernel.mods, "RowFactors");
+  const linear_rows rows = linear_rows_of(x, entry, hv);
+  double *dout = linear_dout_of(x, entry, hv), *dr = malloc(sizeof(double) * (size_t)(n * K + 1));
+  double *at = malloc(sizeof(double) * (size_t)(n * (2 * K + V + 5) + K * V));
+  wanted w;
+  for (int i = 0; i < RESULTS; i++) w.of[i] = at, at += n * (i < DV ? K : i == DV ? V : 1);
+  w.state = at;
+  const linear_gradients out = {w.of[DQ], w.of[DK], w.of[DV], rows.g_width > 0 ? w.of[DG] : NULL, dr, NULL, w.state};
+  luattn_error err;
+  assert_int_equal(linear_backward(&rows, dout, rows.state, &out, &err), LUATTN_OK);
+  for (int t = 0; t < n; t++) {
+    const int row = x->cu[entry] + t;
+    const double write = linear_in_at(x, 1, row, hv), of_q = mods ? linear_in_at(x, 2, row, hv) : 1,
+                 of_k = mods ? linear_in_at(x, 3, row, hv) : 1;
+    double *dq = w.of[DQ] + t * K, *dk = w.of[DK] + t * K, *dv = w.of[DV] + t * V;
+    w.of[DWRITE][t] = sum_of(dv, rows.b + t * V, V) / write;
+    w.of[DREAD][t] = sum_of(dr + t * K, rows.k + t * K, K);
+    for (int d = 0; d < K; d++) dk[d] += write * dr[t * K + d];
+    w.of[DQUERY_FACTOR][t] = sum_of(dq, rows.q + t * K, K) / of_q;
+    w.of[DKEY_FACTOR][t] = sum_of(dk, rows.k + t * K, K) / of_k;
+    for (int d = 0; d < K; d++) dq[d] *= of_q, dk[d] *= of_k;
+    for (int d = 0; d < V; d++) dv[d] *= write;
+  }
+  free(dout), free(dr), free((void *)rows.q);
+  return w;
+}
+
+/* ---- comparisons ---- */
+
+typedef struct results {
+  uint16_t *rows[3];
+  float *sums[5];
+  char *pool;
+} results;
+
+static results download(const problem *x, const kept *k, char *pool) {
+  results r = {.pool = pool};
+  const float *const sums[] = {k->sums.decay, k->sums.write, k->sums.read, k->sums.query_factor, k->sums.key_factor};
+  for (int i = DQ; i <= DV; i++) linear_host(r.rows[i] = malloc(rows_bytes(x, i)), k->grads[i].data, rows_bytes(x, i));
+  for (int i = 0; i < 5; i++) {
+    const size_t bytes = (size_t)(x->rows * x->c->heads_v) * 4;
+    linear_host(r.sums[i] = malloc(bytes), sums[i], bytes);
+  }
+  return r;
+}
+static bool is_wanted(const call *c, int which) {
+  return which == DG ? !linear_word(c->kernel.decay, "NoDecay")
+                     : which < DQUERY_FACTOR || linear_word(c->kernel.mods, "RowFactors");
+}
+static void compare_entry(const problem *x, int entry, const results *r) {
+  const call *c = x->c;
+  const int n = c->tokens[entry], K = c->kernel.k_dim, V = c->kernel.v_dim;
+  const bool none = linear_left_alone(c, entry);
+  error errors[RESULTS + 1];
+  memset(errors, 0, sizeof errors);
+  for (int hv = 0; hv < c->heads_v; hv++) {
+    const wanted w = want(x, entry, hv);
+    for (int which = 0; which < RESULTS; which++) {
+      const int dim = which > DV ? 1 : size_of(x, which);
+      for (int i = 0; is_wanted(c, which) && i < n * dim; i++) {
+        const size_t row = (size_t)(x->cu[entry] + i / dim);
+        const double got =
+            which > DV
+                ? (double)r->sums[which - DG][row * (size_t)c->heads_v + (size_t)hv]
+                : (double)linear_read_half(
+                      c,
+                      r->rows[which][row * (size_t)linear_row_size(c, c->heads_v, dim) + (size_t)(hv * dim + i % dim)]);
+        linear_add_error(&errors[which], got, none ? 0 : w.of[which][i]);
+      }
+    }
+    for (int i = 0; r->pool != NULL && !none && i < K * V; i++)
+      linear_add_error(&errors[RESULTS],
+                       linear_got_state(c, r->pool, linear_state_at(c, linear_pool_row(c, entry), hv, i / V, i % V)),
+                       w.state[i]);
+    free(w.of[0]);
+  }
+  const int alike = c->keys == ALIKE ? c->most_write > 1 ? 2 : 1 : 0;
+  for (int which = 0; which < RESULTS; which++)
+    if (is_wanted(c, which)) linear_expect(names[which], entry, errors[which], most[alike][which]);
+  linear_expect("the gradient of the first state", entry, errors[RESULTS], most_state);
+}
+/* Rows that are nobody's are as they were. */
+static void compare_rest(const problem *x, const results *r) {
+  const call *c = x->c;
+  for (int which = DQ; which <= DV; which++) {
+    const int width = linear_row_size(c, c->heads_v, size_of(x, which)), own = c->heads_v * size_of(x, which);
+    for (int i = 0; i < x->rows * width; i++)
+      if (i / width >= x->cu[c->entries] || i % width >= own)
+        if (r->rows[which][i] != 0xffff)
+          fail_msg("element %d of row %d of %s was written", i % width, i / width, names[which]);
+  }
+}
+void linear_run_erasing(const call *c) {
+  problem x = linear_make_problem(c);
+  kept k = make_room(&x);
+  free(run_chain(&x, LINEAR_STATES, &k));
+  char *pool = run_chain(&x, LINEAR_GRAD_STATES, &k);
+  run_rows(&x, &k);
+  results r = download(&x, &k, pool);
+  for (int e = 0; e < c->entries; e++)
+    if (!c->poisoned[e]) compare_entry(&x, e, &r);
+  compare_rest(&x, &r);
+  for (int i = 0; i < 3; i++) free(r.rows[i]);
+  for (int i = 0; i < 5; i++) free(r.sums[i]);
+  free(pool);
+  free_room(&k);
+  linear_free_problem(&x);
+}

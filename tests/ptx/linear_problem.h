@@ -1,0 +1,71 @@
+/* linear_problem.h: for linear_calls.c and linear_erasing_calls.c: a call's random numbers, its rows as the recurrence takes
+ * them, what a kernel is given, and comparisons. */
+#ifndef LUATTN_TESTS_LINEAR_PROBLEM_H
+#define LUATTN_TESTS_LINEAR_PROBLEM_H
+
+#include <stdint.h>
+
+#include "gen/cpu/linear_recurrence.h"
+#include "tests/ptx/linear_calls.h"
+
+enum { POOL_ROWS = 9 };
+
+typedef struct problem {
+  const call *c;
+  int rows; /* of all entries, and behind them some that are nobody's */
+  int cu[MOST_ENTRIES + 1];
+  uint16_t *q, *k, *v, *dout; /* [rows][heads][dim + padding] */
+  float *in[5];               /* [rows][heads_v]; of a head */
+  float *pool;                /* [POOL_ROWS][heads_v][K][V] */
+  uint16_t *pool_half;        /* rounded to its type */
+} problem;
+
+/* A tensor of a pass. */
+typedef struct side {
+  const uint16_t *rows;
+  int heads, dim;
+} side;
+typedef struct sides {
+  side query, key, value;
+} sides;
+
+typedef struct on_device {
+  LuattnLinearParams p;
+  LuattnTensorMaps maps;
+} on_device;
+
+typedef struct error {
+  double off, size;
+} error;
+
+problem linear_make_problem(const call *c);
+void linear_free_problem(problem *x);
+
+bool linear_is_bf16(const call *c);
+bool linear_word(const char *what, const char *name);
+bool linear_is_erasing(const call *c);
+float linear_read_half(const call *c, uint16_t x);
+/* Elements from one token's row to the next. */
+int linear_row_size(const call *c, int heads, int dim);
+int linear_pool_row(const call *c, int entry);
+bool linear_left_alone(const call *c, int entry);
+/* Input i at a row, and value head. */
+double linear_in_at(const problem *x, int i, int row, int hv);
+
+/* An entry's gradients of o; its rows: the caller frees q, in which all of them are. */
+double *linear_dout_of(const problem *x, int entry, int hv);
+linear_rows linear_rows_of(const problem *x, int entry, int hv);
+
+size_t linear_state_bytes(const call *c);
+/* The place of element (k, v) of a pool's row and head. */
+size_t linear_state_at(const call *c, int row, int hv, int k, int v);
+double linear_got_state(const call *c, const char *bytes, size_t at);
+LuattnTensor linear_tensor_of(const problem *x, side s);
+LuattnTensorMap linear_map_of(const problem *x, const LuattnTensor *t, side s);
+on_device linear_upload(const problem *x, linear_pass pass);
+void linear_take_back(on_device *d, const call *c);
+
+void linear_add_error(error *e, double got, double want);
+void linear_expect(const char *what, int entry, error e, double most);
+
+#endif
