@@ -1,5 +1,5 @@
 // work/linear_work.cuh: which part of a linear attention a block computes: the chunks of one segment of one entry and value
-// head, for a block of value channels; and where their tokens lie.
+// head, for a block of value channels; and where their tokens lie. Of kernels that compute chunks by themselves: which ones.
 #pragma once
 #include "arch/tensor_box.cuh"
 #include "contract/linear.cuh"
@@ -92,3 +92,55 @@ struct LinearChain {
   }
   LUATTN_FN int row_within(int row, int total) { return max_of(min_of(row, total), 0); }
 };
+
+// The chunks of all entries and value heads that a block computes, one after another. Roles that wait for others skip the
+// same ones: slots without a chunk, and entries that are left alone, whose gradients are 0.
+template <class Config>
+struct RowChunks {
+  const LuattnLinearParams &p;
+  int number, count, steps = 0;  // steps: chunks done
+
+  __device__ __forceinline__ explicit RowChunks(const LuattnLinearParams &p)
+      : p(p), number(int(blockIdx.x)), count(linear_chunk_slots(p.entries, p.tokens, Config::packed) * p.heads_v) {}
+  __device__ __forceinline__ bool more() const { return number < count; }
+  __device__ __forceinline__ int head() const { return int(u32(number) % u32(p.heads_v)); }
+  __device__ __forceinline__ int slot() const { return int(u32(number) / u32(p.heads_v)); }
+  // The last entry whose slots begin at the chunk's, or before it.
+  __device__ __forceinline__ int entry() const {
+    if constexpr (!Config::packed) return int(u32(slot()) / u32(ceil_div(p.tokens, LUATTN_CHUNK)));
+    int low = 0, high = p.entries - 1;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (first_slot(middle) <= slot())
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
+  }
+  __device__ __forceinline__ LinearChain<Config> chain() const { return {p, entry(), head()}; }
+  // The chunk's number in its entry; one past its end where the slot is empty.
+  __device__ __forceinline__ int chunk(const LinearChain<Config> &chain) const {
+    return slot() - linear_first_slot(chain.entry, chain.start, p.tokens, Config::packed);
+  }
+  __device__ __forceinline__ void next() { number += int(gridDim.x); }
+
+ private:
+  __device__ __forceinline__ int first_slot(int entry) const {
+    const int first = max_of(min_of(__ldg(p.cu_seqlens + entry), p.tokens), 0);
+    return linear_first_slot(entry, first, p.tokens, true);
+  }
+};
+
+// Calls `step` with each chunk of the block: its chain, its number in it, and how many the block has done.
+template <class Config, class Step>
+__device__ __forceinline__ void for_each_chunk(const LuattnLinearParams &p, const Step &step) {
+  int done = 0;
+#pragma unroll 1
+  for (RowChunks<Config> at(p); at.more(); at.next()) {
+    const LinearChain<Config> chain = at.chain();
+    const int chunk = at.chunk(chain);
+    if (chunk >= chain.end || chain.state_row(p) < 0) continue;
+    step(chain, chunk, done++);
+  }
+}

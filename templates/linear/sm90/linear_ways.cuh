@@ -41,7 +41,7 @@ struct PairWays {
       }
 #pragma unroll
       for (int n = 2 * s; n < 8; ++n) {
-        const int j = 16 * s + lane % 4 * 2, t = 8 * n + lane / 4;
+        const int j = 16 * s + MmaFragment::column(lane), t = 8 * n + MmaFragment::row(lane);
         mma_16x8x16<bf16_t>(x[n], upper, ones(j, t), ones(j + 8, t));
         mma_16x8x16<bf16_t>(x[n], lower, ones(j, t), ones(j + 8, t));
       }
