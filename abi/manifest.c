@@ -223,6 +223,20 @@ static luattn_status check_weights(const image_manifest *m, luattn_error *err) {
   return check_range(err, "weights: paged", m->paged, 0, 0);
 }
 
+/* Kernels with tangents are of forward, and have no members of LuattnCallParams besides these after the pages. */
+static luattn_status check_tangents(const image_manifest *m, luattn_error *err) {
+  const uint64_t rest = m->tangents_of[0].bits & ~(LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V) &
+                        ~(LUATTN_TANGENT_INPUT(m->num_inputs) - LUATTN_TANGENT_INPUT(0)) &
+                        ~(LUATTN_TANGENT_SCALAR(m->num_scalars) - LUATTN_TANGENT_SCALAR(0));
+  TRY(check_range(err, "tangents: pass", m->pass, LUATTN_FORWARD, LUATTN_FORWARD));
+  TRY(check_range(err, "tangents: decode", m->decode, 0, 0));
+  TRY(check_range(err, "tangents: weights", m->weights, 0, 0));
+  TRY(check_range(err, "tangents: paged", m->paged, 0, 0));
+  TRY(check_range(err, "tangents: grid", m->over_grid, 0, 0));
+  if (m->tangents_of[0].bits != 0 && rest == 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_IMAGE, "image: tangents: are of what the spec has not; compile it again");
+}
+
 static luattn_status check_ranges(const image_manifest *m, luattn_error *err) {
   for (int i = 0; i < MANIFEST_MAX_SCALARS; ++i) {
     const scalar_range *r = &m->ranges[0].of[i];

@@ -120,6 +120,11 @@ typedef struct manifest_scalar_ranges {
   scalar_range of[MANIFEST_MAX_SCALARS];
 } manifest_scalar_ranges;
 
+/* What the tangents of forward are along: luattn_target.tangents. */
+typedef struct manifest_tangents {
+  uint64_t bits;
+} manifest_tangents;
+
 /* Linear attention, whose kernels take LuattnLinearParams (abi/linear_params.h). */
 typedef struct manifest_linear {
   double scale;        /* of o where a call gives none; 0: head_dim^-1/2 */
@@ -193,9 +198,9 @@ static inline const image_traits *manifest_traits(const image_manifest *m) {
   return m->weights ? &traits_of_weights : m->decode ? &traits_of_decode : &traits_of_family[m->family];
 }
 
-/* The call that launches it, as messages begin: "forward", "backward", "weights". */
+/* The call that launches it, as messages begin: "forward", "backward", "weights", "forward_jvp". */
 static inline const char *manifest_pass_name(const image_manifest *m) {
-  return m->weights ? "weights" : kernel_pass_name(m->pass);
+  return m->weights ? "weights" : m->tangents ? "forward_jvp" : kernel_pass_name(m->pass);
 }
 
 /* Checks every number and name that later code relies on. Errors: LUATTN_IMAGE, "image: " and what is

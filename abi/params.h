@@ -343,6 +343,19 @@ typedef struct LuattnWeights {
   int rows, columns;
 } LuattnWeights;
 
+/* The tangents of a forward call (gen/analysis/specs/spec_tangents.h): of what the image says, and of its results; data
+ * is null where there is none. Tensors as in LuattnTensors; of inputs, sizes are those of the inputs themselves. */
+typedef struct LuattnInputTangent {
+  const void *data;
+  int stride[LUATTN_MAX_AXES];
+} LuattnInputTangent;
+typedef struct LuattnTangents {
+  LuattnTensor q, k, v;
+  LuattnTensor o, lse;
+  LuattnInputTangent input[LUATTN_MAX_INPUTS];
+  double scalar[LUATTN_MAX_SCALARS];
+} LuattnTangents;
+
 /* What row passes have left for luattn_prepare (gen/spec.h, derived_pass). */
 #define LUATTN_MAX_PASSES 2
 typedef struct LuattnRowPasses {
@@ -397,6 +410,11 @@ struct LuattnGridParams : LuattnRowPassParams {
   ABI_FOR_ALL
   LuattnGrid grid;
 };
+/* Of forward with tangents, which has none of what comes after random numbers. */
+struct LuattnTangentParams : LuattnRandomParams {
+  ABI_FOR_ALL
+  LuattnTangents tangents;
+};
 /* Of luattn_append, where it applies mods: what hooks read, which is of the keys' lengths and inputs alone. */
 struct LuattnAppendParams : LuattnPagedParams {
   LuattnAppend append;
@@ -415,16 +433,21 @@ typedef struct LuattnCallParams {
   LuattnTileTable table;
   LuattnUsed used;
   LuattnRandom random;
-  LuattnSplits splits;
-  LuattnPaging paging;
   union {
     __extension__ struct {
-      LuattnWeights weights;
-      LuattnSplitList list;
-      LuattnRowPasses passes;
-      LuattnGrid grid;
+      LuattnSplits splits;
+      LuattnPaging paging;
+      union {
+        __extension__ struct {
+          LuattnWeights weights;
+          LuattnSplitList list;
+          LuattnRowPasses passes;
+          LuattnGrid grid;
+        };
+        LuattnAppend append; /* of luattn_append, which has none of these */
+      };
     };
-    LuattnAppend append; /* of luattn_append, which has none of these */
+    LuattnTangents tangents; /* of forward with tangents, which has none of these either */
   };
 } LuattnCallParams;
 
@@ -476,9 +499,10 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(paging) == LUATTN_PARAMS_THROUGH(splits) &&
                LUATTN_AT(weights) == LUATTN_PARAMS_THROUGH(paging) &&
                LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(passes) == LUATTN_PARAMS_THROUGH(list) &&
-               LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(append) == LUATTN_AT(weights),
+               LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(append) == LUATTN_AT(weights) &&
+               LUATTN_AT(tangents) == LUATTN_AT(splits),
            "a part has padding of its own");
-ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 &&
+ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_PARAMS_THROUGH(tangents) <= LUATTN_PARAMS_THROUGH(grid) &&
                (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(grid) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=
                    4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */
@@ -510,6 +534,7 @@ LUATTN_ENDS(LuattnWeightParams, LuattnPagedParams, sizeof(LuattnWeights), weight
 LUATTN_ENDS(LuattnSplitListParams, LuattnWeightParams, sizeof(LuattnSplitList), list);
 LUATTN_ENDS(LuattnRowPassParams, LuattnSplitListParams, sizeof(LuattnRowPasses), passes);
 LUATTN_ENDS(LuattnGridParams, LuattnRowPassParams, sizeof(LuattnGrid), grid);
+LUATTN_ENDS(LuattnTangentParams, LuattnRandomParams, sizeof(LuattnTangents), tangents);
 LUATTN_ENDS(LuattnAppendParams, LuattnPagedParams, sizeof(LuattnAppend), append);
 #undef LUATTN_ENDS
 #endif

@@ -25,7 +25,8 @@ typedef struct cli_options {
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *json, *arch, *pass, *cache_dir,
       *family;
-  const char *query, *query_tile_size, *key_tile_size, *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets, *pages;
+  const char *query, *query_tile_size, *key_tile_size, *head_dim, *lengths, *skip, *max_bytes, *wants, *along, *offsets,
+      *pages;
   const char *cu_seqlens, *cu_seqlens_q, *cu_seqlens_k;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;

@@ -42,6 +42,39 @@ static luattn_status read_wants(const cli_options *o, luattn_target *t, luattn_e
   }
 }
 
+/* The bit of a name of --along; 0: there is none of this name. */
+static uint64_t tangent_named(const luattn_spec_info *info, const char *name, size_t size) {
+  static const char *const tensor[] = {"q", "k", "v"};
+  uint64_t bit = 0;
+  for (size_t i = 0; i < 3; i++)
+    if (strlen(tensor[i]) == size && memcmp(tensor[i], name, size) == 0) bit = LUATTN_TANGENT_Q << i;
+  for (size_t i = 0; i < info->num_inputs; i++)
+    if (strlen(info->inputs[i].name) == size && memcmp(info->inputs[i].name, name, size) == 0)
+      bit = LUATTN_TANGENT_INPUT(i);
+  for (size_t i = 0; i < info->num_scalars; i++)
+    if (strlen(info->scalar_names[i]) == size && memcmp(info->scalar_names[i], name, size) == 0)
+      bit = LUATTN_TANGENT_SCALAR(i);
+  return bit;
+}
+
+/* --along. */
+static luattn_status read_along(const cli_options *o, const luattn_spec *spec, luattn_target *t, luattn_error *err) {
+  luattn_spec_info info;
+  if (o->along == NULL) return LUATTN_OK;
+  luattn_spec_get_info(spec, &info);
+  for (const char *at = o->along, *end;; at = end + 1) {
+    end = at + strcspn(at, ",");
+    const uint64_t bit = tangent_named(&info, at, (size_t)(end - at));
+    if (bit == 0)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "--along: '%.*s' is none of q, k, v, and the spec's inputs and scalars; name these, with commas",
+          (int)(end - at), at);
+    t->tangents |= bit;
+    if (*end == 0) return LUATTN_OK;
+  }
+}
+
 static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_device_info *device,
                                  luattn_error *err) {
   cli_problem sizes;
@@ -118,6 +151,7 @@ static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_
         "--stage: '%s' is not a stage; use ir, grad, tangent, merge, mask, plan, spec, config, ptx or cubin", o->stage);
   }
   TRY(read_target(o, &target, &device, err));
+  TRY(read_along(o, spec, &target, err));
   const bool cubin = strcmp(o->stage, "cubin") == 0;
   if (cubin && target.ptx)
     return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' has no cubin; give --stage ptx, or sm_%d", o->arch,

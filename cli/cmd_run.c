@@ -158,7 +158,7 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
   if (gpu != NULL && o->tangents) {
     gpu_close(gpu);
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "--tangents: no kernel computes tangents on a GPU yet; give --device cpu, too");
+                       "--tangents: the command line shows tangents of the CPU path alone; give --device cpu, too");
   }
   const luattn_dtype real = gpu == NULL || p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
   /* On the CPU everything is written as float64, without loss. */

@@ -142,6 +142,8 @@ static const option options[] = {
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
     {"--wants", TEXT, AT(wants), CLI_EMIT, "dq,dk,..",
      "which gradients backward computes: dq, dk, dv, inputs, scalars (default: all)"},
+    {"--along", TEXT, AT(along), CLI_EMIT, "q,k,v,..",
+     "forward with tangents along those of q, k, v, inputs and scalars of these names (luattn_target.tangents)"},
     {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80",
      "sm_80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121; compute_80 for PTX (default sm_80)"},
     {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",

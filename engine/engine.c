@@ -190,26 +190,6 @@ luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, con
   return run_pass(engine, spec, LUATTN_FORWARD, args, stream, err);
 }
 
-luattn_status luattn_forward_jvp(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
-                                 luattn_error *err) {
-  const luattn_kernel *kernel;
-  luattn_error said;
-  luattn_args used;
-  luattn_tangents tangents;
-  fail_clear(err);
-  NEED(engine);
-  NEED_ATTENTION(spec);
-  NEED(args);
-  TRY(choices_take_tangents(args, "forward_jvp", &used, &tangents, err));
-  const engine_place at = engine_get_place(engine);
-  if (at.driver != NULL)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "forward_jvp: no kernel computes tangents on a GPU yet; call it with an engine of LUATTN_CPU");
-  TRY(kernel_of(engine, spec, LUATTN_FORWARD, &used, &kernel, err));
-  used.tangents = &tangents;
-  return engine_tell(luattn_launch_jvp(kernel, &used, stream, &said), &said, err);
-}
-
 luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
                               luattn_error *err) {
   fail_clear(err);

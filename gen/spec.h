@@ -186,6 +186,7 @@ typedef struct derived_spec {
   int num_saved;
   ir_ref saved[DERIVED_MAX_ROWS];
   bool reads_lse;        /* a row below reads lse */
+  uint32_t stabilisers;  /* a bit for each state that is made of a maximum and drops out of the function's derivative */
   bool has_large_scores; /* the last two of them are the maximum and log l: large_scores.c */
   /* Row passes, before prepare: VAR_PASS[k] of pass k, then VAR_PASS[num_passes + i] = sum[i]. Sums come with a pass:
    * its weight may be 0. */

@@ -135,7 +135,7 @@ static luattn_status stage_grad(compilation *c, text *out, luattn_error *err) {
 static luattn_status stage_tangent(compilation *c, text *out, luattn_error *err) {
   const traced_spec *s = &c->spec.traced;
   const traced_online *on = &s->online;
-  tangent_sources of = {true, true, true, 0, 0};
+  tangent_sources of = {.q = true, .k = true, .v = true};
   spec_tangents t;
   roots *r = arena_new(c->a, sizeof *r);
   if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: tangent: out of memory");

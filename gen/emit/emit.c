@@ -59,6 +59,7 @@ static void write_includes(writer *w) {
   if (entry_rows_are_read(w)) text_add(&w->out, "#include \"ops/packed_inputs.cuh\"\n");
   if (w->f->plan->axes > 0) text_add(&w->out, "#include \"ops/grid_places.cuh\"\n");
   if (writer_free_boxes(w)) text_add(&w->out, "#include \"ops/free_boxes.cuh\"\n");
+  if (w->f->plan->tangents != 0) text_add(&w->out, "#include \"contract/tangent.cuh\"\n");
   if (has_bits(w)) text_add(&w->out, "#include \"ops/bits.cuh\"\n");
 }
 
@@ -68,10 +69,10 @@ static void write_spec(writer *w) {
   write_includes(w);
   emit_hoisted(w);
   const char *const base[] = {emit_mask(w), emit_score(w), emit_online(w), emit_grad(w), emit_mods(w)};
-  const char *const merge = w->f->plan->merges ? emit_merge(w) : NULL;
+  const char *const more = w->f->plan->merges ? emit_merge(w) : w->f->plan->tangents != 0 ? emit_tangents(w) : NULL;
   emit_append_mods(w);
   text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s, %s%s%s {};\n", base[0], base[1], base[2], base[3], base[4],
-           merge != NULL ? ", " : "", merge != NULL ? merge : "");
+           more != NULL ? ", " : "", more != NULL ? more : "");
 }
 
 luattn_status emit_spec(const lowered *f, const char **out, luattn_error *err) {

@@ -54,6 +54,8 @@ const char *emit_mods(writer *w);   /* spec_grad.c */
 void emit_append_mods(writer *w);   /* spec_grad.c: struct AppendMods, of luattn_append; nothing if it has none */
 const char *emit_merge(writer *w);  /* spec_online.c; only where the plan merges */
 
+const char *emit_tangents(writer *w); /* dual_hooks.c; only where the plan has tangents */
+
 /* spec_rows.c: prints struct `type`: which channels x[..] of an input mod reads. */
 void emit_row_map(writer *w, const char *type, const row_tables *t, int width);
 

@@ -7,7 +7,7 @@
 static const char *stem(const writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   const traced_spec *t = &w->f->spec->traced;
-  if (n->op == IR_LOAD) return t->input[ir_index_of(n)].name;
+  if (n->op == IR_LOAD) return t->input[ir_index_of(n) % SPEC_INPUT_TANGENT].name;
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCALAR) return t->scalar_name[ir_index_of(n)];
   if (n->op == IR_VAR) return ir_var_name(ir_var_of(n));
   if (n->op == IR_TO_REAL && ir_get(w->f->g, n->arg[0])->op == IR_VAR)

@@ -185,17 +185,25 @@ static void listed(writer *w, const ir_node *n) {
   text_add(&w->out, ")");
 }
 
+/* Of an input, or of its tangent, which lies where the input does. */
+static void load(writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  const unsigned given = ir_index_of(n), input = given % SPEC_INPUT_TANGENT;
+  if (given >= SPEC_INPUT_TANGENT)
+    text_add(&w->out, "load_input<%s, %s>(input_tangent(p, %u)", writer_type(w, r), writer_input_type(w, input), input);
+  else if (n->type == IR_INT && writer_is_wide(w, r))
+    text_add(&w->out, "load_wide(p.inputs.input[%u]", input);
+  else
+    text_add(&w->out, "load_input<%s, %s>(p.inputs.input[%u]", writer_type(w, r), writer_input_type(w, input), input);
+  body_index(w, input, n->arg, n->nargs);
+  text_add(&w->out, ")");
+}
+
 static void statement(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   declare(w, r);
   if (n->op == IR_LOAD) {
-    if (n->type == IR_INT && writer_is_wide(w, r))
-      text_add(&w->out, "load_wide(p.inputs.input[%u]", ir_index_of(n));
-    else
-      text_add(&w->out, "load_input<%s, %s>(p.inputs.input[%u]", writer_type(w, r),
-               writer_input_type(w, ir_index_of(n)), ir_index_of(n));
-    body_index(w, ir_index_of(n), n->arg, n->nargs);
-    text_add(&w->out, ")");
+    load(w, r);
   } else if (n->op == IR_LISTED) {
     listed(w, n);
   } else if (n->op == IR_RANDOM) {

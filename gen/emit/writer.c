@@ -95,6 +95,7 @@ static const char *const single[VAR_COUNT] = {
     [VAR_DLSE] = "dlse",
     [VAR_SHIFT] = "row.shift",
     [VAR_TERM] = "term",
+    [VAR_SCORE_TANGENT] = "score_tangent",
 };
 
 /* Number i of a family of variables. */
@@ -106,6 +107,12 @@ static const char *member(writer *w, ir_var family, unsigned i) {
       return writer_format(w, "Real(p.inputs.scalar[%u])", i);
     case VAR_STATE:
       return writer_format(w, "%s.x[%u]", w->state, i);
+    case VAR_SCALAR_TANGENT:
+      return writer_format(w, "Real(tangents_of(p).scalar[%u])", i);
+    case VAR_STATE_TANGENT:
+      return writer_format(w, "%s_tangent.x[%u]", w->state, i);
+    case VAR_RED_TANGENT:
+      return writer_format(w, "red_tangent[%u]", i);
     case VAR_OTHER:
       return writer_format(w, "theirs.x[%u]", i);
     case VAR_RED:

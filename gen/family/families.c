@@ -58,10 +58,10 @@ int family_arch(int family) {
 const struct family *family_choose(const plan *p, const luattn_target *t) {
   for (int i = 0; i < NUM_FAMILIES; i++) {
     const struct family *f = families[i];
-    if (f->is_for != NULL && !f->is_for(t)) continue;
+    if (f->takes_tangents != (t->tangents != 0) || (f->is_for != NULL && !f->is_for(t))) continue;
     if (t->family == 1 + (int)f->id || (t->family == 0 && family_can_run(f, p, NULL) == LUATTN_OK)) return f;
   }
-  return &family_simt; /* says what it cannot run */
+  return t->tangents != 0 ? &family_jvp_simt : &family_simt; /* says what it cannot run */
 }
 
 void family_settle(plan *p) {

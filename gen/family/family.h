@@ -3,8 +3,8 @@
  * lowering, printing and the manifest ask for. Nobody else compares families: a new one is a file here, a row in
  * families.def, and a folder of templates/.
  *
- * luattn_family, which callers, images and packs have, knows three. Three more are kernels of one of those for few
- * queries (decode), for weights, and for large head dims in backward (d256). */
+ * luattn_family, which callers, images and packs have, knows three. More are kernels of one of those for few
+ * queries (decode), for weights, for tangents (jvp), and for large head dims in backward (d256). */
 #ifndef LUATTN_GEN_FAMILY_H
 #define LUATTN_GEN_FAMILY_H
 
@@ -226,6 +226,7 @@ struct family {
   bool merges;                /* parts of a row are computed apart, and merged. Its rows are query
                                * heads of a kv head, too few to pay for tile bits */
   bool writes_weights;        /* those of V in place of O */
+  bool takes_tangents;        /* of calls with tangents, which no other family has */
   bool lists_tiles;           /* tiles of packed sequences come from a table */
   bool skips_tiles;           /* tiles in which P vanishes (tile_skipping.c) */
   bool stages_bias_rows;      /* ahead of scores (early_terms.c) */

@@ -8,7 +8,7 @@ int lowered_op_cost(const lowered *f, ir_ref r) {
   const bool is_place = n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV);
   if (is_place && p->axes > 0) return 6 * p->axes; /* quotients */
   if (n->op == IR_VAR)                             /* a double from the parameters, or a register */
-    return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE ? 4 : 0;
+    return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE || ir_var_of(n) == VAR_SCALAR_TANGENT ? 4 : 0;
   if (n->type == IR_INT && (lowered_deps(f, r) & DEP_PART) != 0)
     return 0; /* constant per tile, or a
                * constant */

@@ -61,11 +61,12 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
 /* Every expression of spec.cuh. */
 static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   const plan *p = f->plan;
+  if (p->tangents != 0) TRY(dual_step_build(f, err));
   approximate_score(f);
-  online_step_choose_unit(f);
-  row_shift_score(f);
+  if (p->tangents == 0) online_step_choose_unit(f);
+  if (p->tangents == 0) row_shift_score(f);
   if (f->mask->keep != IR_NONE) lists_take(f);
-  TRY(online_step_build(f, err));
+  if (p->tangents == 0) TRY(online_step_build(f, err));
   approximate_nothing(f);
   if (p->merges) TRY(row_parts_merge(f, err));
   if (p->family->merges && !f->has_merge)

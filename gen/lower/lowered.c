@@ -16,6 +16,7 @@ const int lowered_sum_has[SUM_KINDS] = {[SUM_DISTANCE] = HAS_HEAD | HAS_Q | HAS_
 
 int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
   const int step = HAS_HEAD | HAS_ROW, num_state = lowered_traced(f)->online.num_state;
+  const spec_tangents *t = &f->tangents;
   const forward_part part[FORWARD_PARTS] = {{HAS_ELEMENT, &f->score, 1},
                                             {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
                                             {HAS_ELEMENT, &f->score_with, 1},
@@ -33,7 +34,15 @@ int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
                                             {step, &f->lse, 1},
                                             {step, f->saved, f->spec->derived.num_saved},
                                             {step, f->merged, f->has_merge ? num_state : 0},
-                                            {step, &f->merge_factor, f->has_merge ? 1 : 0}};
+                                            {step, &f->merge_factor, f->has_merge ? 1 : 0},
+                                            {HAS_ELEMENT, &t->score_mod, 1},
+                                            {step, t->init, num_state},
+                                            {step, t->term, f->step.num_red},
+                                            {step, &t->prob, 1},
+                                            {step, &t->rescale, 1},
+                                            {step, t->next, num_state},
+                                            {step, &t->out, 1},
+                                            {step, &t->lse, 1}};
   memcpy(out, part, sizeof part);
   return FORWARD_PARTS;
 }

@@ -6,7 +6,7 @@
 #define LUATTN_GEN_LOWERED_H
 
 #include "common/fail.h"
-#include "gen/analysis/algebra/split.h"
+#include "gen/analysis/specs/spec_tangents.h"
 #include "gen/lower/deps.h"
 #include "gen/plan/policy.h"
 
@@ -121,6 +121,12 @@ typedef struct lowered {
   ir_ref tail[2];                 /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
   ir_ref out_scale, lse;          /* of VAR_STATE; lse IR_NONE: none */
   ir_ref saved[DERIVED_MAX_ROWS]; /* what forward saves of a row: derived.saved */
+
+  /* plan.tangents: the tangents of what is above, IR_NONE where they are 0: of `score` along VAR_SCORE_TANGENT, that of
+   * scale * dot, and of the step's, init's and epilogue's expressions. `out` is of out_scale. */
+  spec_tangents tangents;
+  bool centres; /* to tangents of scores that are all 1, a step's are the step itself: kernels may take a number of the
+                 * row off these, and add it times the row at the end */
 
   /* plan.merges: two parts of a row, of VAR_STATE and VAR_OTHER. */
   bool has_merge;                /* the parts can be merged */

@@ -23,6 +23,12 @@ static inline bool lowered_has_one_place(lowered *f, const derived_term *t) {
 void online_step_choose_unit(lowered *f);
 luattn_status online_step_build(lowered *f, luattn_error *err);
 bool online_step_uses(ir *g, ir_ref r, ir_ref node);
+void online_step_defer(lowered *f);            /* chooses the sums that threads keep apart */
+void online_step_choose_prob_term(lowered *f); /* the reduction whose term is prob */
+
+/* dual_step.c: in place of online_step.c where the plan has tangents: the score, the step and the epilogue, and the
+ * tangents of each. */
+luattn_status dual_step_build(lowered *f, luattn_error *err);
 
 /* probe.c. Leaves the step as it is, or removes its maximum and sets `bounded` and `tail`. */
 luattn_status probe_bounded_scores(lowered *f, luattn_error *err);
@@ -110,7 +116,7 @@ typedef struct forward_part {
   const ir_ref *root;
   int n;
 } forward_part;
-enum { FORWARD_PARTS = 18 };
+enum { FORWARD_PARTS = 26 };
 int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]); /* except `keep`; returns how many */
 
 /* contract_hooks.c: hoists and calls them. */

@@ -86,7 +86,7 @@ static bool is_linear_update(lowered *f, ir_ref next, ir_ref old, ir_ref red) {
          !ir_uses_op(g, next, IR_FLOORDIV) && !ir_uses_op(g, next, IR_SELECT) && !ir_uses_op(g, next, IR_STOP_GRADIENT);
 }
 
-static void choose_deferred(lowered *f) {
+void online_step_defer(lowered *f) {
   const traced_online *o = &lowered_traced(f)->online;
   for (int k = 0; k < f->step.num_red; k++) {
     if (f->step.kind[k] != IR_REDUCE_SUM) continue;
@@ -103,7 +103,7 @@ static void choose_deferred(lowered *f) {
   }
 }
 
-static void choose_prob_term(lowered *f) {
+void online_step_choose_prob_term(lowered *f) {
   f->prob_term = -1;
   for (int k = 0; k < f->step.num_red; k++) {
     if (f->prob_term >= 0 && ir_uses(f->g, f->step.term[k], VAR_SCORE)) f->prob_term = -1;
@@ -179,7 +179,7 @@ static luattn_status choose_stored(lowered *f, luattn_error *err) {
   f->step_unit = true;
   f->score = ir_substitute(g, stored, &score, &f->score, 1);
   multiply_add_roots(f, &f->score, 1);
-  choose_prob_term(f);
+  online_step_choose_prob_term(f);
   return LUATTN_OK;
 }
 
@@ -226,14 +226,14 @@ luattn_status online_step_build(lowered *f, luattn_error *err) {
   TRY(probe_lazy_rescale(f, err));
   if (f->dot_unit) rewrite_step(f);
   row_shift_step(f);
-  choose_deferred(f);
+  online_step_defer(f);
 
   ir_ref root[STEP_ROOTS];
   approximate_step(f);
   multiply_add_roots(f, root, step_roots(f, root));
   approximate_score(f);
   set_step_roots(f, root);
-  choose_prob_term(f);
+  online_step_choose_prob_term(f);
   TRY(probe_mask_by_inf(f, &f->mask_by_inf, err));
   TRY(choose_stored(f, err));
   if (!f->mask_by_inf) TRY(probe_mask_by_zero(f, &f->mask_by_zero, err));

@@ -37,6 +37,7 @@ static luattn_status refuse_choices(const luattn_target *t, luattn_error *err) {
                 {"boxes", t->boxes},
                 {"query_tile_size", (long long)t->query_tile_size},
                 {"key_tile_size", (long long)t->key_tile_size},
+                {"tangents", (long long)t->tangents},
                 {"tiles", t->tiles != NULL}};
   for (size_t i = 0; i < sizeof choice / sizeof *choice; i++)
     if (choice[i].value != 0)

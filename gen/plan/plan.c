@@ -2,10 +2,12 @@
 
 #include "abi/params.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "abi/kernel_facts.h"
 #include "abi/workspace.h"
+#include "common/call/input_dtype.h"
 #include "common/fail.h"
 #include "gen/base/text.h"
 #include "gen/plan/check_target.h"
@@ -276,6 +278,31 @@ static luattn_status check_grid(const struct luattn_spec *spec, const luattn_tar
   return LUATTN_OK;
 }
 
+/* What kernels with tangents lack of a spec. */
+static luattn_status check_tangents(const struct luattn_spec *spec, const luattn_target *t, luattn_error *err) {
+  const traced_spec *s = &spec->traced;
+  const char *mod = s->query_mod != IR_NONE   ? "query_mod"
+                    : s->key_mod != IR_NONE   ? "key_mod"
+                    : s->value_mod != IR_NONE ? "value_mod"
+                                              : NULL;
+  uint64_t rest = t->tangents & ~(LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V);
+  if (t->tangents == 0) return LUATTN_OK;
+  for (int i = 0; i < s->num_inputs; i++)
+    if (input_is_real(s->input[i].dtype)) rest &= ~LUATTN_TANGENT_INPUT(i);
+  for (int i = 0; i < s->num_scalars; i++) rest &= ~LUATTN_TANGENT_SCALAR(i);
+  if (rest != 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: tangents: has the bits 0x%" PRIx64
+                       ", and '%s' has no such input of real numbers, or scalar; leave them 0",
+                       rest, s->name);
+  if (mod != NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: tangents: are given, and '%s' has a %s, of which kernels on a GPU have no tangents "
+                       "yet; compute them on the CPU, or apply it to q, k and v before the call",
+                       s->name, mod);
+  return LUATTN_OK;
+}
+
 /* 0 where the family has no pairs, and for the first one. */
 static luattn_status take_pair(plan *p, luattn_error *err) {
   const box_extents *pairs;
@@ -294,6 +321,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   TRY(target_check(t, err));
   TRY(check_grid(spec, t, err));
   TRY(check_boxes(spec, t, err));
+  TRY(check_tangents(spec, t, err));
 #define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, p->name = t->name;)
 #include "abi/kernel_facts.def"
   fill_defaults(p);

@@ -112,6 +112,13 @@ typedef enum luattn_offsets { LUATTN_OFFSET_NONE, LUATTN_OFFSET_NUMBERS, LUATTN_
 /* The extents of a box over a grid as one number, the innermost axis last; of axes that a grid lacks, the first ones, 0. */
 #define LUATTN_BOX(a, t, y, x) ((uint64_t)(a) << 48 | (uint64_t)(t) << 32 | (uint64_t)(y) << 16 | (uint64_t)(x))
 
+/* Bits of luattn_target.tangents: q, k, v, the input number i of luattn_spec_info, and the scalar number i. */
+#define LUATTN_TANGENT_Q UINT64_C(1)
+#define LUATTN_TANGENT_K UINT64_C(2)
+#define LUATTN_TANGENT_V UINT64_C(4)
+#define LUATTN_TANGENT_INPUT(i) (UINT64_C(8) << (i))
+#define LUATTN_TANGENT_SCALAR(i) (UINT64_C(65536) << (i))
+
 /* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means
  * default. */
 typedef struct luattn_target {
@@ -201,6 +208,14 @@ typedef struct luattn_target {
       key_tile_size; /* Of a spec over a grid, of one axis too: exactly this box of queries, and of keys: LUATTN_BOX of its
                       * extents, in place of tile_m and tile_n. 0: the plan chooses. LUATTN_INVALID: a box that no kernel
                       * has, with those that there are, or a spec without a grid */
+  uint64_t
+      tangents; /* Not 0: forward's kernel that also computes the tangents of o and lse, along those of what these bits
+                      * say (LUATTN_TANGENT_Q, ..) and of nothing else, for luattn_launch_jvp. The families simt (every
+                      * type, in f32 or f64) has it. No pack holds such an image. LUATTN_UNSUPPORTED: another
+                      * family; pages; large_scores; a spec with a grid of several axes, with query_mod, key_mod or
+                      * value_mod, or whose maximum does not drop out of its derivative; head dims of bf16 and f16 that
+                      * are no multiples of 8. LUATTN_INVALID: a backward target; beside decode, weights, keys_modified;
+                      * a bit of an input that the spec has not or that is not real, or of a scalar that it has not */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

@@ -145,7 +145,10 @@ LUATTN_API luattn_status luattn_backward(luattn_engine *engine, const luattn_spe
                                          void *stream, luattn_error *err);
 
 /* luattn_forward, and the tangents of o and lse along args->tangents: luattn_launch_jvp with the engine's kernel. On a GPU
- * LUATTN_UNSUPPORTED yet. */
+ * that is a kernel of its own for each set of tangents (luattn_target.tangents), compiled on first use. args->workspace
+ * needs the size that luattn_forward_jvp_workspace_size returns. */
+LUATTN_API luattn_status luattn_forward_jvp_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                                           const luattn_args *args, size_t *size, luattn_error *err);
 LUATTN_API luattn_status luattn_forward_jvp(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                                             void *stream, luattn_error *err);
 

@@ -132,6 +132,7 @@ typedef struct luattn_kernel_description {
                         key_mod and value_mod */
   int out_f32;       /* luattn_target.out_f32, and what luattn_args.out_f32 has to be: o is float32 */
   int grad_f32; /* luattn_target.grad_f32, and what backward's luattn_args.grad_f32 has to be: dq, dk, dv are float32 */
+  int tangents; /* 1: the kernel computes tangents, along those of luattn_target.tangents */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

@@ -91,9 +91,11 @@ LUATTN_API luattn_status luattn_launch(const luattn_kernel *kernel, const luattn
                                        luattn_error *err);
 
 /* Forward, and the tangents of o and lse along args->tangents (luattn_tangents), as luattn_cpu_forward_jvp computes them.
- * Tangents have the types, and the requirements on strides and alignments, of what they belong to. Errors:
- * LUATTN_UNSUPPORTED (any kernel on a GPU yet; keys in pages, keys_modified, large_scores, append, and skip and decode
- * with _ALWAYS), LUATTN_INVALID (message names the tensor). */
+ * Tangents have the types, and the requirements on strides and alignments, of what they belong to. On a GPU
+ * the kernel is one of luattn_target.tangents, and they are given of all that it says, and of nothing else;
+ * luattn_workspace_size, with such a kernel and without tangents in the arguments, has the size of the workspace.
+ * Errors: LUATTN_UNSUPPORTED (keys in pages, keys_modified, large_scores, append, and skip and decode with _ALWAYS),
+ * LUATTN_INVALID (another kernel; message names the tensor), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_launch_jvp(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                                            luattn_error *err);
 

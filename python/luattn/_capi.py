@@ -353,6 +353,7 @@ class Target(c.Structure):
         ("boxes", c.c_int),
         ("query_tile_size", c.c_uint64),
         ("key_tile_size", c.c_uint64),
+        ("tangents", c.c_uint64),
     ]
 
 

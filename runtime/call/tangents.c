@@ -7,6 +7,7 @@
 #include "common/call/choices.h"
 #include "common/call/input_dtype.h"
 #include "common/call/overlap.h"
+#include "common/call/tangent_bits.h"
 #include "runtime/call/args.h"
 
 /* Puts the tangents of inputs in the places of inputs. */
@@ -81,6 +82,52 @@ luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, Luattn
   of_tangents.args = &beside;
   of_tangents.place = "forward_jvp: tangents";
   return args_fill(&of_tangents, out);
+}
+
+/* What the kernel has tangents of is what the call gives. */
+static luattn_status check_bits(const args_call *c, const luattn_tangents *t) {
+  const image_manifest *m = c->info;
+  const char *scalars[MANIFEST_MAX_SCALARS];
+  for (uint32_t i = 0; i < m->num_scalars; ++i) scalars[i] = m->scalar[i].name;
+  const uint64_t wanted = m->tangents_of[0].bits,
+                 differ = wanted ^ tangent_bits(t, m->input, m->num_inputs, scalars, m->num_scalars);
+  const char *name = differ & LUATTN_TANGENT_Q ? "q" : differ & LUATTN_TANGENT_K ? "k" : "v";
+  uint64_t bit = differ & (LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V);
+  for (uint32_t i = 0; bit == 0 && i < m->num_inputs; ++i)
+    if (differ & LUATTN_TANGENT_INPUT(i)) name = m->input[i].name, bit = LUATTN_TANGENT_INPUT(i);
+  for (uint32_t i = 0; bit == 0 && i < m->num_scalars; ++i)
+    if (differ & LUATTN_TANGENT_SCALAR(i)) name = m->scalar[i].name, bit = LUATTN_TANGENT_SCALAR(i);
+  if (bit & (LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V)) bit &= ~bit + 1;
+  if (bit == 0) return LUATTN_OK;
+  return args_fail(c, "tangents: %s: %s", name,
+                   wanted & bit ? "is missing, and the kernel is compiled for it (luattn_target.tangents)"
+                                : "is given, and the kernel is compiled without it (luattn_target.tangents)");
+}
+
+luattn_status tangents_take(const args_call *c, const luattn_tangents *t, LuattnTangents *out) {
+  const image_manifest *m = c->info;
+  LuattnCallParams like;
+  TRY(tangents_fill(c, t, &like));
+  TRY(check_bits(c, t));
+  const LuattnTensors *of = &like.dense.tensors;
+  memset(out, 0, sizeof *out);
+  out->q = of->q, out->k = of->k, out->v = of->v;
+  if (t->o != NULL) out->o = of->o;
+  if (t->lse != NULL) out->lse = of->lse;
+  for (uint32_t i = 0; i < m->num_inputs; ++i) {
+    const LuattnInput *in = &like.dense.inputs.input[i];
+    out->input[i].data = in->data;
+    for (int axis = 0; axis < LUATTN_MAX_AXES; ++axis) {
+      if (in->stride[axis] != (int)in->stride[axis])
+        return args_fail(c, "tangents: input '%s': has a stride of %lld elements, expected at most %d; copy it",
+                         m->input[i].name, in->stride[axis], INT32_MAX);
+      out->input[i].stride[axis] = (int)in->stride[axis];
+    }
+  }
+  for (size_t i = 0; i < t->num_scalars; ++i)
+    for (uint32_t at = 0; at < m->num_scalars; ++at)
+      if (strcmp(t->scalars[i].name, m->scalar[at].name) == 0) out->scalar[at] = t->scalars[i].value;
+  return LUATTN_OK;
 }
 
 luattn_status tangents_apart(const args_call *c, const luattn_tangents *t, size_t workspace_size) {

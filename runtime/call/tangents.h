@@ -8,6 +8,9 @@
  * alike, where a tensor that has no tangent stands itself. Errors: LUATTN_INVALID. */
 luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, LuattnCallParams *out);
 
+/* The same for a kernel with tangents, whose parameters it fills. Errors besides: other tangents than the kernel's. */
+luattn_status tangents_take(const args_call *c, const luattn_tangents *t, LuattnTangents *out);
+
 /* Checks that tangents which are written overlap nothing else of the call. */
 luattn_status tangents_apart(const args_call *c, const luattn_tangents *t, size_t workspace_size);
 

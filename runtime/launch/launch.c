@@ -61,6 +61,11 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        "of V and no o; give "
                        "it to luattn_launch_weights, or take another kernel",
                        kernel->info.spec_name);
+  if (kernel->info.tangents)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "forward of '%s': the kernel is compiled with luattn_target.tangents; give it to "
+                       "luattn_launch_jvp, or take another kernel",
+                       kernel->info.spec_name);
   return launch(kernel, &used, NULL, stream, err);
 }
 
@@ -90,12 +95,12 @@ luattn_status luattn_launch_jvp(const luattn_kernel *kernel, const luattn_args *
   NEED(kernel);
   NEED(args);
   TRY(choices_take_tangents(args, "forward_jvp", &used, &tangents, err));
-  if (kernel->cpu_run == NULL || kernel->info.pass != LUATTN_FORWARD || kernel->info.weights)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "forward_jvp of '%s': the kernel computes no tangents; only forward kernels of an engine on the CPU "
-        "do yet (luattn_forward_jvp with LUATTN_CPU)",
-        kernel->info.spec_name);
+  if (kernel->info.pass != LUATTN_FORWARD || kernel->info.weights ||
+      (kernel->cpu_run == NULL && !kernel->info.tangents))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "forward_jvp of '%s': the kernel computes no tangents; compile one with luattn_target.tangents, "
+                       "or call luattn_forward_jvp",
+                       kernel->info.spec_name);
   used.tangents = &tangents;
-  return cpu_kernel_launch(kernel, &used, NULL, stream, err);
+  return launch(kernel, &used, NULL, stream, err);
 }

@@ -6,6 +6,7 @@
 #include "runtime/call/paged.h"
 #include "runtime/call/random.h"
 #include "runtime/call/sizes.h"
+#include "runtime/call/tangents.h"
 #include "runtime/call/tensor_rule.h"
 #include "runtime/call/weights_array.h"
 #include "runtime/device/launch_entry.h"
@@ -76,6 +77,7 @@ luattn_status kernel_launch_fill(kernel_launch *l, const luattn_kernel *kernel, 
     TRY(packed_used(c, &all->used));
     TRY(random_fill(c, all));
     TRY(paged_table(c, &all->dense, &all->paging));
+    if (used->tangents != NULL) TRY(tangents_take(c, used->tangents, &all->tangents));
     if (weights != NULL) TRY(weights_fill(c, weights, &all->dense, &all->weights));
   }
   return parts_take(c, shapes_only ? 0 : (uintptr_t)used->workspace, &l->p);
@@ -87,7 +89,9 @@ luattn_status kernel_launch_check(kernel_launch *l, cu_stream stream) {
   const size_t size = l->p.room.used;
   TRY(parts_check_workspace(c, size));
   TRY(parts_grids(c, &l->p, l->grid));
-  TRY(l->weights != NULL ? weights_apart(c, l->weights, size) : args_apart(c, size));
+  TRY(l->weights != NULL          ? weights_apart(c, l->weights, size)
+      : c->args->tangents != NULL ? tangents_apart(c, c->args->tangents, size)
+                                  : args_apart(c, size));
   TRY(packed_check(l->kernel, c, &all->packed, &all->used, stream));
   TRY(paged_check(l->kernel, c, all, stream));
   TRY(parts_check(l->kernel, c, &l->p, stream));

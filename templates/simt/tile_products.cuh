@@ -217,8 +217,9 @@ struct Simt {
 
   template <int D, class A, class B>
   __device__ __forceinline__ void request_dot(const A &a, const B &b, int slice) const {
-    static_assert(same_type<Real, typename Config::Elem>::value || HasAxes<Config>,
-                  "products are in the storage type: float or double");
+    static_assert(
+        same_type<Real, typename Config::Elem>::value || HasAxes<Config> || requires { Spec::has_tangents; },
+        "products are in the storage type: float or double");
     using S = DepthSlices<Real, D>;
     copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
     copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0, slice * S::size);

@@ -46,6 +46,19 @@ struct Padding {
     });
   }
 
+  // Of a forward kernel with tangents: those of O and lse get 0.
+  template <class Spec>
+  __device__ __forceinline__ void tangents(const LuattnTangents &to) const {
+    using Real = typename Spec::Real;
+    const int heads = Sequence::heads(p);
+    each_padding_row<Sequence, false>(p, [&](int row) {
+      zero_row<OutOf<Config>, Config::head_dim_v>(to.o, heads, row);
+#pragma unroll 1
+      for (int h = thread; h < heads && to.lse.data != nullptr; h += Threads)
+        *row_of<Real>(to.lse, 0, h, row) = Real(0);
+    });
+  }
+
   __device__ __forceinline__ void backward() const {
     using Grad = GradOf<Config>;
     each_padding_row<Sequence, false>(
@@ -80,6 +93,11 @@ template <class Spec, class Config>
 LUATTN_FN void write_padding(const LuattnParams &p) {
   if constexpr (SequenceOf<Config>::packed)
     Padding<Config, Config::threads>{p, int(threadIdx.x)}.template forward<Spec>();
+}
+template <class Spec, class Config>
+LUATTN_FN void write_tangent_padding(const LuattnTangentParams &p) {
+  if constexpr (SequenceOf<Config>::packed)
+    Padding<Config, Config::threads>{p, int(threadIdx.x)}.template tangents<Spec>(p.tangents);
 }
 // By one warp.
 template <class Spec, class Config>

@@ -333,6 +333,7 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   d->by_passes = t->by_passes && !given;
   TRY(find_adjoints(d, leaf, num_leaves, &derived));
   *out = (online_grad){.prob = choose_prob(d)};
+  for (int i = 0; i < d->o->num_state; i++) out->stabilisers |= (uint32_t)d->dropped[i] << i;
   for (int i = 0; i < num_leaves; i++) {
     TRY(check_place(d, leaf[i]));
     TRY(compose_parameter(d, out->prob, leaf[i], out));

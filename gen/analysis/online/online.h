@@ -19,6 +19,7 @@ typedef struct online_grad {
   ir_ref ds;                    /* of VAR_SCORE, VAR_DP, VAR_DELTA, VAR_DLSE */
   derived_terms rows, elements; /* gradients of the parameters inside the online function */
   int num_passes, num_sums;     /* row passes, as in derived_spec */
+  uint32_t stabilisers;         /* likewise */
   derived_pass pass[DERIVED_MAX_PASSES];
   derived_sum sum[DERIVED_MAX_SUMS];
 } online_grad;

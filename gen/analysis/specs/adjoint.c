@@ -153,6 +153,7 @@ static luattn_status derive(arena *scratch, const traced_spec *t, derived_spec *
   if (status == LUATTN_UNSUPPORTED) return forward_only(t, &why, out, err);
   if (status != LUATTN_OK) return luattn_fail(err, status, "%s", why.message);
   TRY(chain_score(t, online, out, err));
+  out->stabilisers = online->stabilisers;
   TRY(backward_rows_place(scratch, t, out, how, err));
   TRY(derive_mod(t, "query_mod", t->query_mod, &out->query_mod, err));
   TRY(derive_mod(t, "key_mod", t->key_mod, &out->key_mod, err));

@@ -71,6 +71,32 @@ static int reads_of(const traced_spec *t) {
   return most;
 }
 
+/* Whether x is read anywhere but in the new values of stabilisers. */
+static bool is_read_besides(ir *g, const online_split *s, int num_state, uint32_t stabilisers, ir_ref x) {
+  const ir_ref marker = ir_variable(g, VAR_DELTA, 0), zero = ir_real(g, 0); /* never in an online step */
+  ir_ref root[SPEC_MAX_RED + SPEC_MAX_STATE + 2], held[SPEC_MAX_STATE], none[SPEC_MAX_STATE];
+  int n = 0, num_held = 0;
+  for (int i = 0; i < num_state; i++) {
+    if (stabilisers >> i & 1)
+      held[num_held] = s->next[i], none[num_held++] = zero;
+    else
+      root[n++] = s->next[i];
+  }
+  for (int k = 0; k < s->num_red; k++) root[n++] = s->term[k];
+  root[n++] = s->prob, root[n++] = s->rescale;
+  for (int i = 0; i < n; i++) {
+    const ir_ref without = ir_substitute(g, root[i], held, none, num_held);
+    if (ir_substitute(g, without, &x, &marker, 1) != without) return true;
+  }
+  return false;
+}
+
+/* Whether reduction k makes stabilisers alone, and so has no tangent. */
+static bool is_of_stabilisers(const leaves *l, const spec_tangents *t, int num_state, int k) {
+  if (t->of.stabilisers == 0 || t->split.kind[k] != IR_REDUCE_MAX) return false;
+  return !is_read_besides(l->g, &t->split, num_state, t->of.stabilisers, ir_variable(l->g, VAR_RED, (uint32_t)k));
+}
+
 /* One step, where the states of `has` have tangents. */
 static void step_tangents(leaves *l, bool score, const bool *has, int num_state, spec_tangents *out) {
   const int count = l->count;
@@ -78,12 +104,13 @@ static void step_tangents(leaves *l, bool score, const bool *has, int num_state,
   for (int i = 0; i < num_state; i++)
     if (has[i]) add_var(l, VAR_STATE, VAR_STATE_TANGENT, (uint32_t)i);
   for (int k = 0; k < out->split.num_red; k++) {
-    out->term[k] = tangent_of(l, out->split.term[k]);
+    out->term[k] = is_of_stabilisers(l, out, num_state, k) ? IR_NONE : tangent_of(l, out->split.term[k]);
     if (out->term[k] != IR_NONE) add_var(l, VAR_RED, VAR_RED_TANGENT, (uint32_t)k);
   }
   out->prob = tangent_of(l, out->split.prob);
   out->rescale = tangent_of(l, out->split.rescale);
-  for (int i = 0; i < num_state; i++) out->next[i] = tangent_of(l, out->split.next[i]);
+  for (int i = 0; i < num_state; i++)
+    out->next[i] = out->of.stabilisers >> i & 1 ? IR_NONE : tangent_of(l, out->split.next[i]);
   l->count = count;
 }
 
@@ -91,7 +118,7 @@ static void step_tangents(leaves *l, bool score, const bool *has, int num_state,
 static void online_tangents(leaves *l, const traced_online *on, bool score, spec_tangents *out) {
   bool has[SPEC_MAX_STATE] = {false}, more = true;
   for (int i = 0; i < on->num_state; i++) {
-    out->init[i] = tangent_of(l, on->init[i]);
+    out->init[i] = out->of.stabilisers >> i & 1 ? IR_NONE : tangent_of(l, on->init[i]);
     has[i] = out->init[i] != IR_NONE;
   }
   while (more) {

@@ -14,6 +14,7 @@
 typedef struct tangent_sources {
   bool q, k, v;
   uint32_t inputs, scalars; /* a bit each */
+  uint32_t stabilisers;     /* a bit for each state that counts as a constant (derived_spec); 0: none does */
 } tangent_sources;
 
 /* Expressions are IR_NONE where a tangent is 0. */

@@ -1,0 +1,71 @@
+/* jvp_simt.c: forward with tangents, by multiply-adds in f32 or f64; of simt, and for all types. */
+#include <stdio.h>
+
+#include "gen/family/parts.h"
+
+static const tile_row forward_f32[] = {{ANY, 256, {32, 32, 128, 2, 0, 0}}, {ANY, 256, {16, 32, 128, 2, 0, 0}}};
+static const tile_row forward_f64[] = {
+    {ANY, 128, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+
+static tile_table tiles(const plan *p) {
+  return p->dtype == LUATTN_F64 ? TILE_TABLE(forward_f64) : TILE_TABLE(forward_f32);
+}
+
+static int forward_bytes(LayoutSizes s) { return simt_bytes(s, 2); }
+
+static bool is_for(const luattn_target *t) { return t->tangents != 0; }
+
+/* What no kernel with tangents is for, of any family. */
+static luattn_status check_target(const luattn_target *t, luattn_error *err) {
+  char pass[32];
+  snprintf(pass, sizeof pass, "a %s pass", kernel_pass_name(t->pass));
+  const char *beside = t->pass != LUATTN_FORWARD ? pass
+                       : t->decode != 0          ? "decode"
+                       : t->weights != 0         ? "weights"
+                       : t->keys_modified != 0   ? "keys_modified"
+                                                 : NULL;
+  if (t->tangents == 0) return LUATTN_OK;
+  if (beside != NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: tangents: are given beside %s, which has none; leave one of both 0", beside);
+  if (t->pages != 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: tangents: are given for keys in pages, of which there are none; copy them to k of "
+                       "equal lengths, or to packed sequences");
+  if (t->large_scores != 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: tangents: are given beside large_scores, which kernels with tangents have not; leave "
+                       "one of both 0, or compute tangents on the CPU");
+  if (t->family > 1 + (int)family_jvp_simt.id)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: tangents: are given for the family %s, which has no kernel with tangents yet; leave "
+                       "family 0",
+                       kernel_family_name((uint32_t)t->family - 1));
+  return LUATTN_OK;
+}
+
+static luattn_status can_run(const plan *p, luattn_error *err) {
+  if (p->axes == 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "target: tangents: are given over a grid of %d axes, of which kernels on a GPU have no tangents "
+                     "yet; compute them on the CPU",
+                     p->axes);
+}
+
+const struct family family_jvp_simt = {.id = LUATTN_SIMT,
+                                       .says = "multiply-adds in f32 or f64, with tangents",
+                                       .dtypes = FAMILY_HALVES | FAMILY_REALS,
+                                       .grid_dtypes = FAMILY_HALVES | FAMILY_REALS,
+                                       .is_for = is_for,
+                                       .check_target = check_target,
+                                       .can_run = can_run,
+                                       .page_multiple = 1,
+                                       .takes_tangents = true,
+                                       .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_jvp_simt.cu",
+                                                                      .entry = "luattn_fwd_jvp",
+                                                                      .tiles = tiles,
+                                                                      .check = simt_check,
+                                                                      .suits = simt_suits,
+                                                                      .shared_bytes = forward_bytes,
+                                                                      .copies = simt_copies,
+                                                                      .measured = &simt_forward_measured}}};

@@ -1,0 +1,132 @@
+/* dual_step.c: lowers the score and the online function together with their tangents, where the plan has these. Scores
+ * are in natural units, and a running maximum stays: what forward alone rewrites is not proved for tangents. */
+#include <string.h>
+
+#include "gen/ir/passes.h"
+#include "gen/lower/lowering.h"
+
+static tangent_sources sources_of(const lowered *f) {
+  const uint64_t bits = f->plan->tangents;
+  return (tangent_sources){.q = bits & LUATTN_TANGENT_Q,
+                           .k = bits & LUATTN_TANGENT_K,
+                           .v = bits & LUATTN_TANGENT_V,
+                           .inputs = (uint32_t)(bits / LUATTN_TANGENT_INPUT(0)) & ((1u << SPEC_INPUT_TANGENT) - 1),
+                           .scalars = (uint32_t)(bits / LUATTN_TANGENT_SCALAR(0)),
+                           .stabilisers = f->spec->derived.stabilisers};
+}
+
+/* The tangent of a maximum that does not drop out is that of the element that it is, which kernels do not look for. */
+static luattn_status check_maxima(const lowered *f, luattn_error *err) {
+  const spec_tangents *t = &f->tangents;
+  for (int k = 0; k < t->split.num_red; k++)
+    if (t->split.kind[k] == IR_REDUCE_MAX && t->term[k] != IR_NONE)
+      return luattn_fail(err, LUATTN_UNSUPPORTED,
+                         "%s: online_func '%s': a maximum does not drop out of its derivative, and kernels on a GPU "
+                         "have no tangents of such maxima yet; compute tangents on the CPU",
+                         lowered_traced(f)->file, lowered_traced(f)->online.name);
+  return LUATTN_OK;
+}
+
+enum { ROOTS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
+
+/* The expressions of a step, then their tangents. */
+static int step_places(lowered *f, ir_ref **at) {
+  const int num_state = lowered_traced(f)->online.num_state;
+  int n = 0;
+  for (int k = 0; k < f->step.num_red; k++) at[n++] = &f->step.term[k], at[n++] = &f->tangents.term[k];
+  for (int i = 0; i < num_state; i++) at[n++] = &f->step.next[i], at[n++] = &f->tangents.next[i];
+  at[n++] = &f->step.prob, at[n++] = &f->tangents.prob;
+  at[n++] = &f->step.rescale, at[n++] = &f->tangents.rescale;
+  return n;
+}
+
+static void fold(lowered *f, ir_ref **at, int n) {
+  ir_ref root[ROOTS];
+  for (int i = 0; i < n; i++) root[i] = *at[i];
+  multiply_add_roots(f, root, n);
+  for (int i = 0; i < n; i++) *at[i] = root[i];
+}
+
+/* Whether y' is y times the tangent of the score, or 0 beside a y that does not read the score. */
+static bool grows_as_score(ir *g, ir_ref y, ir_ref y_tangent) {
+  return y_tangent == ir_op2(g, IR_MUL, y, ir_variable(g, VAR_SCORE_TANGENT, 0));
+}
+
+/* Along scores' tangents of 1, tangents of sums and states are these themselves, as with exponentials of scores. */
+static bool steps_as_itself(lowered *f) {
+  ir *g = f->g;
+  const spec_tangents *t = &f->tangents;
+  const traced_online *o = &lowered_traced(f)->online;
+  ir_ref from[SPEC_MAX_STATE + SPEC_MAX_RED], to[SPEC_MAX_STATE + SPEC_MAX_RED];
+  double start;
+  int n = 0;
+  if (t->score_mod == IR_NONE || t->rescale != IR_NONE || !grows_as_score(g, t->split.prob, t->prob)) return false;
+  for (int k = 0; k < t->split.num_red; k++) {
+    if (t->term[k] == IR_NONE) continue;
+    if (!grows_as_score(g, t->split.term[k], t->term[k])) return false;
+    from[n] = ir_variable(g, VAR_RED_TANGENT, (uint32_t)k), to[n++] = ir_variable(g, VAR_RED, (uint32_t)k);
+  }
+  for (int i = 0; i < o->num_state; i++)
+    from[n] = ir_variable(g, VAR_STATE_TANGENT, (uint32_t)i), to[n++] = ir_variable(g, VAR_STATE, (uint32_t)i);
+  for (int i = 0; i < o->num_state; i++) {
+    if (t->of.stabilisers >> i & 1) continue;
+    if (t->init[i] != IR_NONE || !ir_is_const(g, o->init[i], &start) || start != 0 || t->next[i] == IR_NONE ||
+        ir_substitute(g, t->next[i], from, to, n) != t->split.next[i])
+      return false;
+  }
+  return true;
+}
+
+static void build_score(lowered *f) {
+  ir *g = f->g;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0),
+               scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
+  ir_ref root[2] = {lowered_traced(f)->score_mod, f->tangents.score_mod};
+  for (int i = 0; i < 2; i++)
+    if (root[i] != IR_NONE) root[i] = ir_substitute(g, root[i], &score, &scaled, 1);
+  approximate_score(f);
+  multiply_add_roots(f, root, 2);
+  f->score = root[0], f->tangents.score_mod = root[1];
+}
+
+static void build_step(lowered *f) {
+  ir_ref *at[ROOTS];
+  online_step_defer(f);
+  const int n = step_places(f, at);
+  approximate_step(f);
+  fold(f, at, n);
+  approximate_nothing(f);
+  online_step_choose_prob_term(f);
+}
+
+static void build_epilogue(lowered *f) {
+  ir *g = f->g;
+  const traced_online *o = &lowered_traced(f)->online;
+  const ir_ref sum = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
+  ir_ref *const factor[] = {&f->out_scale, &f->tangents.out};
+  f->tail[0] = f->out_scale = o->out;
+  f->tail[1] = f->lse = o->lse >= 0 ? o->final[o->lse] : IR_NONE;
+  for (int i = 0; i < 2; i++) {
+    if (*factor[i] == IR_NONE) continue;
+    *factor[i] = ir_substitute(g, *factor[i], &sum, &one, 1);
+    ir_simplify(g, factor[i], 1);
+  }
+}
+
+luattn_status dual_step_build(lowered *f, luattn_error *err) {
+  const tangent_sources of = sources_of(f);
+  double rescale;
+  TRY(spec_tangents_of(f->a, lowered_traced(f), &of, &f->tangents, err));
+  TRY(check_maxima(f, err));
+  f->centres = steps_as_itself(f);
+  f->step = f->tangents.split;
+  memcpy(f->init, lowered_traced(f)->online.init, sizeof f->init);
+  memcpy(f->saved, f->spec->derived.saved, sizeof f->saved);
+  build_score(f);
+  build_step(f);
+  TRY(probe_mask_by_inf(f, &f->mask_by_inf, err));
+  if (!f->mask_by_inf) TRY(probe_mask_by_zero(f, &f->mask_by_zero, err));
+  f->has_rescale = !ir_is_const(f->g, f->step.rescale, &rescale) || rescale != 1;
+  build_epilogue(f);
+  return LUATTN_OK;
+}

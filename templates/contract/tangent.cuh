@@ -1,0 +1,63 @@
+// contract/tangent.cuh: forward mode: the hooks of a forward kernel together with their tangents, in a Spec of
+// an image with tangents (luattn_target.tangents) alone. A hook returns a value and its tangent, along the
+// tangents that it is given; what has none is 0, and a constant says so.
+#pragma once
+#include "contract/contract.cuh"
+#include "ops/input.cuh"
+
+template <class Real>
+struct Dual {
+  Real x, d;
+};
+template <class State>
+struct DualState {
+  State x, d;
+};
+
+LUATTN_FN const LuattnTangents &tangents_of(const LuattnParams &p) {
+  return static_cast<const LuattnTangentParams &>(p).tangents;
+}
+
+// The tangent of input i, which has the sizes of the input.
+LUATTN_FN LuattnInput input_tangent(const LuattnParams &p, int i) {
+  LuattnInput in = p.inputs.input[i];
+  const LuattnInputTangent &from = tangents_of(p).input[i];
+  in.data = from.data;
+#pragma unroll
+  for (int axis = 0; axis < LUATTN_MAX_AXES; ++axis) in.stride[axis] = from.stride[axis];
+  return in;
+}
+
+// Constants
+//   tangent_of_q, tangent_of_k, tangent_of_v
+//                        which of these have tangents. What has none is never read
+//   has_score_tangent, has_prob_tangent, has_rescale_tangent, has_out_tangent, term_has_tangent(k)
+//                        what else may differ from 0
+//   centres              along tangents of scores that are all 1, those of prob, terms and states are these
+//                        themselves: a kernel may take one number of the row off all of the row's tangents of
+//                        scores, and add it times the row's own numbers to what it has at the end
+//
+// Hooks, each as the one of score.cuh or online.cuh without _dual
+//   score_dual           score_tangent: scale times the tangent of dot. The score is score_mod's result, in its
+//                        own unit
+//   term_dual<k>, prob_dual, rescale_dual, next_dual, out_dual, lse_dual
+//                        a prob that is term<k> has no prob_dual. Without has_rescale there is no rescale_dual
+template <class S, class Real = typename S::Real>
+concept ValidTangents = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
+                                 const typename S::Row &row, const typename S::Col &col, const typename S::State &x,
+                                 const Real *red, Real score, Position q, HookKeyPlace key, int element) {
+  { S::tangent_of_q + S::tangent_of_k + S::tangent_of_v + S::centres };
+  { S::has_score_tangent + S::has_prob_tangent + S::has_rescale_tangent + S::has_out_tangent };
+  { S::score_dual(p, s, head, row, col, score, score, q, key).d };
+  { S::init_dual(p, s, head, row).d };
+  { S::next_dual(p, s, head, row, x, x, red, red).d };
+  { S::out_dual(p, s, head, row, x, x).d };
+  requires(S::num_reductions > 0) ==
+              requires { S::template term_dual<0>(p, s, head, row, x, x, red, red, score, score, element).d; };
+  requires(S::prob_term < 0) == requires { S::prob_dual(p, s, head, row, x, x, red, red, score, score, element).d; };
+  requires S::has_rescale == requires { S::rescale_dual(p, s, head, row, x, x, red, red).d; };
+  requires S::has_lse == requires { S::lse_dual(p, s, head, row, x, x).d; };
+  { S::term_has_tangent(0) };
+};
+template <class S>
+concept TangentSpec = ForwardSpec<S> && ValidTangents<S>;

@@ -1,0 +1,138 @@
+// score/dual_rows.cuh: the online function over a tile of scores in registers, with its tangents (contract/tangent.cuh).
+//
+// As score/online_rows.cuh: a thread holds Rows x Cols scores, and their tangents, and Lanes threads of a warp share
+// each of its rows. A step turns scores into probabilities in place, and their tangents into those of probabilities.
+#pragma once
+#include "contract/tangent.cuh"
+#include "score/online_rows.cuh"
+
+template <class Spec, int Rows, int Cols, int Lanes>
+struct DualRows {
+  using Real = typename Spec::Real;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using State = typename Spec::State;
+  static constexpr int num_red = Spec::num_reductions > 0 ? Spec::num_reductions : 1;
+  static constexpr u32 all = ~0u >> (32 - Rows);
+  static_assert(Rows <= 32 && !finds_places<Spec>());
+
+  State state[Rows], tangent[Rows];
+  u32 kept;  // a bit for each row: this thread has seen a kept score of it
+
+  __device__ __forceinline__ bool has_kept(int r) const { return (kept >> r) & 1u; }
+
+  __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head,
+                                       const Row (&row)[Rows]) {
+    kept = 0;
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      const DualState<State> start = Spec::init_dual(p, site, head, row[r]);
+      state[r] = start.x, tangent[r] = start.d;
+    }
+  }
+
+  // Masked: keep[r] says which columns count. Gives the factor for what has been accumulated so far, and its tangent.
+  // A row that keeps nothing in the tile takes no step.
+  template <bool Masked>
+  __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head,
+                                       const Row (&row)[Rows], Real (&score)[Rows][Cols],
+                                       Real (&score_tangent)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows],
+                                       Dual<Real> (&scale)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r)
+      step_row<Masked>(p, site, head, row[r], r, score[r], score_tangent[r], keep[r], scale[r]);
+  }
+
+  template <bool Masked>
+  __device__ __forceinline__ void step_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                           int r, Real (&score)[Cols], Real (&score_tangent)[Cols],
+                                           const KeepBits<Cols> &keep, Dual<Real> &scale) {
+    bool mine = !Masked;
+    if constexpr (Masked) {
+#pragma unroll
+      for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep.word[w] != 0;
+    }
+    kept |= u32(mine) << r;
+    const bool any = Masked ? lanes_any<Lanes>(mine) : true;
+    Real red[num_red] = {}, red_tangent[num_red] = {};
+    reduce<Masked, 0>(p, site, head, row, r, score, score_tangent, keep, red, red_tangent);
+    if constexpr (Spec::prob_term < 0) {
+#pragma unroll
+      for (int j = 0; j < Cols; ++j) {
+        const Dual<Real> y =
+            Spec::prob_dual(p, site, head, row, state[r], tangent[r], red, red_tangent, score[j], score_tangent[j], j);
+        score[j] = is_kept<Masked>(keep, j) ? y.x : Real(0);
+        score_tangent[j] = is_kept<Masked>(keep, j) ? y.d : Real(0);
+      }
+    }
+    if (!any) {
+#pragma unroll
+      for (int j = 0; j < Cols; ++j) score[j] = score_tangent[j] = Real(0);
+    }
+    scale = {Real(1), Real(0)};
+    if constexpr (Spec::has_rescale) {
+      if (any) scale = Spec::rescale_dual(p, site, head, row, state[r], tangent[r], red, red_tangent);
+    }
+    const DualState<State> next = Spec::next_dual(p, site, head, row, state[r], tangent[r], red, red_tangent);
+    if (any) state[r] = next.x, tangent[r] = next.d;
+  }
+
+  // Adds up what was deferred per thread. Afterwards every lane holds the row's state, and `kept` covers the whole row.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int m = Lanes / 2; m > 0; m /= 2) kept |= __shfl_xor_sync(0xffffffffu, kept, m);
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+      for (int i = 0; i < Spec::num_state; ++i) {
+        if (!Spec::state_deferred(i)) continue;
+        state[r].x[i] = lanes_sum<Lanes>(state[r].x[i]);
+        tangent[r].x[i] = lanes_sum<Lanes>(tangent[r].x[i]);
+      }
+    }
+  }
+
+ private:
+  template <bool Masked>
+  LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
+    if constexpr (Masked)
+      return keep.get(j);
+    else
+      return true;
+  }
+
+  template <bool Masked, int K>
+  __device__ __forceinline__ void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                         int r, Real (&score)[Cols], Real (&score_tangent)[Cols],
+                                         const KeepBits<Cols> &keep, Real (&red)[num_red],
+                                         Real (&red_tangent)[num_red]) {
+    if constexpr (K < Spec::num_reductions) {
+      constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX, has_tangent = Spec::term_has_tangent(K);
+      constexpr int chains = Cols < 4 ? 1 : 2;
+      static_assert(!is_max || !has_tangent, "a maximum is a constant here");
+      Real part[chains], part_tangent[chains];
+#pragma unroll
+      for (int j = 0; j < Cols; ++j) {
+        Dual<Real> y = Spec::template term_dual<K>(p, site, head, row, state[r], tangent[r], red, red_tangent, score[j],
+                                                   score_tangent[j], j);
+        if (!is_kept<Masked>(keep, j)) y = {is_max ? -infinity<Real>() : Real(0), Real(0)};
+        if constexpr (Spec::prob_term == K) score[j] = y.x, score_tangent[j] = y.d;
+        const int c = j % chains;
+        part[c] = j < chains ? y.x : is_max ? max_of(part[c], y.x) : part[c] + y.x;
+        if constexpr (has_tangent) part_tangent[c] = j < chains ? y.d : part_tangent[c] + y.d;
+      }
+      Real sum = part[0];
+      if constexpr (chains == 2) sum = is_max ? max_of(sum, part[1]) : sum + part[1];
+      if constexpr (is_max) sum = lanes_max<Lanes>(sum);
+      if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
+      red[K] = sum;
+      if constexpr (has_tangent) {
+        Real of_sum = part_tangent[0];
+        if constexpr (chains == 2) of_sum += part_tangent[1];
+        if constexpr (Spec::reduction(K) == REDUCE_SUM) of_sum = lanes_sum<Lanes>(of_sum);
+        red_tangent[K] = of_sum;
+      }
+      reduce<Masked, K + 1>(p, site, head, row, r, score, score_tangent, keep, red, red_tangent);
+    }
+  }
+};
