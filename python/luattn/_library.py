@@ -27,6 +27,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_engine_workspace_size": [_P, _P, _INT, _P, _P],
     "luattn_forward": [_P, _P, _P, _P],
     "luattn_forward_jvp": [_P, _P, _P, _P],
+    "luattn_forward_jvp_workspace_size": [_P, _P, _P, _P],
     "luattn_cpu_backward_jvp": [_P, _P],
     "luattn_backward": [_P, _P, _P, _P],
     "luattn_weights_workspace_size": [_P, _P, _P, _P],

@@ -1,6 +1,7 @@
 """Both passes of torch tensors: allocates results, fills a frame, and launches it. Knows nothing of autograd."""
 
 import ctypes
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -302,6 +303,20 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     del arrays
 
 
+def run_jvp(frame: Frame, q: Tensor, given: Mapping[str, Any], *rest: Any) -> None:
+    room = functools.partial(memory, q)
+    if not q.is_cuda:
+        frame.run_forward_jvp(engine_of(capi.CPU), None, room, *rest)
+        return
+    index, stream = place(q)
+    engine = engine_for(index, given)
+    arrays = _prepare_batch(frame, engine, q, stream) if given and frame.has_batch() else None
+    frame.run_forward_jvp(engine, stream, room, *rest)
+    if is_capturing():
+        frame.note_capture()
+    del arrays
+
+
 def mark_written(*tensors: Tensor) -> None:
     """As torch's own operations do that write in place: backward of what has read one of these before says so."""
     for t in tensors:
@@ -433,13 +448,11 @@ def forward_jvp(
             made[1].fill_(-torch.inf)
     q, k, v = map(_aligned, (q, k, v))
     tangents = [*(None if t is None else _aligned(t) for t in tangents[:3]), *tangents[3:]]
-    index, stream = place(q) if q.is_cuda else (capi.CPU, None)
     frame = take_frame(spec, False)
     try:
         fill_forward(frame, (q, k, v), made, inputs, scalars, scale, given)
         named = dict(zip(("q", "k", "v", "o", "lse"), (*tangents[:3], *along)))
-        engine = engine_of(capi.CPU) if stream is None else engine_for(index, given)
-        frame.run_forward_jvp(engine, stream, fill, named, tangents[3:], (), scalar_tangents)
+        run_jvp(frame, q, given, fill, named, tangents[3:], (), scalar_tangents)
     except RuntimeError:
         _check_devices(spec, q, inputs, given, k=k, v=v)
         raise

@@ -18,7 +18,7 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
     primals: (q, k, v), tensors of torch. tangents: theirs, in this order, None where there is none; or by name, then also of inputs and scalars, which
     are keyword arguments, and of "scale". A tangent has the shape, type and device of what it belongs to; that of a scalar is a number or a tensor.
     o, lse and their tangents have gradients: detach what is to have none, or work under torch.no_grad(). The same as
-    torch.autograd.forward_ad or torch.func.jvp around the call, within which it must not be called. CPU tensors."""
+    torch.autograd.forward_ad or torch.func.jvp around the call, within which it must not be called."""
     place = f"{getattr(attention, 'name', 'attention')}: jvp"
     if isinstance(attention, LinearAttention):
         raise Unsupported(f"{attention.name}: jvp: linear attention has no forward-mode derivative yet; take derivatives backwards, by torch.autograd")

@@ -74,6 +74,10 @@ def run(frame, q, given):
         frame.note_capture()
 
 
+def run_jvp(frame, q, given, *rest):
+    frame.run_forward_jvp(_tensors.engine_for(0, given), None, lambda size: memory(q, size), *rest)
+
+
 def results(*args, make=_tensors.results):
     return tuple(None if t is None else on_device(t) for t in make(*args))
 
@@ -113,6 +117,25 @@ class Machine(unittest.TestCase):
                     self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
                     error = (a.double() - b.double()).norm() / b.double().norm()
                     self.assertLess(error, 1e-5 if dtype == torch.float32 else 1e-2)
+
+    def test_tangents(self):
+        """By luattn.jvp and torch.func.jvp: of q alone, of all, of an input and a scalar."""
+        torch.manual_seed(2)
+        attention = luattn.attention("""return attention { name = "along", scalars = { cap = 3.0 }, inputs = { bias = { axes = {"h", "kv"}, dtype = "f32", grad = true } },
+            score_mod = function(s, b, h, q, kv) return cap * tanh(s / cap) + bias[{h, kv}] end, block_mask = causal_bottom_right() }""")
+        tensors = [torch.randn(1, n, h, 32).transpose(1, 2) for n, h in ((40, 2), (50, 1), (50, 1))]
+        bias, *along = (torch.randn_like(t) for t in (torch.empty(2, 50), *tensors, torch.empty(2, 50)))
+
+        def compute(q, k, v, bias, *along):
+            every = luattn.jvp(attention, (q, k, v), {**dict(zip(("q", "k", "v", "bias"), along)), "cap": 0.5}, bias=bias, return_lse=True)
+            one = torch.func.jvp(lambda q: attention(q, k, v, bias=bias), (q,), (along[0],))
+            return (*every[0], *every[1], *one)
+
+        want = compute(*(t.double() for t in tensors), bias, *(t.double() for t in along[:3]), along[3])
+        with mock.patch.multiple(_tensors, fill=fill, run=run, run_jvp=run_jvp, results=results):
+            found = compute(*map(on_device, (*tensors, bias, *along)))
+        for a, b in zip(found, want):
+            self.assertLess((a.double() - b).norm() / b.norm(), 1e-5)
 
     def test_prepare_of_inputs_without_a_type(self):
         """Calls whose inputs come in float32, or as q, find kernels that prepare made, of both passes; input_dtype says it alone."""
