@@ -25,7 +25,7 @@ struct PageBox {
 // units, too, and a box has a copy for each place along it.
 struct GridBoxAt {
   int at[LUATTN_GRID_AXES];  // where it begins; of unused axes 0
-  int entry, axes;
+  int entry;
   int rows, rows_within, extent;  // of all; of one place along axis 0, and that axis' extent
   const LuattnGrid *grid;
   const LuattnGridUnits *units;

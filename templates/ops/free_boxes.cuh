@@ -28,43 +28,51 @@ struct BoxesOfRange {
   FreeBox from, across;
   int count;
 
+  // In 16 bytes of shared memory: where they begin, and how many there are.
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(from.at[0]), "r"(from.at[1]),
+                 "r"(across.at[0]), "r"(across.at[1])
+                 : "memory");
+  }
   template <class Spec>
   LUATTN_FN BoxesOfRange of(const LuattnParams &p, const Site &s, int own) {
     using Side = GridSideOf<true>;
     BoxesOfRange x{{{0, 0}}, {{0, 0}}, 1};
     GridRange kept = {};
     if constexpr (Spec::has_mask) kept = Spec::kv_box_range(p, s, own);
-#pragma unroll
-    for (int axis = Side::first_axis; axis < LUATTN_GRID_AXES; ++axis) {
-      const int extent = Side::extent(p, axis), lo = Spec::has_mask ? max_of(kept.lo[axis], 0) : 0,
-                hi = Spec::has_mask ? min_of(kept.hi[axis], extent) : extent;
-      const int along = lo < hi ? ceil_div(hi - lo, Side::box(axis)) : 0;
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value;
+      const int extent = Side::extent(p, a), lo = Spec::has_mask ? max_of(kept.lo[a], 0) : 0,
+                hi = Spec::has_mask ? min_of(kept.hi[a], extent) : extent;
+      const int along = lo < hi ? ceil_div(hi - lo, Side::template box_of<a>) : 0;
       x.count *= along;
-      if (lo < hi) x.from.set(axis, lo);
-      x.across.set(axis, along);
-    }
+      if (lo < hi) x.from.set(a, lo);
+      x.across.set(a, along);
+    });
     return x;
   }
   // Number `at`.
   __device__ __forceinline__ FreeBox box(int at) const {
-    using Side = GridSideOf<true>;
     FreeBox found{{0, 0}};
-    u32 rest = u32(at);
-#pragma unroll
-    for (int axis = LUATTN_GRID_AXES - 1; axis >= Side::first_axis; --axis) {
-      const u32 along = u32(across.first(axis)), outer = axis > Side::first_axis ? rest / along : 0;
-      found.set(axis, from.first(axis) + int(rest - outer * along) * Side::box(axis));
-      rest = outer;
-    }
+    find<LUATTN_GRID_AXES - 1>(found, u32(at));
     return found;
   }
   // The number of the one in their middle.
   __device__ __forceinline__ int middle() const {
     int at = 0;
-#pragma unroll
-    for (int axis = GridSideOf<true>::first_axis; axis < LUATTN_GRID_AXES; ++axis)
-      at = at * across.first(axis) + across.first(axis) / 2;
+    each_axis([&](auto axis) { at = at * across.first(axis.value) + across.first(axis.value) / 2; });
     return at;
+  }
+
+ private:
+  // Its coordinates along `Axis` and those further out; `rest` counts boxes along these.
+  template <int Axis>
+  __device__ __forceinline__ void find(FreeBox &found, u32 rest) const {
+    using Side = GridSideOf<true>;
+    constexpr bool outermost = Axis == Side::first_axis;
+    const u32 along = u32(across.first(Axis)), outer = outermost ? 0 : rest / along;
+    found.set(Axis, from.first(Axis) + int(rest - outer * along) * Side::box_of<Axis>);
+    if constexpr (!outermost) find<Axis - 1>(found, outer);
   }
 };
 
@@ -74,21 +82,25 @@ struct BoxKey {
   int column;
 
   __device__ __forceinline__ BoxKey operator+(int more) const { return {box, column + more}; }
-  LUATTN_FN int within(u32 column, int axis) { return int(column / u32(Side::step(axis)) % u32(Side::box(axis))); }
-  __device__ __forceinline__ int at(int axis) const { return box.first(axis) + within(u32(column), axis); }
+  template <int Axis>
+  LUATTN_FN int within(u32 column) {
+    return int(column / u32(Side::step_of<Axis>) % u32(Side::box_of<Axis>));
+  }
+  template <int Axis>
+  __device__ __forceinline__ int at() const {
+    return box.first(Axis) + within<Axis>(u32(column));
+  }
   __device__ __forceinline__ bool exists(const LuattnParams &p) const {
     bool inside = true;
-#pragma unroll
-    for (int axis = Side::first_axis; axis < LUATTN_GRID_AXES; ++axis)
-      inside = inside & (at(axis) < Side::extent(p, axis));
+    each_axis([&](auto axis) { inside = inside & (at<axis.value>() < Side::extent(p, axis.value)); });
     return inside;
   }
   // This key, or the nearest one of its box.
   __device__ __forceinline__ BoxKey clamped(const LuattnParams &p) const {
     BoxKey to = *this;
-#pragma unroll
-    for (int axis = Side::first_axis; axis < LUATTN_GRID_AXES; ++axis)
-      to.column -= max_of(at(axis) - (Side::extent(p, axis) - 1), 0) * Side::step(axis);
+    each_axis([&](auto axis) {
+      to.column -= max_of(at<axis.value>() - (Side::extent(p, axis.value) - 1), 0) * Side::step_of<axis.value>;
+    });
     return to;
   }
 };
@@ -107,19 +119,19 @@ struct BoxKeyPlace {
     constexpr int step = Side::step(Axis), box = Side::box(Axis);
     const int first = base.box.first(Axis);
     if constexpr (step % 8 == 0)
-      return first + BoxKey::within(u32(offset), Axis);
+      return first + BoxKey::within<Axis>(u32(offset));
     else if constexpr (step == 1 && box % 8 == 0)
       return first + offset % box + base.column;
     else if constexpr (step == 4 && box % 2 == 0)
       return first + offset / 4 % box + base.column / 4;
     else
-      return BoxKey(*this).at(Axis);
+      return BoxKey(*this).template at<Axis>();
   }
 };
 
 template <int A>
 LUATTN_FN int kv_at(const LuattnParams &, const BoxKey &kv) {
-  return kv.at(GridSideOf<true>::first_axis + A);
+  return kv.template at<GridSideOf<true>::first_axis + A>();
 }
 template <int A>
 LUATTN_FN int kv_at(const LuattnParams &, const BoxKeyPlace &kv) {

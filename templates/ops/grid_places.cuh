@@ -14,6 +14,27 @@ struct GridRange {
   int lo[LUATTN_GRID_AXES], hi[LUATTN_GRID_AXES];
 };
 
+// An axis as a type. Loops over axes are calls for each of them: unrolling took a fifth of a forward kernel's compile time.
+template <int Axis>
+struct GridAxis {
+  static constexpr int value = Axis;
+};
+// Calls body(GridAxis) for each axis of the spec, the outermost first.
+template <int Axis = LUATTN_GRID_AXES - Config::axes, class Body>
+LUATTN_FN void each_axis(const Body &body) {
+  body(GridAxis<Axis>{});
+  if constexpr (Axis + 1 < LUATTN_GRID_AXES) each_axis<Axis + 1>(body);
+}
+
+// From a place to the next one along the axis in a tensor.
+template <int Axis>
+LUATTN_FN i64 step_in(const LuattnTensor &t, const LuattnGridSteps &steps) {
+  if constexpr (Axis == LUATTN_GRID_AXES - 1)
+    return t.seq;
+  else
+    return steps.outer[Axis];
+}
+
 template <bool Keys>
 struct GridSideOf {
   static constexpr int first_axis = LUATTN_GRID_AXES - Config::axes,
@@ -27,6 +48,10 @@ struct GridSideOf {
     for (int a = LUATTN_GRID_AXES - 1; a > axis; --a) rows_within *= box(a);
     return rows_within;
   }
+  template <int Axis>
+  static constexpr int box_of = box(Axis);
+  template <int Axis>
+  static constexpr int step_of = step(Axis);
   LUATTN_FN const LuattnGridSide &of(const LuattnParams &p, int axis) {
     const LuattnGridAxis &both = static_cast<const LuattnGridParams &>(p).grid.axis[axis];
     return Keys ? both.kv : both.q;
@@ -34,98 +59,124 @@ struct GridSideOf {
   LUATTN_FN int extent(const LuattnParams &p, int axis) { return of(p, axis).extent; }
 
   // Calls body(axis, coordinate) for the first place of a box, the innermost axis first.
-  template <class Body>
-  LUATTN_FN void each_corner(const LuattnParams &p, int tile, const Body &body) {
-    u32 rest = u32(tile);
-#pragma unroll
-    for (int axis = LUATTN_GRID_AXES - 1; axis >= first_axis; --axis) {
-      const u32 outer = axis > first_axis ? quotient(rest, of(p, axis).boxes) : 0;
-      body(axis, of(p, axis).first + int(rest - outer * of(p, axis).boxes.d) * box(axis));
-      rest = outer;
+  template <int Axis = LUATTN_GRID_AXES - 1, class Body>
+  LUATTN_FN void each_corner(const LuattnParams &p, u32 tile, const Body &body) {
+    const LuattnGridSide &side = of(p, Axis);
+    if constexpr (Axis > first_axis) {
+      const u32 outer = quotient(tile, side.boxes);
+      body(GridAxis<Axis>{}, side.first + int(tile - outer * side.boxes.d) * box_of<Axis>);
+      each_corner<Axis - 1>(p, outer, body);
+    } else {
+      body(GridAxis<Axis>{}, side.first + int(tile) * box_of<Axis>);
     }
   }
-  LUATTN_FN int corner(const LuattnParams &p, int tile, int axis) {
-    int found = 0;
-    each_corner(p, tile, [&](int a, int at) { found = a == axis ? at : found; });
-    return found;
+  template <int Axis, int From = LUATTN_GRID_AXES - 1>
+  LUATTN_FN int corner(const LuattnParams &p, u32 tile) {
+    const LuattnGridSide &side = of(p, From);
+    const u32 outer = From > first_axis ? quotient(tile, side.boxes) : 0;
+    if constexpr (From > Axis)
+      return corner<Axis, From - 1>(p, outer);
+    else
+      return side.first + int(tile - outer * side.boxes.d) * box_of<Axis>;
   }
-  LUATTN_FN int within(int slot, int axis) { return slot / step(axis) % box(axis); }
+  template <int Axis>
+  LUATTN_FN int within(int slot) {
+    return slot / step_of<Axis> % box_of<Axis>;
+  }
 
   // Of a slot in two parts that have no bit in common, the second a constant: where a kernel asks about all of a thread's
   // scores, the box is found once, and what is left of each is a constant.
-  LUATTN_FN int at(const LuattnParams &p, const Position &slot, int axis) {
+  template <int Axis>
+  LUATTN_FN int at(const LuattnParams &p, const Position &slot) {
     if constexpr ((rows & (rows - 1)) == 0)
-      return corner(p, slot.base / rows, axis) + within(slot.base, axis) + within(slot.offset, axis);
+      return corner<Axis>(p, slot.base / rows) + within<Axis>(slot.base) + within<Axis>(slot.offset);
     else
-      return at(p, int(slot), axis);
+      return at<Axis>(p, int(slot));
   }
   // The coordinate of a slot along the axis; the first and the last one of its box, of those that exist.
-  LUATTN_FN int at(const LuattnParams &p, int slot, int axis) {
-    return corner(p, slot / rows, axis) + within(slot, axis);
+  template <int Axis>
+  LUATTN_FN int at(const LuattnParams &p, int slot) {
+    return corner<Axis>(p, slot / rows) + within<Axis>(slot);
   }
-  LUATTN_FN int first(const LuattnParams &p, int slot, int axis) { return max_of(corner(p, slot / rows, axis), 0); }
-  LUATTN_FN int last(const LuattnParams &p, int slot, int axis) {
-    return min_of(corner(p, slot / rows, axis) + box(axis), extent(p, axis)) - 1;
+  template <int Axis>
+  LUATTN_FN int first(const LuattnParams &p, int slot) {
+    return max_of(corner<Axis>(p, slot / rows), 0);
+  }
+  template <int Axis>
+  LUATTN_FN int last(const LuattnParams &p, int slot) {
+    return min_of(corner<Axis>(p, slot / rows) + box_of<Axis>, extent(p, Axis)) - 1;
   }
 
   LUATTN_FN bool has(const LuattnParams &p, int slot) {
     bool exists = true;
-    each_corner(p, slot / rows,
-                [&](int axis, int at) { exists = exists && u32(at + within(slot, axis)) < u32(extent(p, axis)); });
+    each_corner(p, slot / rows, [&](auto axis, int at) {
+      exists = exists && u32(at + within<axis.value>(slot)) < u32(extent(p, axis.value));
+    });
     return exists;
   }
   // Whether all slots of the box do.
   LUATTN_FN bool has_all(const LuattnParams &p, int slot) {
     bool exist = true;
-    each_corner(p, slot / rows,
-                [&](int axis, int at) { exist = exist && at >= 0 && at + box(axis) <= extent(p, axis); });
+    each_corner(p, slot / rows, [&](auto axis, int at) {
+      exist = exist && at >= 0 && at + box_of<axis.value> <= extent(p, axis.value);
+    });
     return exist;
   }
   // The slot, or that of the nearest place of its box.
   LUATTN_FN int clamped(const LuattnParams &p, int slot) {
     int to = slot;
-    each_corner(p, slot / rows, [&](int axis, int at) {
-      const int row = within(slot, axis), inside = max_of(min_of(row, extent(p, axis) - 1 - at), -at);
-      to += (max_of(inside, 0) - row) * step(axis);
+    each_corner(p, slot / rows, [&](auto axis, int at) {
+      const int place = at + within<axis.value>(slot);
+      to += (max_of(min_of(place, extent(p, axis.value) - 1), max_of(at, 0)) - place) * step_of<axis.value>;
     });
     return to;
+  }
+  // From the first place of all to this one in a tensor, or to the nearest one of its box.
+  LUATTN_FN i64 nearest_offset(const LuattnParams &p, const LuattnTensor &t, const LuattnGridSteps &steps,
+                               const Position &slot) {
+    static_assert((rows & (rows - 1)) == 0);
+    i64 from_first = 0;
+    each_corner(p, slot.base / rows, [&](auto axis, int corner) {
+      constexpr int a = axis.value;
+      const int place = corner + within<a>(slot.base) + within<a>(slot.offset);
+      from_first += max_of(min_of(place, extent(p, a) - 1), max_of(corner, 0)) * step_in<a>(t, steps);
+    });
+    return from_first;
   }
   // The slots of all boxes.
   LUATTN_FN int slots(const LuattnParams &p) {
     int boxes = 1;
-#pragma unroll
-    for (int axis = first_axis; axis < LUATTN_GRID_AXES; ++axis) boxes *= int(of(p, axis).boxes.d);
+    each_axis([&](auto axis) { boxes *= int(of(p, axis.value).boxes.d); });
     return boxes * rows;
   }
   // The row-major number of a place among all, and how many there are.
   LUATTN_FN i64 number(const LuattnParams &p, int slot) {
     i64 place = 0, places = 1;
-    each_corner(p, slot / rows, [&](int axis, int at) {
-      place += places * (at + within(slot, axis));
-      places *= extent(p, axis);
+    each_corner(p, slot / rows, [&](auto axis, int at) {
+      place += places * (at + within<axis.value>(slot));
+      places *= extent(p, axis.value);
     });
     return place;
   }
   LUATTN_FN i64 count(const LuattnParams &p) {
     i64 places = 1;
-#pragma unroll
-    for (int axis = first_axis; axis < LUATTN_GRID_AXES; ++axis) places *= extent(p, axis);
+    each_axis([&](auto axis) { places *= extent(p, axis.value); });
     return places;
   }
   // The number by which a place draws (abi/philox.h).
   LUATTN_FN int drawn_at(const LuattnParams &p, int slot) {
     int at[Config::axes], extents[Config::axes];
-    each_corner(p, slot / rows, [&](int axis, int corner) {
-      at[axis - first_axis] = corner + within(slot, axis);
-      extents[axis - first_axis] = extent(p, axis);
+    each_corner(p, slot / rows, [&](auto axis, int corner) {
+      at[axis.value - first_axis] = corner + within<axis.value>(slot);
+      extents[axis.value - first_axis] = extent(p, axis.value);
     });
     return dropout_place(at, extents, Config::axes);
   }
   // From the first place of all to this one in a tensor.
   LUATTN_FN i64 offset(const LuattnParams &p, const LuattnTensor &t, const LuattnGridSteps &steps, int slot) {
     i64 from_first = 0;
-    each_corner(p, slot / rows, [&](int axis, int at) {
-      from_first += (at + within(slot, axis)) * (axis == LUATTN_GRID_AXES - 1 ? t.seq : steps.outer[axis]);
+    each_corner(p, slot / rows, [&](auto axis, int at) {
+      from_first += (at + within<axis.value>(slot)) * step_in<axis.value>(t, steps);
     });
     return from_first;
   }
@@ -134,35 +185,35 @@ struct GridSideOf {
 // As generated code names them: along axis A of the spec's, from 0.
 template <int A>
 LUATTN_FN int q_at(const LuattnParams &p, int q) {
-  return GridSideOf<false>::at(p, q, GridSideOf<false>::first_axis + A);
+  return GridSideOf<false>::at<GridSideOf<false>::first_axis + A>(p, q);
 }
 template <int A>
 LUATTN_FN int q_at(const LuattnParams &p, const Position &q) {
-  return GridSideOf<false>::at(p, q, GridSideOf<false>::first_axis + A);
+  return GridSideOf<false>::at<GridSideOf<false>::first_axis + A>(p, q);
 }
 template <int A>
 LUATTN_FN int kv_at(const LuattnParams &p, const Position &kv) {
-  return GridSideOf<true>::at(p, kv, GridSideOf<true>::first_axis + A);
+  return GridSideOf<true>::at<GridSideOf<true>::first_axis + A>(p, kv);
 }
 template <int A>
 LUATTN_FN int kv_at(const LuattnParams &p, int kv) {
-  return GridSideOf<true>::at(p, kv, GridSideOf<true>::first_axis + A);
+  return GridSideOf<true>::at<GridSideOf<true>::first_axis + A>(p, kv);
 }
 template <int A>
 LUATTN_FN int q_first(const LuattnParams &p, int q) {
-  return GridSideOf<false>::first(p, q, GridSideOf<false>::first_axis + A);
+  return GridSideOf<false>::first<GridSideOf<false>::first_axis + A>(p, q);
 }
 template <int A>
 LUATTN_FN int q_last(const LuattnParams &p, int q) {
-  return GridSideOf<false>::last(p, q, GridSideOf<false>::first_axis + A);
+  return GridSideOf<false>::last<GridSideOf<false>::first_axis + A>(p, q);
 }
 template <int A>
 LUATTN_FN int kv_first(const LuattnParams &p, int kv) {
-  return GridSideOf<true>::first(p, kv, GridSideOf<true>::first_axis + A);
+  return GridSideOf<true>::first<GridSideOf<true>::first_axis + A>(p, kv);
 }
 template <int A>
 LUATTN_FN int kv_last(const LuattnParams &p, int kv) {
-  return GridSideOf<true>::last(p, kv, GridSideOf<true>::first_axis + A);
+  return GridSideOf<true>::last<GridSideOf<true>::first_axis + A>(p, kv);
 }
 // Of the part of a box from one slot to another, which is a box: where it begins, and its last place, of those that exist.
 template <int A>

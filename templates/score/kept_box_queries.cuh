@@ -38,7 +38,7 @@ LUATTN_FN void find_kept_box_queries(const LuattnParams &p, const KeptPlaces (&k
   using Box = GridBox<Config::q_box(0), Config::q_box(1), Config::q_box(2), Config::q_box(3)>;
   static_assert(Cols <= 32);
   int from[LUATTN_GRID_AXES] = {};
-  Queries::each_corner(p, q0 / Queries::rows, [&](int axis, int at) { from[axis] = at; });
+  Queries::each_corner(p, q0 / Queries::rows, [&](auto axis, int at) { from[axis.value] = at; });
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     int lo[LUATTN_GRID_AXES] = {}, hi[LUATTN_GRID_AXES] = {1, 1, 1, 1};

@@ -35,12 +35,12 @@ struct RowRanges {
     if constexpr (Spec::has_mask && Spec::row_intervals > 0) {
       const GridRange kept = Spec::row_box_range(p, s, query);
       __syncwarp();
-#pragma unroll
-      for (int a = 0; a < Config::axes; ++a) {
-        const int axis = Keys::first_axis + a, lo = max_of(kept.lo[axis], 0),
-                  hi = min_of(kept.hi[axis], Keys::extent(p, axis));
-        if (lane < rows) store_shared(address(ranges, lane, a), lo < hi ? u32(lo) | u32(hi) << 16 : 0);
-      }
+      each_axis([&](auto axis) {
+        constexpr int a = axis.value;
+        const int lo = max_of(kept.lo[a], 0), hi = min_of(kept.hi[a], Keys::extent(p, a));
+        if (lane < rows)
+          store_shared(address(ranges, lane, a - Keys::first_axis), lo < hi ? u32(lo) | u32(hi) << 16 : 0);
+      });
       __syncwarp();
     }
   }
@@ -51,16 +51,13 @@ struct RowRanges {
   }
 };
 
-// The boxes of the range of a warp's box of queries, next to the ranges of its rows.
+// The boxes of keys of a warp's q tile (BoxesOfRange), next to the ranges of its rows.
 struct WarpBoxes {
   LUATTN_FN u32 address(u32 ranges) { return ranges + Config::axes * RowRanges::rows * 4; }
-  template <class Spec, class Sequence>
-  LUATTN_FN void store(const LuattnParams &p, const Sequence &s, int own, int lane, u32 ranges) {
-    const BoxesOfRange boxes = BoxesOfRange::of<Spec>(p, s, own);
+  // Keeps what the producer told with a q tile, whose place it may use again once Q is released.
+  LUATTN_FN void store(u32 told, int lane, u32 ranges) {
     __syncwarp();
-#pragma unroll
-    for (int w = 0; w < 4; ++w)
-      if (lane == w) store_shared(address(ranges) + w * 4, w < 2 ? boxes.from.at[w % 2] : boxes.across.at[w % 2]);
+    if (lane < 4) store_shared(address(ranges) + lane * 4, load_shared(told + lane * 4));
     __syncwarp();
   }
   // Finds a box again. Not volatile, so that boxes which are kept whole are not asked for; `number` as an operand keeps the
@@ -87,18 +84,18 @@ LUATTN_FN void find_kept_keys(const LuattnParams &p, u32 ranges, int lane, const
   for (int r = 0; r < 2; ++r) {
     int lo[Config::axes], hi[Config::axes];
     u32 word[Bits::words];
-#pragma unroll
-    for (int a = 0; a < Config::axes; ++a) {
-      const int axis = Keys::first_axis + a, begin = first.box.first(axis);
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value - Keys::first_axis;
+      const int begin = first.box.first(axis.value);
       if constexpr (Spec::has_mask) {
         const u32 kept = RowRanges::load(ranges, Fragment::row(lane, r), a);
         lo[a] = int(kept & 0xffffu) - begin;
         hi[a] = int(kept >> 16) - begin;
       } else {
         lo[a] = 0;
-        hi[a] = Keys::extent(p, axis) - begin;
+        hi[a] = Keys::extent(p, axis.value) - begin;
       }
-    }
+    });
     Bits::of_row(lane, lo, hi, word);
 #pragma unroll
     for (int w = 0; w < Bits::words; ++w) {

@@ -80,6 +80,8 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 messages_empty(int stage) const { return messages_full(stage) + 8; }
   __device__ __forceinline__ u32 bias_full(int group) const { return messages_full(stages) + group * 16; }
   __device__ __forceinline__ u32 bias_empty(int group) const { return bias_full(group) + 8; }
+  // Over a grid: the boxes of keys of a q tile, told with its message.
+  __device__ __forceinline__ u32 q_boxes(int group) const { return bias_full(groups) + group * 16; }
 
   // Sets how many arrivals complete a phase. One thread of the producer fills a stage, and one thread of each
   // warp that reads the stage releases it. With staged biases, every thread that fills or reads them arrives,

@@ -7,7 +7,7 @@
 template <class Copy>
 LUATTN_FN void each_copy(const GridBoxAt &box, int head, const Copy &copy) {
   const int unit = head * box.units->head + box.entry * box.units->batch;
-  if (box.axes < 4) return copy(box.at[3], box.at[2], box.at[1], unit, 0);
+  if constexpr (Config::axes < 4) return copy(box.at[3], box.at[2], box.at[1], unit, 0);
   const int within = min_of(box.rows, box.rows_within);
 #pragma unroll 1
   for (int i = 0; i * within < box.rows; ++i) {
@@ -20,7 +20,7 @@ LUATTN_FN void each_copy(const GridBoxAt &box, int head, const Copy &copy) {
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, const GridBoxAt &box,
                            int head) {
   each_copy(box, head, [&](int x, int y, int t, int unit, int byte) {
-    if (box.axes == 2)
+    if constexpr (Config::axes == 2)
       asm volatile(
           "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
           "[%2];" ::"r"(dst),
@@ -36,7 +36,7 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
 }
 LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, const GridBoxAt &box, int head) {
   each_copy(box, head, [&](int x, int y, int t, int unit, int) {
-    if (box.axes == 2)
+    if constexpr (Config::axes == 2)
       asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(channel),
                    "r"(x), "r"(y), "r"(unit)
                    : "memory");
@@ -48,7 +48,7 @@ LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, const Gr
 }
 LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, const GridBoxAt &box, int head) {
   each_copy(box, head, [&](int x, int y, int t, int unit, int byte) {
-    if (box.axes == 2)
+    if constexpr (Config::axes == 2)
       asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                    "r"(src), "r"(channel), "r"(x), "r"(y), "r"(unit)
                    : "memory");

@@ -25,6 +25,9 @@ struct ForwardProducer {
   const Shared shared;
   PipelineState<Config::stages> k, v;
   PipelineState<1> q;
+#ifdef LUATTN_FREE_BOXES
+  BoxesOfRange boxes;  // of the q tile at work
+#endif
 
   // Stages begin empty: the first wait for each returns at once.
   __device__ __forceinline__ ForwardProducer(const LuattnParams &params, const MapsOf<Config> &m, const Shared &s)
@@ -47,6 +50,9 @@ struct ForwardProducer {
       barrier_wait(shared.q_empty(g), q.parity);
       if (elected()) {
         message.store(shared.q_message(g));
+#ifdef LUATTN_FREE_BOXES
+        boxes.store(shared.q_boxes(g));
+#endif
         barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
         const auto box = site.q_box(p, message.q_tile * Config::tile_m + g * 64);
         if (some)
@@ -117,6 +123,9 @@ struct ForwardProducer {
       }
       if constexpr (Spec::has_tile_bits) prefetch_q(site, block);
       WarpKvTilesOf<Spec, Sequence, Config::tile_m, tile_n> walk(p, site, block.q_tile);
+#ifdef LUATTN_FREE_BOXES
+      boxes = walk.boxes;
+#endif
       Tile of_k{Tile::none(), false}, of_v{Tile::none(), false};  // the tiles whose K, and whose V, are loaded next
       Page k_page{}, v_page{};                                    // theirs
       bool some = false;

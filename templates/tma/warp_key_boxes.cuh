@@ -36,9 +36,9 @@ struct WarpKeyBoxes {
       if constexpr (Spec::has_mask)
         if (at < boxes.count) c = Spec::tile_class(p, s, own, own, mine.box, mine.box);
       bool inside = true;
-#pragma unroll
-      for (int axis = Keys::first_axis; axis < LUATTN_GRID_AXES; ++axis)
-        inside = inside & (mine.box.first(axis) + Keys::box(axis) <= Keys::extent(p, axis));
+      each_axis([&](auto axis) {
+        inside = inside & (mine.box.first(axis.value) + Keys::box_of<axis.value> <= Keys::extent(p, axis.value));
+      });
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
       todo += 32;

@@ -133,6 +133,12 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
       return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + Queries::number(p, slot) * t.seq;
     return q_rows<Elem>(p, t).row(slot);
   }
+  // Of the nearest query of the slot's box. The two parts of a slot have no bit in common.
+  template <class Elem>
+  __device__ __forceinline__ Elem *nearest_q_row(const LuattnParams &p, const LuattnTensor &t,
+                                                 const Position &slot) const {
+    return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + Queries::nearest_offset(p, t, steps_of(p, t), slot);
+  }
   template <class Elem>
   __device__ __forceinline__ Elem *kv_row(const LuattnParams &p, const LuattnTensor &t, int h_kv, int slot) const {
     return kv_rows<Elem>(p, t, h_kv).row(slot);
@@ -143,9 +149,10 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
                                           const BoxKey &key) const {
     const LuattnGridSteps &steps = steps_of(p, t);
     i64 at = b * t.batch + h_kv * t.head;
-#pragma unroll
-    for (int axis = KeysOf::first_axis; axis < LUATTN_GRID_AXES; ++axis)
-      at += key.at(axis) * (axis == LUATTN_GRID_AXES - 1 ? t.seq : steps.outer[axis]);
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value;
+      at += key.at<a>() * step_in<a>(t, steps);
+    });
     return static_cast<Elem *>(t.data) + at;
   }
 #endif
@@ -159,20 +166,22 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
 #endif
     GridBoxAt box = box_of<Queries>(p, rows, static_cast<const LuattnGridParams &>(p).grid.units_q);
     Queries::each_corner(p, slot / Queries::rows,
-                         [&](int axis, int at) { box.at[axis] = at + Queries::within(slot, axis); });
+                         [&](auto axis, int at) { box.at[axis.value] = at + Queries::within<axis.value>(slot); });
     return box;
   }
   __device__ __forceinline__ GridBoxAt kv_box(const LuattnParams &p, int slot) const {
     GridBoxAt box = box_of<KeysOf>(p, KeysOf::rows, static_cast<const LuattnGridParams &>(p).grid.units_k);
     KeysOf::each_corner(p, slot / KeysOf::rows,
-                        [&](int axis, int at) { box.at[axis] = at + KeysOf::within(slot, axis); });
+                        [&](auto axis, int at) { box.at[axis.value] = at + KeysOf::within<axis.value>(slot); });
     return box;
   }
 #ifdef LUATTN_FREE_BOXES
   __device__ __forceinline__ GridBoxAt kv_box(const LuattnParams &p, const BoxKey &key) const {
     GridBoxAt box = box_of<KeysOf>(p, KeysOf::rows, static_cast<const LuattnGridParams &>(p).grid.units_k);
-#pragma unroll
-    for (int axis = KeysOf::first_axis; axis < LUATTN_GRID_AXES; ++axis) box.at[axis] = key.at(axis);
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value;
+      box.at[a] = key.at<a>();
+    });
     return box;
   }
 #endif
@@ -187,13 +196,7 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
  private:
   template <class Side>
   __device__ __forceinline__ GridBoxAt box_of(const LuattnParams &p, int rows, const LuattnGridUnits &units) const {
-    return {{0, 0, 0, 0},
-            b,
-            LUATTN_GRID_AXES - Side::first_axis,
-            rows,
-            Side::step(0),
-            Side::extent(p, 0),
-            &static_cast<const LuattnGridParams &>(p).grid,
+    return {{0, 0, 0, 0}, b, rows, Side::step(0), Side::extent(p, 0), &static_cast<const LuattnGridParams &>(p).grid,
             &units};
   }
   LUATTN_FN const LuattnGridSteps &steps_of(const LuattnParams &p, const LuattnTensor &t) {

@@ -462,7 +462,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
 #ifdef LUATTN_FREE_BOXES
     RowRanges::store<Spec>(p, site, site.clamped_query(p, first_row + lane % 16), lane, row_ranges());
-    WarpBoxes::store<Spec>(p, site, message.q_tile * tile_m, lane, row_ranges());
+    WarpBoxes::store(shared.q_boxes(group), lane, row_ranges());
 #endif
     online.init(p, site, head, row);
     if constexpr (Drops::any) dropout.enter_head(p, site);
@@ -631,14 +631,20 @@ struct ConsumerSm90 {
   }
   // Recomputes the scores of a tile that exceeded the maximum by too much, for a step with a new maximum.
   __device__ __forceinline__ void rescore(float (&s)[tile_n / 2], KvMessage tile) {
-    const int queries[rows] = {query(0), query(1)};
     Sequence at = site;
     // If these addresses stayed in registers, they would spill others. Without a mask there is room for them
     // if scores read nothing, and with three consumers also if scores read only columns.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
     if constexpr (Shared::has_bias_rows)
       if (!ends(tile)) bias_rows.rescore(p, at, head, first_row, first_key(tile), lane);
-    scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, key_tile(tile), lane, s);
+    if constexpr (Sequence::is_line) {
+      const int queries[rows] = {query(0), query(1)};
+      scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, key_tile(tile), lane, s);
+    } else {
+      const Position queries[rows] = {position(0), position(1)};
+      scores_of_rows<Elem, Config::head_dim, tile_n>(p, at, queries,
+                                                     Sequence::template first_key<tile_n>(key_tile(tile)), lane, s);
+    }
     q_back = may_lag = false;
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;

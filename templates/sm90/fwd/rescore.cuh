@@ -9,12 +9,12 @@
 
 // The same where each row has to be asked for. Rows that do not exist are replaced by others: the mask drops their scores.
 template <class Elem, int Dim, int TileN, class Sequence>
-LUATTN_FN void scores_of_rows(const LuattnParams &p, const Sequence &site, const int (&query)[2],
+LUATTN_FN void scores_of_rows(const LuattnParams &p, const Sequence &site, const Position (&query)[2],
                               const typename Sequence::Key &first, int lane, float (&s)[TileN / 2]) {
   const int h_kv = BlockSite::kv_head(p, site.h), column = MmaFragment::column(lane);
   const Elem *of_q[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) of_q[r] = site.template q_row<Elem>(p, p.tensors.q, query[r]) + column;
+  for (int r = 0; r < 2; ++r) of_q[r] = site.template nearest_q_row<Elem>(p, p.tensors.q, query[r]) + column;
   // Else the scores from before were read below, and all would be copied ahead of each softmax step.
 #pragma unroll
   for (int i = 0; i < TileN / 2; ++i) s[i] = 0;
@@ -67,10 +67,7 @@ LUATTN_FN void scores_of_line(const LuattnParams &p, const Sequence &site, const
 template <class Elem, int Dim, int TileN, class Sequence>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site, const int (&query)[2],
                                   const typename Sequence::KeyTile &tile, int lane, float (&s)[TileN / 2]) {
-  if constexpr (Sequence::is_line)
-    scores_of_line<Elem, Dim, TileN>(p, site, query, tile, lane, s);
-  else
-    scores_of_rows<Elem, Dim, TileN>(p, site, query, Sequence::template first_key<TileN>(tile), lane, s);
+  scores_of_line<Elem, Dim, TileN>(p, site, query, tile, lane, s);
 }
 
 // The same of keys in pages, which hold whole groups of 8 rows. A group's channels come in a loop of their own, so that

@@ -37,11 +37,13 @@ static bool is_drawn(int h, int q_tile, int kv_tile) {
 }
 static bool keeps(const LuattnParams &p, int h, int q, int kv) {
   if (!Queries::has(p, q) || !Keys::has(p, kv) || !is_drawn(h, q / Queries::rows, kv / Keys::rows)) return false;
-  for (int a = 1; a < LUATTN_GRID_AXES; ++a) {
-    const int gap = Keys::at(p, kv, a) - Queries::at(p, q, a);
-    if (gap < -mask.behind[a] || gap > mask.ahead[a]) return false;
-  }
-  return true;
+  bool kept = true;
+  each_axis([&](auto axis) {
+    constexpr int a = decltype(axis)::value;
+    const int gap = Keys::at<a>(p, kv) - Queries::at<a>(p, q);
+    kept = kept && gap >= -mask.behind[a] && gap <= mask.ahead[a];
+  });
+  return kept;
 }
 struct Spec {
   static constexpr bool has_mask = true, has_tile_bits = false, has_score_bounds = false;
@@ -49,26 +51,32 @@ struct Spec {
   static TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     bool all = true;
     if (!is_drawn(s.h, q0 / Queries::rows, kv0 / Keys::rows)) return TILE_EMPTY;
-    for (int a = 1; a < LUATTN_GRID_AXES; ++a) {
-      const int q_lo = max_of(Queries::at(p, q0, a), 0),
-                q_hi = min_of(Queries::at(p, q1, a), Queries::extent(p, a) - 1),
-                lo = max_of(Keys::at(p, kv0, a), 0) - q_hi,
-                hi = min_of(Keys::at(p, kv1, a), Keys::extent(p, a) - 1) - q_lo;
-      if (hi < -mask.behind[a] || lo > mask.ahead[a]) return TILE_EMPTY;
+    bool some = true;
+    each_axis([&](auto axis) {
+      constexpr int a = decltype(axis)::value;
+      const int q_lo = max_of(Queries::at<a>(p, q0), 0),
+                q_hi = min_of(Queries::at<a>(p, q1), Queries::extent(p, a) - 1),
+                lo = max_of(Keys::at<a>(p, kv0), 0) - q_hi,
+                hi = min_of(Keys::at<a>(p, kv1), Keys::extent(p, a) - 1) - q_lo;
+      some = some && hi >= -mask.behind[a] && lo <= mask.ahead[a];
       all = all && lo >= -mask.behind[a] && hi <= mask.ahead[a];
-    }
-    return all ? TILE_FULL : TILE_PARTIAL;
+    });
+    return !some ? TILE_EMPTY : all ? TILE_FULL : TILE_PARTIAL;
   }
   static GridRange kv_box_range(const LuattnParams &p, const Site &, int q) {
     GridRange r = {{0, 0, 0, 0}, {1, 1, 1, 1}};
-    for (int a = 1; a < LUATTN_GRID_AXES; ++a)
-      r.lo[a] = Queries::first(p, q, a) - mask.behind[a], r.hi[a] = Queries::last(p, q, a) + mask.ahead[a] + 1;
+    each_axis([&](auto axis) {
+      constexpr int a = decltype(axis)::value;
+      r.lo[a] = Queries::first<a>(p, q) - mask.behind[a], r.hi[a] = Queries::last<a>(p, q) + mask.ahead[a] + 1;
+    });
     return r;
   }
   static GridRange q_box_range(const LuattnParams &p, const Site &, int kv) {
     GridRange r = {{0, 0, 0, 0}, {1, 1, 1, 1}};
-    for (int a = 1; a < LUATTN_GRID_AXES; ++a)
-      r.lo[a] = Keys::first(p, kv, a) - mask.ahead[a], r.hi[a] = Keys::last(p, kv, a) + mask.behind[a] + 1;
+    each_axis([&](auto axis) {
+      constexpr int a = decltype(axis)::value;
+      r.lo[a] = Keys::first<a>(p, kv) - mask.ahead[a], r.hi[a] = Keys::last<a>(p, kv) + mask.behind[a] + 1;
+    });
     return r;
   }
 };
