@@ -27,6 +27,8 @@ typedef struct LuattnSegments {
   int unused;
   float *states; /* [entries][heads_v][count][V][K]: the first state; then what each segment but the last adds to 0 (the
                   * first one: to the first state) */
+  float *maps;   /* where updates erase: [entries][heads_v][count][K][K]: what each segment but the first and the last
+                  * multiplies a state by; luattn_linear_join makes states of these and of what is added */
   float *decays; /* [entries][heads_v][count]: the logarithm, to the base of 2, of what is left over a segment */
 } LuattnSegments;
 

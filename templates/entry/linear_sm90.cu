@@ -8,9 +8,14 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
   extern __shared__ __align__(1024) unsigned char shared[];
   fwd_linear_sm90<Spec, Config, Config::pass == LINEAR_STATES>(p, maps, shared);
 }
-// What segments of erasing updates add is a map, for which there is no kernel yet, nor for decays of channels.
+// Segments of decays of channels have no kernel yet.
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
     luattn_linear_states(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  if constexpr (!Spec::erases && Spec::decay_of != DECAY_CHANNEL) fwd_linear_sm90<Spec, Config, true>(p, maps, shared);
+  if constexpr (Config::pass != LINEAR_STATES && Config::pass != LINEAR_GRAD_STATES && Spec::decay_of != DECAY_CHANNEL)
+    fwd_linear_sm90<Spec, Config, true>(p, maps, shared);
+}
+// What makes states of segments of what these add, and of their maps, where updates erase.
+extern "C" __global__ void __launch_bounds__(256) luattn_linear_join(const __grid_constant__ LuattnLinearParams p) {
+  if constexpr (Spec::erases) linear_join<Spec, Config>(p);
 }

@@ -14,6 +14,10 @@ struct BoxKind<Config> {
   using Type = PackedRowBox;
 };
 
+// For overloads.
+template <bool Value>
+struct Truth {};
+
 template <class Config>
 struct LinearChain {
   static constexpr int chunk = LUATTN_CHUNK, v_blocks = ceil_div(Config::v_dim, Config::v_block);
@@ -24,13 +28,20 @@ struct LinearChain {
 
   LinearSite site;
   int entry, segment, first_value;  // the first of the block's value channels
+  bool of_map = false;              // these are channels of a segment's map
   int start, tokens;                // the first row of the entry; its tokens
   int begin, end;                   // chunks of the segment
 
-  // The block's segment is one of `segments`, which are the call's, or those of a kernel that leaves out the last one.
-  __device__ __forceinline__ LinearChain(const LuattnLinearParams &p, int segments) {
+  static constexpr int map_blocks = ceil_div(Config::k_dim, Config::v_block);
+
+  // The block's segment is one of `segments`, which are the call's, or those of a kernel that leaves out the last one. With
+  // Maps there are blocks for channels of maps, too.
+  template <bool Maps>
+  __device__ __forceinline__ LinearChain(const LuattnLinearParams &p, int segments, Truth<Maps>) {
+    constexpr u32 blocks = v_blocks + (Maps ? map_blocks : 0);
     u32 n = blockIdx.x;
-    first_value = int(n % v_blocks) * Config::v_block, n /= v_blocks;
+    of_map = Maps && n % blocks >= v_blocks;
+    first_value = (int(n % blocks) - (of_map ? v_blocks : 0)) * Config::v_block, n /= blocks;
     segment = int(n % u32(segments)), n /= u32(segments);
     take(p, int(n / u32(p.heads_v)), int(n % u32(p.heads_v)));
     const int chunks = ceil_div(tokens, chunk);
@@ -38,6 +49,7 @@ struct LinearChain {
     const int place = backwards ? p.segments.count - 1 - segment : segment;
     begin = place * each + min_of(place, more);
     end = begin + each + (place < more);
+    if (of_map && segment == 0) end = begin;
   }
   // A whole entry.
   __device__ __forceinline__ LinearChain(const LuattnLinearParams &p, int entry, int hv)
@@ -52,7 +64,7 @@ struct LinearChain {
   static constexpr bool of_v = Config::pass == LINEAR_GRAD_Q || Config::pass == LINEAR_GRAD_K;
   __device__ __forceinline__ int key_head() const { return of_v ? site.hv : site.h; }
   __device__ __forceinline__ int value_head() const { return of_v ? site.h : site.hv; }
-  // How many blocks there are, for the host: entries * heads_v * segments * v_blocks.
+  // How many blocks there are, for the host: entries * heads_v * segments * v_blocks, or (v_blocks + map_blocks).
 
   // Negative: the entry has no state.
   __device__ __forceinline__ int state_row(const LuattnLinearParams &p) const {
@@ -144,3 +156,14 @@ __device__ __forceinline__ void for_each_chunk(const LuattnLinearParams &p, cons
     step(chain, chunk, done++);
   }
 }
+
+// 16 value channels of an entry and value head.
+template <class Config>
+struct JoinBlock {
+  static constexpr int parts = ceil_div(Config::v_dim, 16);
+  LinearChain<Config> chain;
+  int first;
+  __device__ __forceinline__ explicit JoinBlock(const LuattnLinearParams &p)
+      : chain(p, int(blockIdx.x / parts / u32(p.heads_v)), int(blockIdx.x / parts % u32(p.heads_v))),
+        first(int(blockIdx.x % parts) * 16) {}
+};

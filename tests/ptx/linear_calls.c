@@ -353,6 +353,7 @@ on_device linear_upload(const problem *x, linear_pass pass) {
   if (c->segments > 1) {
     const size_t slots = (size_t)(c->entries * c->heads_v * c->segments);
     p->segments.states = linear_device(slots * (size_t)(k->k_dim * k->v_dim) * 4, NULL);
+    p->segments.maps = linear_device(slots * (size_t)(k->k_dim * k->k_dim) * 4, NULL);
     p->segments.decays = linear_device(slots * 4, NULL);
   }
   return d;
@@ -368,6 +369,7 @@ void linear_take_back(on_device *d, const call *c) {
                        p->first.data,
                        c->in_place ? NULL : p->last.data,
                        p->segments.states,
+                       p->segments.maps,
                        p->segments.decays};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) linear_release(all[i]);
   for (int i = 0; i < 5; i++) linear_release((void *)p->inputs.input[i].data);
@@ -449,8 +451,13 @@ static void run_pass(const problem *x, linear_pass pass) {
   const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, linear_is_erasing(c), gate_width(c) > 1);
   const int blocks = c->entries * c->heads_v * ((k.v_dim + k.v_block - 1) / k.v_block),
             threads = 128 * (2 + k.v_block / 64);
+  const bool erases = linear_is_erasing(c);
+  const int maps = erases ? c->entries * c->heads_v * ((k.k_dim + k.v_block - 1) / k.v_block) : 0;
   if (d.p.segments.count > 1)
-    linear_launch(module, "luattn_linear_states", blocks * (d.p.segments.count - 1), threads, l.bytes, &d.p, &d.maps);
+    linear_launch(module, "luattn_linear_states", (blocks + maps) * (d.p.segments.count - 1), threads, l.bytes, &d.p,
+                  &d.maps);
+  if (d.p.segments.count > 1 && erases)
+    linear_launch(module, "luattn_linear_join", c->entries * c->heads_v * ((k.v_dim + 15) / 16), 256, 0, &d.p, NULL);
   linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
   const size_t size = (size_t)x->rows * (size_t)linear_row_size(c, c->heads_v, k.v_dim);
   uint16_t *o = malloc(size * 2);

@@ -178,6 +178,30 @@ static void test_erasing_packed(void **state) {
   linear_run(&c);
 }
 
+/* Segments, whose maps of the state meet one another. */
+static void test_erasing_segments(void **state) {
+  (void)state;
+  for (gates g = NONE; g <= PRODUCTION; g++) {
+    call c = {.kernel = delta,
+              .gates = g,
+              .heads = 1,
+              .heads_v = 1,
+              .entries = 1,
+              .tokens = {500},
+              .most_write = 1,
+              .has_first = true,
+              .has_last = true,
+              .in_place = true,
+              .segments = 4};
+    if (g == WEAK) c.kernel.k_dim = c.kernel.v_dim = 128, c.kernel.v_block = 64, c.kernel.stages = 2;
+    if (g == PRODUCTION) {
+      c.kernel.packed = true, c.entries = 4, c.kernel.k_dim = 72, c.kernel.v_dim = 80, c.kernel.v_block = 128;
+      c.kernel.stages = 2, c.tokens[0] = 0, c.tokens[1] = 65, c.tokens[2] = 300, c.tokens[3] = 1;
+    }
+    linear_run(&c);
+  }
+}
+
 /* Head dims that fill boxes in part. */
 static void test_dims(void **state) {
   (void)state;
@@ -208,11 +232,17 @@ static int open_driver(void **state) {
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),          cmocka_unit_test(test_classes),
-                                     cmocka_unit_test(test_lengths),        cmocka_unit_test(test_packed),
-                                     cmocka_unit_test(test_states),         cmocka_unit_test(test_splits),
-                                     cmocka_unit_test(test_erasing),        cmocka_unit_test(test_erasing_alike),
-                                     cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_dims)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),
+                                     cmocka_unit_test(test_classes),
+                                     cmocka_unit_test(test_lengths),
+                                     cmocka_unit_test(test_packed),
+                                     cmocka_unit_test(test_states),
+                                     cmocka_unit_test(test_splits),
+                                     cmocka_unit_test(test_erasing),
+                                     cmocka_unit_test(test_erasing_alike),
+                                     cmocka_unit_test(test_erasing_packed),
+                                     cmocka_unit_test(test_erasing_segments),
+                                     cmocka_unit_test(test_dims)};
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, open_driver, NULL);
 }

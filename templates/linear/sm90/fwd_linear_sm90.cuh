@@ -9,6 +9,7 @@
 // once and o is written once; the state stays in registers.
 #pragma once
 #include "linear/sm90/linear_gates.cuh"
+#include "linear/sm90/linear_join.cuh"
 #include "linear/sm90/linear_kept.cuh"
 #include "linear/sm90/linear_producer.cuh"
 #include "linear/sm90/linear_scores.cuh"
@@ -34,7 +35,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   constexpr bool has_scores = !OnlyState || Spec::erases, has_last = !OnlyState || Shared::keeps;
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
-  const LinearChain<Config> chain(p, p.segments.count - (has_last ? 0 : 1));
+  const LinearChain<Config> chain(p, p.segments.count - (has_last ? 0 : 1), Truth<Spec::erases && !has_last>());
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   const bool left_alone = chain.state_row(p) < 0;
   if (warp < 4) {
@@ -56,6 +57,8 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
       if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();
     } else if constexpr (Shared::keeps) {
       KeptStates<Spec, Config, OnlyState>{values}.run();
+    } else if constexpr (OnlyState && Spec::erases) {
+      ErasingChain<Spec, Config, true>{values}.run_segment();
     } else if constexpr (OnlyState) {
       values.run_state();
     } else {

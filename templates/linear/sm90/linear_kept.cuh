@@ -9,11 +9,11 @@
 //     dR = dU T                         A: dU rounded         B: T, transposed
 //     dS' = a dS' + (scale e^G V) Q - (r e^G dR) K            B: Q and K, transposed
 #pragma once
-#include "linear/sm90/linear_values.cuh"
+#include "linear/sm90/linear_segments.cuh"
 
 template <class Spec, class Config, bool OnlyState>
-struct KeptStates : LinearValues<Spec, Config, OnlyState> {
-  using Values = LinearValues<Spec, Config, OnlyState>;
+struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
+  using Values = ErasingChain<Spec, Config, OnlyState>;
   using Shared = typename Values::Shared;
   using Elem = typename Values::Elem;
   using Fragment = MmaFragment;
@@ -101,48 +101,18 @@ struct KeptStates : LinearValues<Spec, Config, OnlyState> {
 
   // ---- chunks ----
 
-  // x = S' K', while what is kept leaves.
-  __device__ __forceinline__ void read_keys(float (&x)[32], float (&state)[k_dim / 2], const u32 (&done)[16],
-                                            int n) const {
-    u32 rounded[k_dim / 16][4];
-#pragma unroll
-    for (int s = 0; s < k_dim / 16; ++s) Values::round(rounded[s], state, s);
-    this->await_numbers();
-    this->decay_state(state);
-    barrier_wait(shared.full(in.stage), in.parity);
-    wgmma_fence();
-    Values::read_state(x, rounded, shared.k(in.stage));
-    keep(rounded, done, n, true);
-    wgmma_wait<0>();
-    wgmma_arrived(x);
-  }
+  // Forwards, with what is kept leaving beside a product; done becomes U.
   __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
-    float u[32];
-    u32 v[4][4], weighed[4][4];
-    lane = lane_anew();
-    read_keys(u, state, done, n);
-    this->load_values(v);
-    this->subtract(v, v, u);
-    this->await_pairs();
-    wgmma_fence();
-    WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.inverse(pairs.stage), 0));
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_arrived(u);
-    this->round_values(v, weighed, u);
-    wgmma_fence();
-    this->write_state(state, weighed);
-    wgmma_wait<0>();
-    wgmma_arrived(state);
-    this->release();
+    u32 u[4][4];
+    this->advance(u, state, chain.at(n), [&](const auto &rounded) { keep(rounded, done, n, true); });
 #pragma unroll
-    for (int i = 0; i < 16; ++i) done[i] = v[i / 4][i % 4];
+    for (int i = 0; i < 16; ++i) done[i] = u[i / 4][i % 4];
   }
   __device__ __forceinline__ void step_back(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
     float x[32];
     u32 v[4][4], weighed[4][4];
     lane = lane_anew();
-    read_keys(x, state, done, n);
+    this->read_keys(x, state, [&](const auto &rounded) { keep(rounded, done, n, true); });
     scale_by_key(x);
     this->load_values(v);
     weigh_by<OF_QUERY>(weighed, v);
@@ -177,10 +147,7 @@ struct KeptStates : LinearValues<Spec, Config, OnlyState> {
   __device__ __forceinline__ void run() {
     float state[k_dim / 2];
     u32 done[16], none[k_dim / 16][4] = {};
-    if (p.segments.count > 1)
-      this->rows().load_segment(state, p);
-    else
-      this->rows().load_first(state, p);
+    this->load_begin(state);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
       if constexpr (backwards)

@@ -13,7 +13,7 @@ struct LinearProducer {
   const LinearChain<Config> &chain;
 
   __device__ __forceinline__ void load(int stage, int chunk) const {
-    constexpr int bytes = (OnlyState ? 1 : 2) * Shared::layout.qk + Shared::layout.v;
+    const int bytes = (OnlyState ? 1 : 2) * Shared::layout.qk + (chain.of_map ? 0 : Shared::layout.v);
     const u32 full = shared.full(stage);
     const auto box = chain.box(chunk);
     barrier_arrive_expect(full, bytes);
@@ -23,6 +23,7 @@ struct LinearProducer {
       if constexpr (!OnlyState)
         tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.key_head());
     }
+    if (chain.of_map) return;
 #pragma unroll
     for (int i = 0; i < Shared::groups; ++i)
       tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box, chain.value_head());

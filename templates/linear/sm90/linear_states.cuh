@@ -27,7 +27,8 @@ struct StateRows {
 
   // Whether the state has an element, or it pads a box.
   __device__ __forceinline__ bool has(int r, int j) const {
-    return (Config::v_dim % Config::v_block == 0 || value + r * 8 < Config::v_dim) &&
+    return ((Config::v_dim % Config::v_block == 0 && !chain.of_map) ||
+            value + r * 8 < (chain.of_map ? Config::k_dim : Config::v_dim)) &&
            (Config::k_dim == k_dim || MmaFragment::column(lane, j) < Config::k_dim);
   }
   template <class Real>
@@ -85,12 +86,29 @@ struct StateRows {
 
   // ---- of segments ----
 
+  // 0, or of a map the unit matrix.
+  __device__ __forceinline__ void load_unit(float (&x)[k_dim / 2]) const {
+#pragma unroll
+    for (int j = 0; j < columns; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        x[MmaFragment::element(r, j)] = chain.of_map && MmaFragment::column(lane, j) == value + r * 8 ? 1.f : 0.f;
+  }
+  // M, [K, K], a row for each row of the state that it makes; the thread's rows are M's columns.
+  __device__ __forceinline__ StatePlace<float> map(const LuattnLinearParams &p, int segment) const {
+    float *s = p.segments.maps + chain.number(p, segment) * (Config::k_dim * Config::k_dim);
+    return {s + value + MmaFragment::column(lane) * Config::k_dim, s, 1, Config::k_dim};
+  }
+
   __device__ __forceinline__ StatePlace<float> slot(const LuattnLinearParams &p, int segment) const {
     float *s = p.segments.states + chain.number(p, segment) * (Config::v_dim * Config::k_dim);
     return {s + value * Config::k_dim + MmaFragment::column(lane), s, Config::k_dim, 1};
   }
-  // The state at the segment's beginning: x <- e^decays x + what a segment adds, for each before it.
+  // The state at the segment's beginning: x <- e^decays x + what a segment adds, for each before it. Where updates erase,
+  // linear_join.cuh has made it.
+  template <bool Erases>
   __device__ __forceinline__ void load_segment(float (&x)[k_dim / 2], const LuattnLinearParams &p) const {
+    if constexpr (Erases) return load(x, slot(p, chain.segment));
     load(x, slot(p, chain.segment > 0 ? 1 : 0));
 #pragma unroll 1
     for (int i = 1; i < chain.segment; ++i) {

@@ -333,7 +333,7 @@ struct LinearValues {
     float state[k_dim / 2];
     u32 done[16];
     if (p.segments.count > 1)
-      rows().load_segment(state, p);
+      rows().template load_segment<Spec::erases>(state, p);
     else
       rows().load_first(state, p);
 #pragma unroll 1
