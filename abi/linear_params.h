@@ -44,6 +44,20 @@ typedef struct LuattnLinearSums {
   float *decay, *write, *read, *query_factor, *key_factor;
 } LuattnLinearSums;
 
+/* Rows around the main kernels (templates/linear/around). Row r of a tensor is token r of all entries, [entries][tokens] or
+ * packed. Rows that are made are contiguous, [rows][heads][dim]. */
+enum { LUATTN_FINISH_ROWS = 128, LUATTN_LINEAR_TENSORS = 3 };
+typedef struct LuattnLinearRows {
+  LuattnTensor
+      from[LUATTN_LINEAR_TENSORS]; /* the caller's q, k and v; main kernels read rows that luattn_linear_prepare
+                                             * makes of some */
+  LuattnTensor dout, grad[LUATTN_LINEAR_TENSORS]; /* backward: of the caller; data null: not wanted */
+  LuattnTensor made[LUATTN_LINEAR_TENSORS];       /* gradients that main kernels write, of each value head; the caller's
+                                             * itself: there is nothing to finish but rows of no entry */
+  unsigned
+      blocks[LUATTN_LINEAR_TENSORS + 1]; /* of luattn_linear_finish: those of q, k, v and numbers, one after another */
+} LuattnLinearRows;
+
 typedef struct LuattnLinearParams {
   int entries;        /* batch entries, or packed sequences */
   int tokens;         /* of an entry; packed: of all */
@@ -61,6 +75,7 @@ typedef struct LuattnLinearParams {
   LuattnLinearKept kept;
   LuattnLinearSums sums;
   LuattnTensor dq, dk, dv; /* of luattn_linear_rows, whose o is do; dq and dk have heads_v heads */
+  LuattnLinearRows rows;
 } LuattnLinearParams;
 
 /* The second parameter of luattn_linear_rows. */

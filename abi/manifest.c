@@ -30,7 +30,7 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
   return LUATTN_OK;
 }
 
-static bool is_linear(uint32_t role) { return role == LUATTN_ROLE_LINEAR || role == LUATTN_ROLE_LINEAR_STATES; }
+static bool is_linear(uint32_t role) { return role >= LUATTN_ROLE_LINEAR; } /* the last roles */
 
 static bool role_in_pass(uint32_t role, uint32_t pass) {
   if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
@@ -286,7 +286,7 @@ static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   if (!(l->scale > -1e300 && l->scale < 1e300))
     return luattn_fail(err, LUATTN_IMAGE, "image: linear: scale is not finite; compile it again");
   for (uint32_t i = 0; i < m->num_entries && i < MANIFEST_MAX_ENTRIES; ++i)
-    computes |= m->entry[i].role == LUATTN_ROLE_LINEAR;
+    computes |= m->entry[i].role == LUATTN_ROLE_LINEAR || m->pass == LUATTN_BACKWARD;
   if (computes) return LUATTN_OK;
   return luattn_fail(err, LUATTN_IMAGE, "image: entries: none computes linear attention; compile it again");
 }

@@ -42,13 +42,25 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR, /* linear attention; grid (entries * value heads * segments * blocks of value channels, 1, 1) */
   LUATTN_ROLE_LINEAR_STATES, /* its segments' states; the same grid without the last segment of each entry. Not launched
                               * where entries are whole */
+  LUATTN_ROLE_LINEAR_PREPARE, /* rows of q, k and v by their mods; grid (3 * ceil(rows * heads of most / tile_m), 1, 1) */
+  LUATTN_ROLE_LINEAR_GRAD_Q_STATES, /* backward: passes for dq, dk, dv, as LINEAR and its states are for o */
+  LUATTN_ROLE_LINEAR_GRAD_Q,
+  LUATTN_ROLE_LINEAR_GRAD_K_STATES,
+  LUATTN_ROLE_LINEAR_GRAD_K,
+  LUATTN_ROLE_LINEAR_GRAD_V_STATES,
+  LUATTN_ROLE_LINEAR_GRAD_V,
+  LUATTN_ROLE_LINEAR_WAYS,   /* gradients of numbers of tokens; grid (chunks * value heads, 1, 1) */
+  LUATTN_ROLE_LINEAR_FINISH, /* gradients of rows and numbers to those of tensors, inputs and scalars; grid (the sum of
+                              * LuattnLinearRows.blocks, 1, 1) */
+  LUATTN_ROLE_LINEAR_ROUND, /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
 /* The main entry takes longest to compile. All others together take less; DQ of the simt family's backward
  * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) {
-  return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV || role == LUATTN_ROLE_LINEAR;
+  return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV || role == LUATTN_ROLE_LINEAR ||
+         role == LUATTN_ROLE_LINEAR_GRAD_V;
 }
 
 enum {
@@ -132,6 +144,13 @@ typedef struct manifest_linear {
   uint32_t cuts;       /* entries may be cut into segments */
   uint32_t v_warp;     /* of a warp, where a launch may give blocks fewer warps; else 0 */
   uint32_t normalizes; /* states have one channel of v more; a block has all of a value head */
+  uint32_t made;       /* bits: rows of q, k and v that luattn_linear_prepare makes */
+  uint32_t skips;      /* o has what skips */
+  uint32_t numbers;    /* backward: bits: gradients of decays, of what is written */
+  uint32_t alone; /* backward: bits of inputs to an element of whose gradient one token and value head adds, where its
+                     * axes are whole */
+  uint32_t grad_v_block; /* value channels of a block of dq and dk */
+  uint32_t unused;
 } manifest_linear;
 
 typedef struct image_manifest {

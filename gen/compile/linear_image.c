@@ -40,7 +40,7 @@ static void fill_entry(const linear_plan *p, const linear_entry *of, image_manif
   e->role = (uint32_t)of->role;
   e->threads = (uint32_t)of->threads;
   e->shared_bytes = (uint32_t)of->shared_bytes;
-  e->tile_m = LUATTN_CHUNK;
+  e->tile_m = of->role == LUATTN_ROLE_LINEAR_PREPARE ? (uint32_t)of->threads / 32 : LUATTN_CHUNK;
   e->tile_n = (uint32_t)p->v_block;
 }
 
@@ -53,8 +53,8 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->arch = (uint32_t)s->target.arch;
   if (m->family == LUATTN_SM90) m->arch_suffix[0] = 'a';
   m->head_dim = (uint32_t)p->k_dim, m->head_dim_v = (uint32_t)p->v_dim;
-  m->has_query_mod = s->lowered.query_factor != IR_NONE;
-  m->has_key_mod = s->lowered.key_factor != IR_NONE;
+  m->has_query_mod = s->spec->linear->hook[LINEAR_QUERY].given;
+  m->has_key_mod = s->spec->linear->hook[LINEAR_KEY].given;
   m->has_value_mod = s->spec->linear->hook[LINEAR_VALUE].given;
   m->is_ptx = s->target.ptx != 0;
   m->max_len = s->lowered.max_len;
@@ -62,11 +62,16 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->params_bytes = sizeof(LuattnLinearParams);
   m->packed = p->packed;
   m->linear = 1;
-  m->linear_facts[0] = (manifest_linear){.scale = t->linear.scale,
-                                         .v_block = (uint32_t)p->v_block,
-                                         .cuts = p->cuts,
-                                         .v_warp = (uint32_t)p->v_warp,
-                                         .normalizes = p->normalizes};
+  m->linear_facts[0] =
+      (manifest_linear){.scale = t->linear.scale,
+                        .v_block = (uint32_t)p->v_block,
+                        .cuts = p->cuts,
+                        .v_warp = (uint32_t)p->v_warp,
+                        .normalizes = p->normalizes,
+                        .made = p->made,
+                        .skips = s->lowered.skip != IR_NONE,
+                        .numbers = (s->lowered.of_decay.count > 0) | (s->lowered.of_write.count > 0) << 1,
+                        .alone = s->lowered.alone};
   m->num_inputs = (uint32_t)t->num_inputs;
   m->num_scalars = (uint32_t)t->num_scalars;
   m->has_ranges = t->num_ranges > 0;

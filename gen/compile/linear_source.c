@@ -20,8 +20,13 @@ static luattn_status lower(linear_source *s, uint32_t real, linear_lowered *out,
     if (h->max_len >= 1) return LUATTN_OK;
     return large_integers_refuse(&s->spec->traced, ir_get(h->g, h->too_large), h->reach, err);
   }
-  const linear_lowering to = {
-      .family = p->family, .k_dim = p->k_dim, .v_dim = p->v_dim, .packed = p->packed, .real = real};
+  const linear_lowering to = {.family = p->family,
+                              .k_dim = p->k_dim,
+                              .v_dim = p->v_dim,
+                              .packed = p->packed,
+                              .backward = p->pass == LUATTN_BACKWARD,
+                              .wants = s->target.wants != 0 ? s->target.wants : (unsigned)LUATTN_WANT_ALL,
+                              .real = real};
   TRY(lower_linear(s->a, s->spec, &to, out, err));
   if (out->max_len >= 1) return LUATTN_OK;
   return large_integers_refuse(&s->spec->traced, ir_get(out->g, out->too_large), out->reach, err);
@@ -37,6 +42,24 @@ static luattn_status add_reasons(linear_source *s, const char *passed_over, luat
   return s->plan.why != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
 }
 
+/* The kernels around those of the family: rows before them. */
+static luattn_status add_rows(linear_source *s, luattn_error *err) {
+  static const char *const names[] = {"q", "k", "v"};
+  linear_plan *p = &s->plan;
+  for (int i = 0; i < 3; i++) {
+    if (!s->lowered.row[i].made) continue;
+    if (p->made == 0) {
+      memmove(&p->entry[1], &p->entry[0], (size_t)p->num_entries++ * sizeof p->entry[0]);
+      p->entry[0] = (linear_entry){"luattn_linear_prepare", LUATTN_ROLE_LINEAR_PREPARE, 256, 0};
+    }
+    p->made |= 1u << i;
+    p->why = arena_printf(
+        s->a, "%srows of %s are made by a kernel before: their mod is no number of the token times the element\n",
+        p->why, names[i]);
+  }
+  return p->why != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
+}
+
 /* Takes the first family that takes the target and the spec. Where none does, it says what the first one lacks that takes
  * the target, or else the last of all, which takes most. */
 static luattn_status choose(linear_source *s, uint32_t real, luattn_error *err) {
@@ -49,7 +72,10 @@ static luattn_status choose(linear_source *s, uint32_t real, luattn_error *err) 
     fail_clear(&why);
     const luattn_status planned = linear_plan_make(s->a, s->spec, &s->target, i, &s->plan, &why);
     const luattn_status status = planned == LUATTN_OK ? lower(s, real, &s->lowered, &why) : planned;
-    if (status == LUATTN_OK) return add_reasons(s, passed_over, err);
+    if (status == LUATTN_OK) {
+      TRY(add_rows(s, err));
+      return add_reasons(s, passed_over, err);
+    }
     passed_over = arena_printf(s->a, "%snot %s: %s\n", passed_over != NULL ? passed_over : "",
                                linear_plan_family_name(i), why.message);
     if (!takes_target) first = why;

@@ -1,8 +1,5 @@
 /* linear_spec.c: prints spec.cuh of linear attention, in the order of templates/contract/linear.cuh. */
-#include "gen/emit/linear_spec.h"
-#include "gen/emit/sections.h"
-
-#define LINEAR_SITE "const LuattnLinearParams &p, const LinearSite &s, "
+#include "gen/emit/linear_writer.h"
 
 /* What a function of the contract is of besides a token. */
 typedef enum reach { OF_TOKEN, OF_CHANNEL, OF_ELEMENT } reach;
@@ -20,20 +17,12 @@ static void function(writer *w, const char *name, reach of, ir_ref r) {
 }
 
 /* Names of variables in hooks of value heads, and of heads of q. */
-static const char *const of_values[VAR_COUNT] = {[VAR_B] = "s.b",
-                                                 [VAR_H] = "s.hv",
-                                                 [VAR_POS] = "t",
-                                                 [VAR_D] = "d",
-                                                 [VAR_X] = "x",
-                                                 [VAR_HEADS] = "p.heads",
-                                                 [VAR_HEADS_KV] = "p.heads_v"};
-static const char *const of_queries[VAR_COUNT] = {[VAR_B] = "s.b",
-                                                  [VAR_H] = "s.h",
-                                                  [VAR_POS] = "t",
-                                                  [VAR_D] = "d",
-                                                  [VAR_X] = "x",
-                                                  [VAR_HEADS] = "p.heads",
-                                                  [VAR_HEADS_KV] = "p.heads_v"};
+static const char *const of_values[VAR_COUNT] = {
+    [VAR_B] = "s.b", [VAR_H] = "s.hv", [VAR_POS] = "t",         [VAR_D] = "d",
+    [VAR_X] = "x",   [VAR_GRAD] = "g", [VAR_HEADS] = "p.heads", [VAR_HEADS_KV] = "p.heads_v"};
+static const char *const of_queries[VAR_COUNT] = {
+    [VAR_B] = "s.b", [VAR_H] = "s.h",  [VAR_POS] = "t",         [VAR_D] = "d",
+    [VAR_X] = "x",   [VAR_GRAD] = "g", [VAR_HEADS] = "p.heads", [VAR_HEADS_KV] = "p.heads_v"};
 
 /* A struct, or the name of what lacks all of it. */
 static const char *part(writer *w, const char *name, const char *absent, bool any, const char *constants) {
@@ -52,6 +41,28 @@ static void close(writer *w, bool any) {
 
 static const char *flag(ir_ref r) { return r != IR_NONE ? "true" : "false"; }
 
+/* Hooks of rows and gradients; returns their names in Spec. */
+static const char *print_hooks(writer *w, const linear_lowered *f) {
+  static const char *const of[] = {"Query", "Key", "Value"};
+  const char *names = "";
+  for (int i = 0; i < 3; i++) {
+    const linear_row_hook *row = &f->row[i];
+    const char *const name = row->made ? writer_format(w, "Spec%s", of[i]) : "NoRowHook";
+    w->names = row->of_queries ? of_queries : of_values;
+    if (row->made) linear_print_row(w, name, row, f->backward);
+    names = writer_format(w, "%s  using %s = %s;\n", names, of[i], name);
+  }
+  w->names = of_values;
+  if (!f->backward) return names;
+  const bool skips = f->skip != IR_NONE, decays = f->of_decay.count > 0, writes = f->of_write.count > 0;
+  if (skips) linear_print_row(w, "SkipRow", &f->skipped, true);
+  if (decays) linear_print_number(w, "DecayTerms", &f->of_decay);
+  if (writes) linear_print_number(w, "WriteTerms", &f->of_write);
+  return writer_format(w, "%s  using Skipped = %s;\n  using OfDecay = %s;\n  using OfWrite = %s;\n", names,
+                       skips ? "SkipRow" : "NoRowHook", decays ? "DecayTerms" : "NoRowHook",
+                       writes ? "WriteTerms" : "NoRowHook");
+}
+
 static void print(writer *w, const linear_lowered *f) {
   static const char *const decays[] = {"DECAY_NONE", "DECAY_HEAD", "DECAY_TOKEN", "DECAY_CHANNEL"};
   const bool updates = f->write != IR_NONE || f->read != IR_NONE;
@@ -60,8 +71,10 @@ static void print(writer *w, const linear_lowered *f) {
            "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/linear.cuh.\n",
            writer_traced(w)->name, writer_file(w));
   text_add(&w->out,
-           "#pragma once\n#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n#include \"config.cuh\"\n#include "
-           "\"contract/linear.cuh\"\n#include \"ops/math.cuh\"\n#include \"ops/input.cuh\"\n\nusing Real = float;\n");
+           "#pragma once\n%s#include \"config.cuh\"\n#include "
+           "\"contract/linear.cuh\"\n#include \"ops/math.cuh\"\n#include \"ops/input.cuh\"\n%s\nusing Real = float;\n",
+           f->backward ? "" : "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n",
+           f->backward ? "#include \"linear/around/linear_sums.cuh\"\n" : "");
   w->names = of_values;
   const char *const decay = part(w, "SpecDecay", "NoDecay", f->decay != IR_NONE,
                                  writer_format(w, "DecayOf decay_of = %s", decays[f->decay_of]));
@@ -85,7 +98,10 @@ static void print(writer *w, const linear_lowered *f) {
   const char *const skip = part(w, "SpecSkip", "NoSkip", f->skip != IR_NONE, "bool has_skip = true");
   function(w, "skip", OF_ELEMENT, f->skip);
   close(w, f->skip != IR_NONE);
-  text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s {};\n", decay, update, mods, skip);
+  text_add(&w->out, "\n");
+  if (f->row[0].made || f->row[1].made || f->row[2].made) text_add(&w->out, "#define LUATTN_MAKES_ROWS\n");
+  const char *const rows = print_hooks(w, f);
+  text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s {\n%s};\n", decay, update, mods, skip, rows);
 }
 
 luattn_status emit_linear_spec(const linear_lowered *l, const char **out, luattn_error *err) {
@@ -95,7 +111,7 @@ luattn_status emit_linear_spec(const linear_lowered *l, const char **out, luattn
   plan *p = arena_new(a, sizeof *p);
   *out = NULL;
   if (w != NULL && f != NULL && p != NULL) {
-    *p = (plan){.dtype = LUATTN_BF16, .packed = l->packed};
+    *p = (plan){.dtype = LUATTN_BF16, .packed = l->packed, .deterministic = true};
     *f = (lowered){.a = a, .g = l->g, .spec = l->spec, .plan = p, .num_nodes = ir_count(l->g)};
     if (writer_open(w, f)) {
       print(w, l);

@@ -118,7 +118,7 @@ static const char *member(writer *w, ir_var family, unsigned i) {
     case VAR_RED:
       return writer_format(w, "red[%u]", i);
     case VAR_ROW:
-      return writer_format(w, "bwd.x[%u]", i);
+      return writer_format(w, w->names != NULL ? "row[%u]" : "bwd.x[%u]", i);
     case VAR_FINAL:
       return final_value(w, i);
     case VAR_PASS:

@@ -1,16 +1,8 @@
 #include "common/fail.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
-#include "gen/lower/linear_lowered.h"
+#include "gen/lower/linear_lowering.h"
 #include "gen/plan/linear_family.h"
-
-typedef struct linear_work {
-  linear_lowered *f;
-  const derived_linear *d;
-  unsigned takes;        /* LINEAR_TAKES_.. */
-  ir_ref from[2], to[2]; /* head dims */
-  luattn_error *err;
-} linear_work;
 
 static luattn_status lacks(const linear_work *w, linear_hook_id id, const char *what) {
   return luattn_fail(w->err, LUATTN_UNSUPPORTED, "%s: %s: %s, which this kernel of linear attention lacks",
@@ -44,8 +36,7 @@ static luattn_status value_of(linear_work *w, linear_hook_id id, ir_ref *out) {
   *out = IR_NONE;
   if (!hook->given) return LUATTN_OK;
   if (hook->sums.count > 0) return lacks(w, id, "sums over a row's channels");
-  *out = ir_substitute(w->f->g, hook->sums.value, w->from, w->to, 2);
-  ir_simplify(w->f->g, out, 1);
+  *out = linear_for_dims(w, hook->sums.value);
   return LUATTN_OK;
 }
 
@@ -61,27 +52,65 @@ static luattn_status factor(linear_work *w, linear_hook_id id, ir_ref *out) {
   return LUATTN_OK;
 }
 
-/* A value_mod that multiplies v by a number of the token becomes part of what is written: numbers of tokens are made once for
- * all channels, by warps that have registers left. */
-static void join_value_factor(linear_lowered *f) {
-  const ir_ref by = f->value_mod != IR_NONE ? factor_of(f->g, f->value_mod, 16) : IR_NONE;
-  double x;
-  if (by == IR_NONE) return;
-  f->value_mod = IR_NONE;
-  f->write = f->write == IR_NONE ? by : ir_op2(f->g, IR_MUL, f->write, by);
-  ir_simplify(f->g, &f->write, 1);
-  if (ir_is_const(f->g, f->write, &x) && x == 1) f->write = IR_NONE;
+/* Whether a mod of rows is such a number, which kernels have, with nothing to differentiate. */
+static bool is_factor(linear_work *w, linear_hook_id id) {
+  const linear_hook *hook = &w->d->hook[id];
+  return hook->sums.count == 0 && !linear_has_terms(w, id) && factor_of(w->f->g, hook->sums.value, 16) != IR_NONE;
 }
 
-/* Kernels compute integers in 32 bits, and add a chunk to a position. */
+/* query_mod or key_mod: by kernels, or by rows that are made before them. */
+static luattn_status row_mod(linear_work *w, linear_hook_id id, ir_ref *out, linear_row_hook *row) {
+  if (!w->d->hook[id].given || is_factor(w, id)) return factor(w, id, out);
+  return linear_lower_row(w, id, true, row);
+}
+
+/* value_mod: kernels have any function of an element, and in backward a number of the token alone. */
+static luattn_status value_mod(linear_work *w) {
+  linear_lowered *f = w->f;
+  const linear_hook *hook = &w->d->hook[LINEAR_VALUE];
+  const bool in_kernel = hook->sums.count == 0 &&
+                         (!w->backward || (!f->writes_channels && factor_of(f->g, hook->sums.value, 16) != IR_NONE));
+  if (hook->given && !in_kernel) return linear_lower_row(w, LINEAR_VALUE, true, &f->row[2]);
+  TRY(value_of(w, LINEAR_VALUE, &f->value_mod));
+  return LUATTN_OK;
+}
+
+/* A value_mod that multiplies v by a number of the token becomes part of what is written: numbers of tokens are made once for
+ * all channels, by warps that have registers left. */
+static luattn_status join_value_factor(linear_work *w) {
+  linear_lowered *f = w->f;
+  const ir_ref by = f->value_mod != IR_NONE ? factor_of(f->g, f->value_mod, 16) : IR_NONE, own = f->write;
+  double x;
+  if (w->backward) TRY(linear_lower_terms(w, LINEAR_WRITE, by, &f->of_write));
+  if (by == IR_NONE) return LUATTN_OK;
+  if (w->backward) TRY(linear_lower_terms(w, LINEAR_VALUE, own, &f->of_write));
+  f->value_mod = IR_NONE;
+  f->write = own == IR_NONE ? by : ir_op2(f->g, IR_MUL, own, by);
+  ir_simplify(f->g, &f->write, 1);
+  if (ir_is_const(f->g, f->write, &x) && x == 1) f->write = IR_NONE;
+  return LUATTN_OK;
+}
+
+enum { MOST_ROOTS = 8 + 4 * (2 * CHANNEL_SUMS_MAX + 2) };
+
+static int add_roots(const ir_ref *from, int count, ir_ref *root, int n) {
+  for (int i = 0; i < count; i++)
+    if (from[i] != IR_NONE) root[n++] = from[i];
+  return n;
+}
+
+/* Kernels compute integers in 32 bits, and add a chunk to a position. What gradients compute besides is of the same
+ * integers: indices of inputs that hooks read, and conditions. */
 static luattn_status bound_length(linear_work *w) {
   linear_lowered *f = w->f;
   const ir_ref hook[] = {f->decay, f->write, f->read, f->erase, f->query_factor, f->key_factor, f->value_mod, f->skip};
   const int64_t most = INT64_C(1) << 30;
-  ir_ref root[sizeof hook / sizeof hook[0]];
-  int n = 0;
-  for (size_t i = 0; i < sizeof hook / sizeof hook[0]; i++)
-    if (hook[i] != IR_NONE) root[n++] = hook[i];
+  ir_ref root[MOST_ROOTS];
+  int n = add_roots(hook, (int)(sizeof hook / sizeof hook[0]), root, 0);
+  for (int i = 0; i < 3; i++) {
+    n = add_roots(f->row[i].sum, f->row[i].num_sums, root, n);
+    n = add_roots(&f->row[i].value, 1, root, n);
+  }
   f->max_len = ir_int_limit(f->g, root, n);
   if (f->max_len < 0 || ir_failed(f->g)) return luattn_fail(w->err, LUATTN_NO_MEMORY, "lower: out of memory");
   if (f->max_len > most) f->max_len = most;
@@ -104,6 +133,15 @@ static luattn_status check_class(const linear_work *w) {
   return LUATTN_OK;
 }
 
+/* Gradients of numbers of tokens, and of what skips. */
+static luattn_status lower_gradients(linear_work *w) {
+  linear_lowered *f = w->f;
+  TRY(linear_lower_terms(w, LINEAR_DECAY, IR_NONE, &f->of_decay));
+  if (f->skip != IR_NONE) TRY(linear_lower_row(w, LINEAR_SKIP, false, &f->skipped));
+  linear_find_alone(w);
+  return LUATTN_OK;
+}
+
 static luattn_status lower(linear_work *w) {
   linear_lowered *f = w->f;
   const linear_class *c = &w->d->class;
@@ -114,11 +152,12 @@ static luattn_status lower(linear_work *w) {
   TRY(value_of(w, LINEAR_WRITE, &f->write));
   TRY(f->reads_rows ? value_of(w, LINEAR_READ, &f->read) : factor(w, LINEAR_READ, &f->read));
   TRY(value_of(w, LINEAR_ERASE, &f->erase));
-  TRY(factor(w, LINEAR_QUERY, &f->query_factor));
-  TRY(factor(w, LINEAR_KEY, &f->key_factor));
-  TRY(value_of(w, LINEAR_VALUE, &f->value_mod));
-  if (!f->writes_channels) join_value_factor(f);
+  TRY(row_mod(w, LINEAR_QUERY, &f->query_factor, &f->row[0]));
+  TRY(row_mod(w, LINEAR_KEY, &f->key_factor, &f->row[1]));
+  TRY(value_mod(w));
+  if (!f->writes_channels) TRY(join_value_factor(w));
   TRY(value_of(w, LINEAR_SKIP, &f->skip));
+  if (w->backward) TRY(lower_gradients(w));
   return bound_length(w);
 }
 
@@ -134,8 +173,13 @@ luattn_status lower_linear(arena *a, const luattn_spec *spec, const linear_lower
     if (in->dtype == LUATTN_INPUT_ANY) in->dtype = to->real;
     if (in->dtype == LUATTN_INPUT_F64) ir_input_wide(g, (uint32_t)i);
   }
-  *out = (linear_lowered){.a = a, .g = g, .spec = own, .packed = to->packed};
-  linear_work w = {.f = out, .d = spec->linear, .takes = to->family->takes, .err = err};
+  *out = (linear_lowered){.a = a, .g = g, .spec = own, .packed = to->packed, .backward = to->backward};
+  linear_work w = {.f = out,
+                   .d = spec->linear,
+                   .takes = to->family->takes,
+                   .backward = to->backward,
+                   .wants = to->wants,
+                   .err = err};
   w.from[0] = ir_variable(g, VAR_HEAD_DIM, 0), w.from[1] = ir_variable(g, VAR_HEAD_DIM_V, 0);
   w.to[0] = ir_int(g, to->k_dim), w.to[1] = ir_int(g, to->v_dim);
   return lower(&w);

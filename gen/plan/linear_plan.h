@@ -25,7 +25,8 @@ typedef struct linear_plan {
   int stages;         /* of q, k and v; 0: config.cuh has none */
   const char *source; /* the file among the templates */
   bool packed, erases, normalizes;
-  bool cuts; /* entries may be cut into segments */
+  bool cuts;     /* entries may be cut into segments */
+  unsigned made; /* bits: rows of q, k and v that a kernel makes; linear_source.c */
   int num_entries;
   linear_entry entry[MANIFEST_MAX_ENTRIES];
   const char *constants; /* more lines of config.cuh, or NULL */

@@ -14,8 +14,6 @@
 #define QK_AXES "batch, tokens, heads, head_dim"
 #define V_AXES "batch, tokens, heads_v, head_dim_v"
 
-enum { LEAST_SEGMENT = 16 * LUATTN_CHUNK }; /* tokens: below, a segment's state costs more than it saves */
-
 /* ---- tensors of tokens ---- */
 
 static luattn_status need_tensor(const args_call *c, const char *name, const DLTensor *t, const char *axes) {
@@ -155,7 +153,7 @@ static luattn_status fill_states(linear_call *l) {
   return fill_list(&l->c, "state_indices", "entries", a->state_indices, l->p.entries, &l->p.state_rows);
 }
 
-/* ---- segments ---- */
+/* ---- blocks ---- */
 
 /* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. */
 static void choose_warps(linear_call *l) {
@@ -167,29 +165,6 @@ static void choose_warps(linear_call *l) {
   while (!of->normalizes && l->warps > 1 &&
          heads * m->head_dim_v < (int64_t)2 * l->c.multiprocessors * l->warps * (int64_t)of->v_warp)
     l->warps = (l->warps + 1) / 2;
-}
-
-/* As many as fill the device, of tokens enough that a state more costs little. */
-static luattn_status choose_segments(linear_call *l) {
-  const args_call *c = &l->c;
-  const manifest_linear *m = &c->info->linear_facts[0];
-  const int64_t of_v = (c->info->head_dim_v + m->v_block - 1) / m->v_block;
-  const int64_t each = l->p.entries > 0 && c->info->packed ? l->p.tokens / l->p.entries : l->p.tokens;
-  int64_t count = 1;
-  l->p.segments.count = 1;
-  l->blocks = (int64_t)l->p.entries * l->p.heads_v;
-  if (l->blocks > INT32_MAX / LUATTN_MAX_SEGMENTS / of_v)
-    return args_fail(c, "q, v: %d entries of %d value heads are more blocks than a launch has; split the batch",
-                     l->p.entries, l->p.heads_v);
-  l->blocks *= of_v;
-  if (m->cuts && l->blocks > 0) count = c->multiprocessors / l->blocks;
-  if (count > each / LEAST_SEGMENT) count = each / LEAST_SEGMENT;
-  if (count > LUATTN_MAX_SEGMENTS) count = LUATTN_MAX_SEGMENTS;
-  if (count <= 1) return LUATTN_OK;
-  const size_t slots = (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)count;
-  l->p.segments.count = (int)count;
-  l->workspace = slots * (1 + (size_t)c->info->head_dim * c->info->head_dim_v) * sizeof(float);
-  return LUATTN_OK;
 }
 
 /* ---- the whole ---- */
@@ -208,16 +183,16 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   LuattnLinearParams *p = &l->p;
   if (!m->linear) return args_fail(c, "the kernel is of attention; give it to luattn_launch");
   TRY(fill_sizes(l));
-  TRY(fill_tokens(l, "q", args->q, QK_AXES, p->heads, k_dim, false, &p->q));
-  TRY(fill_tokens(l, "k", args->k, QK_AXES, p->heads, k_dim, false, &p->k));
-  TRY(fill_tokens(l, "v", args->v, V_AXES, p->heads_v, v_dim, false, &p->v));
+  TRY(fill_tokens(l, "q", args->q, QK_AXES, p->heads, k_dim, false, &p->rows.from[0]));
+  TRY(fill_tokens(l, "k", args->k, QK_AXES, p->heads, k_dim, false, &p->rows.from[1]));
+  TRY(fill_tokens(l, "v", args->v, V_AXES, p->heads_v, v_dim, false, &p->rows.from[2]));
   if (!shapes_only) TRY(fill_tokens(l, "o", args->o, V_AXES, p->heads_v, v_dim, true, &p->o));
   TRY(fill_entries(l));
   if (!isfinite(args->scale)) return args_fail(c, "scale: is %g, expected a finite number", args->scale);
   const double scale = args->scale != 0 ? args->scale : m->linear_facts[0].scale;
   p->scale = (float)(scale != 0 ? scale : 1 / sqrt((double)k_dim));
   if (!shapes_only) TRY(fill_states(l));
-  TRY(choose_segments(l));
+  TRY(linear_place_passes(l, NULL));
   choose_warps(l);
   LuattnParams shared = {.shape = {.batch = p->entries, .heads = p->heads}};
   const input_axes axes = {
@@ -298,19 +273,13 @@ static luattn_status check_list(const luattn_kernel *k, const linear_call *l, vo
 
 luattn_status linear_args_check(const luattn_kernel *kernel, linear_call *l, void *stream) {
   const luattn_linear_args *a = l->args;
-  LuattnSegments *s = &l->p.segments;
   TRY(refuse_overlap(l));
   TRY(check_list(kernel, l, stream, "cu_seqlens", a->cu_seqlens, check_ends));
   TRY(check_list(kernel, l, stream, "state_indices", a->state_indices, check_rows));
   if (l->workspace == 0) return LUATTN_OK;
   if (a->workspace == NULL || a->workspace_size < l->workspace)
-    return args_fail(&l->c,
-                     "workspace: has %zu bytes, expected %zu, for the states of %d segments of an entry; give as many "
-                     "as luattn_linear_workspace_size says",
-                     a->workspace != NULL ? a->workspace_size : 0, l->workspace, s->count);
+    return args_fail(&l->c, "workspace: has %zu bytes, expected %zu; give as many as luattn_linear_workspace_size says",
+                     a->workspace != NULL ? a->workspace_size : 0, l->workspace);
   if ((uintptr_t)a->workspace % 16 != 0) return args_fail(&l->c, "workspace: is not a multiple of 16 bytes");
-  s->states = a->workspace;
-  s->decays = s->states + (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)s->count * l->c.info->head_dim *
-                              l->c.info->head_dim_v;
-  return LUATTN_OK;
+  return linear_place_passes(l, a->workspace);
 }

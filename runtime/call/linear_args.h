@@ -6,15 +6,39 @@
 #include "luattn/linear.h"
 #include "runtime/call/args_call.h"
 
+/* A tensor of tokens as a main kernel reads or writes it. */
+typedef struct linear_tensor {
+  LuattnTensor t;
+  const char *name;
+  int heads, dim;
+} linear_tensor;
+
+/* What a main kernel computes: forward, or one gradient (LinearPass of templates/contract/linear.cuh). */
+typedef struct linear_pass {
+  bool wanted;
+  linear_tensor query, key, value, o;
+  LuattnStates first, last;
+  int segments;
+  int64_t blocks; /* of one segment of each entry */
+} linear_pass;
+
+enum { LINEAR_PASSES = 4 }; /* forward, and the gradients of q, k and v */
+
 typedef struct linear_call {
   const luattn_linear_args *args; /* of this version's size */
   luattn_args shared;             /* inputs and scalars, as `c` has them */
   args_call c;
-  LuattnLinearParams p;
-  int64_t blocks; /* of one segment of each entry */
-  int warps;      /* of a block that a launch may give fewer; else 0 */
+  LuattnLinearParams p; /* but for what passes differ in */
+  linear_pass pass[LINEAR_PASSES];
+  int warps; /* of a block that a launch may give fewer; else 0 */
   size_t workspace;
 } linear_call;
+
+/* linear_passes.c: chooses segments of each pass, and places what lies in the workspace, which begins at `base`; NULL: sets
+ * `workspace` alone. Errors: LUATTN_INVALID. */
+luattn_status linear_place_passes(linear_call *l, void *base);
+/* The parameters of a pass. */
+LuattnLinearParams linear_pass_params(const linear_call *l, int pass);
 
 /* Fills *out, with segments but for their memory. shapes_only: as in args_call. Errors: LUATTN_INVALID. */
 luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_args *args, bool shapes_only,

@@ -12,13 +12,32 @@ static luattn_status take(const luattn_kernel *kernel, const luattn_linear_args 
   return struct_take(&rule, args_place(kernel), given, used, err);
 }
 
-/* Blocks of each role's entries; 0: not launched. */
-static int64_t all_segments(const linear_call *l) { return l->blocks * l->p.segments.count; }
-static int64_t but_last_segments(const linear_call *l) { return l->blocks * (l->p.segments.count - 1); }
+/* The blocks of a role's entry, 0: it is not launched; and the pass whose tensors it takes. */
+typedef struct role_blocks {
+  int64_t (*blocks)(const linear_call *l, const manifest_entry *e, const linear_pass *pass);
+  int pass;
+} role_blocks;
 
-static int64_t (*const blocks_of[LUATTN_ROLE_COUNT])(const linear_call *) = {
-    [LUATTN_ROLE_LINEAR_STATES] = but_last_segments,
-    [LUATTN_ROLE_LINEAR] = all_segments,
+static int64_t all_segments(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)l, (void)e;
+  return pass->wanted ? pass->blocks * pass->segments : 0;
+}
+
+static int64_t but_last_segments(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)l, (void)e;
+  return pass->wanted ? pass->blocks * (pass->segments - 1) : 0;
+}
+
+static int64_t of_rows(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)pass;
+  const int64_t rows = (int64_t)l->p.tokens * (l->c.info->packed ? 1 : l->p.entries);
+  return 3 * ((rows * l->p.heads_v + e->tile_m - 1) / e->tile_m);
+}
+
+static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
+    [LUATTN_ROLE_LINEAR_STATES] = {but_last_segments, 0},
+    [LUATTN_ROLE_LINEAR] = {all_segments, 0},
+    [LUATTN_ROLE_LINEAR_PREPARE] = {of_rows, 0},
 };
 
 /* Of kernels that walk tokens: (entries * value heads, blocks of value channels). */
@@ -33,12 +52,18 @@ static luattn_status start_walk(const luattn_kernel *k, linear_call *l, cu_strea
 static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream stream) {
   const image_manifest *m = &k->info;
   if (l->warps > 0) return start_walk(k, l, stream);
-  LuattnTensorMaps maps;
   const bool by_tma = m->family == LUATTN_SM90;
-  if (by_tma) TRY(descriptors_fill_linear(k->driver, k->descriptors, &l->c, &l->p, &maps));
+  LuattnTensorMaps maps[LINEAR_PASSES];
+  for (int i = 0; by_tma && i < LINEAR_PASSES; i++)
+    if (l->pass[i].wanted) TRY(descriptors_fill_linear(k->driver, k->descriptors, l, i, &maps[i]));
   for (uint32_t i = 0; i < m->num_entries; ++i) {
-    const unsigned grid[] = {(unsigned)blocks_of[m->entry[i].role](l), 1, 1};
-    TRY(launch_entry(k, i, &l->p, by_tma ? &maps : NULL, grid, stream, l->c.err));
+    const role_blocks *of = &blocks_of[m->entry[i].role];
+    LuattnLinearParams p = linear_pass_params(l, of->pass);
+    const int64_t blocks = of->blocks(l, &m->entry[i], &l->pass[of->pass]);
+    if (blocks > INT32_MAX)
+      return args_fail(&l->c, "q, v: are %lld blocks, more than a launch has; split the batch", (long long)blocks);
+    const unsigned grid[] = {(unsigned)blocks, 1, 1};
+    TRY(launch_entry(k, i, &p, by_tma ? &maps[of->pass] : NULL, grid, stream, l->c.err));
   }
   return LUATTN_OK;
 }

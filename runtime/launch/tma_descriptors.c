@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "abi/linear_params.h"
 #include "runtime/call/grid_boxes.h"
+#include "runtime/call/linear_args.h"
 #include "runtime/call/paged.h"
 #include "runtime/call/sizes.h"
 
@@ -277,22 +277,21 @@ luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *c
   return describe_whole_pages(d, cache, c, &p->tensors.v, "v", dim_v, paging->steps_v, paging->box_rows, &out->v_whole);
 }
 
-luattn_status descriptors_fill_linear(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                                      const LuattnLinearParams *p, LuattnTensorMaps *out) {
-  const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v, rows = LUATTN_CHUNK;
-  const int tokens = p->tokens, heads = p->heads, heads_v = p->heads_v, entries = p->entries;
+luattn_status descriptors_fill_linear(const luattn_driver *d, descriptor_cache *cache, const linear_call *l, int pass,
+                                      LuattnTensorMaps *out) {
+  const linear_pass *of = &l->pass[pass];
+  const linear_tensor *const from[] = {&of->query, &of->key, &of->value, &of->o};
+  LuattnTensorMap *const to[] = {&out->q, &out->k, &out->v, &out->o};
   if (d->encode_tiled == NULL || d->replace_address == NULL)
     return luattn_fail(
-        c->err, LUATTN_UNSUPPORTED,
+        l->c.err, LUATTN_UNSUPPORTED,
         "luattn_linear_launch: kernels of linear attention need a libcuda of CUDA 12.0 or newer, this one "
         "is of %d.%d; update NVIDIA's driver",
         d->version / 1000, d->version % 1000 / 10);
-  TRY(describe(d, cache, c, &p->q, (tma_shape){"q", dim, tokens, heads, entries, rows, AXES_DENSE, NULL}, tokens,
-               &out->q));
-  TRY(describe(d, cache, c, &p->k, (tma_shape){"k", dim, tokens, heads, entries, rows, AXES_DENSE, NULL}, tokens,
-               &out->k));
-  TRY(describe(d, cache, c, &p->v, (tma_shape){"v", dim_v, tokens, heads_v, entries, rows, AXES_DENSE, NULL}, tokens,
-               &out->v));
-  return describe(d, cache, c, &p->o, (tma_shape){"o", dim_v, tokens, heads_v, entries, rows, AXES_DENSE, NULL}, tokens,
-                  &out->o);
+  for (int i = 0; i < 4; i++) {
+    const tma_shape shape = {from[i]->name, from[i]->dim, l->p.tokens, from[i]->heads,
+                             l->p.entries,  LUATTN_CHUNK, AXES_DENSE,  NULL};
+    TRY(describe(d, cache, &l->c, &from[i]->t, shape, l->p.tokens, to[i]));
+  }
+  return LUATTN_OK;
 }

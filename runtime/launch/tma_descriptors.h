@@ -18,9 +18,9 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
 luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
                                      const LuattnParams *p, const LuattnPaging *paging, LuattnPagedMaps *out);
 
-struct LuattnLinearParams;
-/* Those of a call of linear attention, with boxes of 64 tokens by 64 channels. */
-luattn_status descriptors_fill_linear(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                                      const struct LuattnLinearParams *p, LuattnTensorMaps *out);
+struct linear_call;
+/* Those of a pass of linear attention, with boxes of 64 tokens by 64 channels. */
+luattn_status descriptors_fill_linear(const luattn_driver *d, descriptor_cache *cache, const struct linear_call *l,
+                                      int pass, LuattnTensorMaps *out);
 
 #endif

@@ -53,6 +53,21 @@ concept Skip = requires(const LuattnLinearParams &p, const LinearSite &s, float 
   requires S::has_skip == requires { float(S::skip(p, s, x, t, d)); };
 };
 
+// Spec::Query, Key and Value: hooks of rows that luattn_linear_prepare makes (`made`), x being an element of the caller's
+// row, or NoRowHook. In backward also what luattn_linear_finish makes of g, the gradient of an element. Constants: of_v:
+// rows and channels are those of v; sums, runs, rows: numbers in red and row, of_run, of_row.
+//   sum        adds to red the element's part of sums over the row's channels
+//   value      the element that main kernels read
+//   weigh      adds to row what the element's gradient gives the sums
+//   dx         the gradient of x
+//   add        gradients of inputs and scalars: to memory, or where all elements of a row, or of a run of tokens of one
+//              head, add to one place, to of_row and of_run, which add_rows and add_runs add to memory
+// Spec::Decay and Write have these alone, of g, the gradient of a number of a token; Skip has dx and add.
+struct NoRowHook {
+  static constexpr bool made = false, of_v = false, has_terms = false;
+  static constexpr int sums = 0, runs = 0, rows = 0;
+};
+
 template <class S>
 concept LinearSpec = Decay<S> && Update<S> && RowMods<S> && Skip<S>;
 

@@ -1,5 +1,6 @@
 // entry/linear_sm90.cu: the forward image of linear attention in the sm90 family.
 #include "config.cuh"
+#include "entry/linear_entries.cuh"
 #include "linear/sm90/fwd_linear_sm90.cuh"
 #include "spec.cuh"
 

@@ -25,14 +25,15 @@ static const char delta_rule[] = DELTA_RULE("", "b, h, t", "b, t, h"),
                   channel_delta_rule[] = DELTA_RULE(", 'd'", "b, h, t, d", "b, t, h, d");
 
 typedef struct test_row {
-  const char *name, *spec;
+  const char *name, *spec; /* spec NULL: of this file */
   kind k;
   int heads, heads_v, k_dim, v_dim;
-  int entries, tokens[MOST];          /* not packed: the first is of all */
-  bool packed, no_states, kv, erases; /* erases: spec is one of this file */
-  bool channels;                      /* decays differ between these */
-  int pool[MOST];                     /* 1 more than an entry's row; negative: none; all 0: there are no indices */
+  int entries, tokens[MOST]; /* not packed: the first is of all */
+  bool packed, no_states, kv, erases;
+  bool channels;  /* decays differ between these */
+  int pool[MOST]; /* 1 more than an entry's row; negative: none; all 0: there are no indices */
   size_t segments;
+  bool makes_rows;
 } test_row;
 
 #define TOKENS(...) .tokens = {__VA_ARGS__}
@@ -61,16 +62,14 @@ static const test_row rows[] = {
      TOKENS(64, 0, 100, 2),
      .packed = true,
      .no_states = true},
-    {.name = "delta_rule", .spec = "delta_rule", SIZES(BF16, 1, 2, 64, 64, 1), TOKENS(140), .erases = true},
+    {.name = "delta_rule", SIZES(BF16, 1, 2, 64, 64, 1), TOKENS(140), .erases = true},
     {.name = "delta_rule_packed",
-     .spec = "delta_rule",
      SIZES(BF16, 1, 1, 128, 128, 3),
      TOKENS(65, 0, 70),
      .packed = true,
      .kv = true,
      .erases = true},
     {.name = "channel_delta_rule",
-     .spec = "channel_delta_rule",
      SIZES(BF16, 1, 2, 128, 128, 2),
      TOKENS(130),
      .kv = true,
@@ -84,6 +83,20 @@ static const test_row rows[] = {
      .packed = true,
      .kv = true,
      .channels = true},
+    {.name = "gated_delta",
+     .spec = "gated_delta",
+     SIZES(BF16, 1, 2, 128, 64, 1),
+     TOKENS(100),
+     .erases = true,
+     .makes_rows = true},
+    {.name = "delta_packed",
+     .spec = "delta",
+     SIZES(BF16, 2, 2, 72, 128, 4),
+     TOKENS(65, 0, 3, 70),
+     .packed = true,
+     .kv = true,
+     .erases = true,
+     .makes_rows = true},
     {.name = "mamba2_ae", .spec = "mamba2_ae", SIZES(BF16, 1, 2, 64, 128, 1), TOKENS(100)}};
 
 typedef struct problem {
@@ -207,7 +220,7 @@ static void run_on_cpu(problem *p) {
 static void run_on_device(problem *p) {
   luattn_linear_args a = args_of(p);
   need(luattn_linear_workspace_size(p->engine, p->spec, &a, &a.workspace_size, &err) == LUATTN_OK, "workspace");
-  if ((a.workspace_size > 0) != (p->row->segments > 1) && is_small_device()) {
+  if ((a.workspace_size > 0) != (p->row->segments > 1 || p->row->makes_rows) && is_small_device()) {
     fprintf(stderr, "the workspace has %zu bytes\n", a.workspace_size);
     exit(1);
   }
@@ -253,11 +266,13 @@ static void run(luattn_engine *engine, const char *specs, const test_row *r) {
   problem p = {.row = r, .engine = engine, .total = r->packed ? NOBODY : r->tokens[0]};
   const char *text = r->channels ? channel_delta_rule : delta_rule;
   for (int e = 0; r->packed && e < r->entries; e++) p.total += r->tokens[e];
-  snprintf(path, sizeof path, "%s/%s.lua", specs, r->spec);
-  if (r->erases)
-    need(luattn_spec_load_text(r->name, text, strlen(text), NULL, &p.spec, &err) == LUATTN_OK, r->name);
-  else
+  if (r->spec == NULL)
+    need(luattn_spec_load_text(r->name, text, strlen(text), NULL, &p.spec, &err) == LUATTN_OK,
+         r->name);
+  if (r->spec != NULL) {
+    snprintf(path, sizeof path, "%s/%s.lua", specs, r->spec);
     need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
+  }
   luattn_spec_get_info(p.spec, &info);
   p.num_inputs = info.num_inputs;
   make_tokens(&p), make_states(&p);

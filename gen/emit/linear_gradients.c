@@ -1,0 +1,126 @@
+/* linear_gradients.c: prints hooks of rows and gradients of inputs and scalars (RowHook of templates/contract/linear.cuh). */
+#include "gen/emit/linear_writer.h"
+
+/* Opens a function of the contract with these parameters behind the site. */
+static void open(writer *w, const char *type, const char *name, const char *parameters) {
+  open_function(w, writer_format(w, "%s %s(" LINEAR_SITE "%s)", type, name, parameters));
+  body_begin(w, 0, NULL);
+  w->outlined = true; /* it reads its parameters alone: there are no slots */
+}
+
+static void close(writer *w) {
+  w->out.indent--;
+  text_add(&w->out, "}\n");
+}
+
+/* Adds each root to an array. */
+static void add_to(writer *w, const char *array, const ir_ref *root, int n) {
+  ir_ref given[CHANNEL_SUMS_MAX] = {IR_NONE};
+  int count = 0;
+  for (int i = 0; i < n; i++)
+    if (root[i] != IR_NONE) given[count++] = root[i];
+  body_lines(w, given, count);
+  for (int i = 0; i < n; i++)
+    if (root[i] != IR_NONE) text_add(&w->out, "%s[%d] += %s;\n", array, i, body_value(w, root[i]));
+}
+
+/* Adds a term's value to memory. */
+static void add_to_memory(writer *w, const derived_term *t, const char *value) {
+  if (t->input < 0) {
+    text_add(&w->out, "add_linear_scalar_grad(p, %d, %s);\n", t->scalar, value);
+    return;
+  }
+  text_add(&w->out, "add_input_grad_alone<Real>(p.inputs.input[%d], %s", t->input, value);
+  body_index(w, (unsigned)t->input, t->index, t->num_index);
+  text_add(&w->out, ");\n");
+}
+
+static int roots_of(const linear_terms *terms, ir_ref *root, bool values, bool indices, linear_term_kind indices_of) {
+  int n = 0;
+  for (int i = 0; i < terms->count; i++) {
+    if (values) root[n++] = terms->term[i].value;
+    for (int k = 0; indices && terms->kind[i] == indices_of && k < terms->term[i].num_index; k++)
+      root[n++] = terms->term[i].index[k];
+  }
+  return n;
+}
+
+/* add: what is summed later goes to of_run and of_row. */
+static void add(writer *w, const linear_terms *terms, ir_ref *root) {
+  int at[3] = {0};
+  body_lines(w, root, roots_of(terms, root, true, true, LINEAR_TERM_ELEMENT));
+  for (int i = 0; i < terms->count; i++) {
+    const linear_term_kind kind = (linear_term_kind)terms->kind[i];
+    const char *const value = body_value(w, terms->term[i].value);
+    if (kind == LINEAR_TERM_ELEMENT)
+      add_to_memory(w, &terms->term[i], value);
+    else
+      text_add(&w->out, "%s[%d] += %s;\n", kind == LINEAR_TERM_RUN ? "of_run" : "of_row", at[kind]++, value);
+  }
+}
+
+/* add_rows and add_runs. */
+static void add_sums(writer *w, const char *name, const char *parameters, const char *array, const linear_terms *terms,
+                     linear_term_kind kind, ir_ref *root) {
+  int at = 0;
+  open(w, "void", name, parameters);
+  body_lines(w, root, roots_of(terms, root, false, true, kind));
+  for (int i = 0; i < terms->count; i++)
+    if (terms->kind[i] == kind) add_to_memory(w, &terms->term[i], writer_format(w, "%s[%d]", array, at++));
+  close(w);
+}
+
+static void print_terms(writer *w, const linear_terms *terms) {
+  ir_ref *const root = arena_array(w->f->a, (size_t)terms->count * 5 + 1, sizeof *root);
+  if (root == NULL) return;
+  open(w, "void", "add",
+       "float x, float g, int t, int d, const float *red, const float *row, float *of_run, float *of_row");
+  add(w, terms, root);
+  close(w);
+  add_sums(w, "add_rows", "int t, const float *of_row", "of_row", terms, LINEAR_TERM_ROW, root);
+  add_sums(w, "add_runs", "const float *of_run", "of_run", terms, LINEAR_TERM_RUN, root);
+}
+
+static void open_hook(writer *w, const char *name, bool made, bool of_v, int sums, const linear_terms *terms) {
+  text_add(&w->out, "struct %s {\n", name);
+  w->out.indent++;
+  text_add(&w->out, "static constexpr bool made = %s, of_v = %s, has_terms = %s;\n", made ? "true" : "false",
+           of_v ? "true" : "false", terms->count > 0 ? "true" : "false");
+  text_add(&w->out, "static constexpr int sums = %d, runs = %d, rows = %d;\n", sums, terms->kinds[LINEAR_TERM_RUN],
+           terms->kinds[LINEAR_TERM_ROW]);
+}
+
+static void close_hook(writer *w) {
+  w->out.indent--;
+  text_add(&w->out, "};\n");
+}
+
+void linear_print_row(writer *w, const char *name, const linear_row_hook *row, bool backward) {
+  open_hook(w, name, row->made, row->of_v, row->num_sums, &row->terms);
+  if (row->num_sums > 0) {
+    open(w, "void", "sum", "float x, int t, int d, float *red");
+    add_to(w, "red", row->sum, row->num_sums);
+    close(w);
+  }
+  open(w, "float", "value", "float x, int t, int d, const float *red");
+  body_return(w, row->value);
+  close(w);
+  if (backward) {
+    if (row->num_sums > 0) {
+      open(w, "void", "weigh", "float x, float g, int t, int d, const float *red, float *row");
+      add_to(w, "row", row->weight, row->num_sums);
+      close(w);
+    }
+    open(w, "float", "dx", "float x, float g, int t, int d, const float *red, const float *row");
+    body_return(w, row->dx != IR_NONE ? row->dx : ir_real(w->f->g, 0));
+    close(w);
+    if (row->terms.count > 0) print_terms(w, &row->terms);
+  }
+  close_hook(w);
+}
+
+void linear_print_number(writer *w, const char *name, const linear_terms *terms) {
+  open_hook(w, name, false, true, 0, terms);
+  print_terms(w, terms);
+  close_hook(w);
+}
