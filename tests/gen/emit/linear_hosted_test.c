@@ -51,10 +51,8 @@ static int refused(const char *hook, const char *words) {
 }
 
 static int check_refusals(void) {
-  return refused("key_mod = function(x) return l2norm(x) end", "refused.lua: key_mod: sums over a row's channels") |
-         refused("query_mod = function(x) return tanh(x) end", "query_mod: is no number of the token times") |
-         refused("query_mod = function(x, b, h, t, d) return x * d end", "query_mod: is no number of the token times") |
-         refused("decay = function(b, h, t, d) return -0.1 * d end", "decay: differs between channels") |
+  return refused("skip = function(x) return x * reduce_sum(x) end", "refused.lua: skip: sums over a row's channels") |
+         refused("update = { read = function(k) return tanh(k) end }", "update.read: is no number of the token times") |
          refused("update = { read = function(k) return k end, before = true }", "reads the state before its decay") |
          refused("update = { read = function(k) return k end, erase = function(k) return 2 * k end }",
                  "update.erase: erases along a vector of its own") |
