@@ -267,8 +267,7 @@ static void run(luattn_engine *engine, const char *specs, const test_row *r) {
   const char *text = r->channels ? channel_delta_rule : delta_rule;
   for (int e = 0; r->packed && e < r->entries; e++) p.total += r->tokens[e];
   if (r->spec == NULL)
-    need(luattn_spec_load_text(r->name, text, strlen(text), NULL, &p.spec, &err) == LUATTN_OK,
-         r->name);
+    need(luattn_spec_load_text(r->name, text, strlen(text), NULL, &p.spec, &err) == LUATTN_OK, r->name);
   if (r->spec != NULL) {
     snprintf(path, sizeof path, "%s/%s.lua", specs, r->spec);
     need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
