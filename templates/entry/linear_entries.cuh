@@ -6,6 +6,6 @@
 
 #ifdef LUATTN_MAKES_ROWS
 extern "C" __global__ void __launch_bounds__(256) luattn_linear_prepare(const __grid_constant__ LuattnLinearParams p) {
-  linear_prepare<Spec, Config>(p);
+  linear_prepare<Spec, Config>(p, blockIdx.x);
 }
 #endif

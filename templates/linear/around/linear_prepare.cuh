@@ -25,9 +25,9 @@ LUATTN_FN void prepare_row(const LuattnLinearParams &p, const LuattnTensor &from
 }
 
 template <class Spec, class Config>
-LUATTN_FN void linear_prepare(const LuattnLinearParams &p) {
-  const i64 n = i64(blockIdx.x / 3) * prepare_warps + threadIdx.x / 32;
-  const u32 which = blockIdx.x % 3;
+LUATTN_FN void linear_prepare(const LuattnLinearParams &p, u32 block) {
+  const i64 n = i64(block / 3) * prepare_warps + threadIdx.x / 32;
+  const u32 which = block % 3;
   if constexpr (Spec::Query::made)
     if (which == 0) prepare_row<typename Spec::Query, Config, Config::k_dim>(p, p.rows.from[0], p.q, p.heads, n);
   if constexpr (Spec::Key::made)
