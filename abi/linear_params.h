@@ -58,6 +58,16 @@ typedef struct LuattnLinearRows {
       blocks[LUATTN_LINEAR_TENSORS + 1]; /* of luattn_linear_finish: those of q, k, v and numbers, one after another */
 } LuattnLinearRows;
 
+/* Decoding behind a checkpoint, the first state: rows of the tokens since. Of a row of the states and a value head: `seq`
+ * is the stride of rows. */
+typedef struct LuattnRing {
+  LuattnTensor k, e; /* [.., K]; e where the update has `erase` */
+  LuattnTensor u, y; /* [.., V]: what was written, and what r read */
+  LuattnTensor sums; /* float, [.., 1] or [.., K]: of the logarithms of decays since the checkpoint */
+  const int *used;   /* [entries]: rows that count */
+  int count, type;   /* rows that there are; of k, e, u and y, as LuattnStates */
+} LuattnRing;
+
 typedef struct LuattnLinearParams {
   int entries;        /* batch entries, or packed sequences */
   int tokens;         /* of an entry; packed: of all */
@@ -71,6 +81,7 @@ typedef struct LuattnLinearParams {
                           * is 0. null: row i is entry i's */
   LuattnStates first, last;
   LuattnSegments segments;
+  LuattnRing ring;
   LuattnInputs inputs;
   LuattnLinearKept kept;
   LuattnLinearSums sums;

@@ -32,4 +32,5 @@ concept LinearHook =
 //   v_lane               value channels of the state that a lane has
 //   v_block              at most so many of a block
 //   batch                tokens whose rows are in shared memory at once
+//   ring                 0, or the most rows of a ring (linear_ring.cu)
 //   packed               sequences are packed

@@ -154,8 +154,11 @@ struct RecurrentRows {
       keep(to + Layout::erase, lane, y);
     }
   }
-  // A NaN stays one.
-  LUATTN_FN Real factor(Real g) { return op_exp(g < Real(least_logarithm) ? Real(least_logarithm) : g); }
+  // A NaN stays one. Rings keep logarithms.
+  LUATTN_FN Real factor(Real g) {
+    if constexpr (Config::ring > 0) return g < Real(least_decay) ? Real(least_decay) : g;
+    return op_exp(g < Real(least_logarithm) ? Real(least_logarithm) : g);
+  }
   __device__ __forceinline__ void fill_decay(Real *to, int t, int lane) const {
     if constexpr (Spec::Decay::given) {
       const OfK<typename Spec::Decay> hook{p, place.site, t, lane};

@@ -86,7 +86,76 @@ struct RecurrentState {
     }
   }
 
+  // ---- behind a checkpoint (step_ring.cuh)
+
+  // Sums of logarithms and rows of K lie in `rows` there; negative: there is no such sum, which is 0.
+  // S <- e^sum S, of the channels or of all.
+  __device__ __forceinline__ void scale(const Real *rows, int sum) {
+#pragma unroll
+    for (int n = 0; n < K; n += 4) {
+      Real f[4];
+      decayed<true>(f, rows, -1, sum, n);
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+#pragma unroll
+        for (int i = 0; i < V; ++i) s[i][n + c] = f[c] == 0 ? Real(0) : f[c] * s[i][n + c];
+    }
+  }
+  // S <- S + sign e^(to - from) k u', u of a block's value channels.
+  __device__ __forceinline__ void add(const Real *rows, int k, int from, int to, const Real *u, int sign) {
+    Real of_v[V];
+#pragma unroll
+    for (int i = 0; i < V; ++i) of_v[i] = sign * u[written + i];
+#pragma unroll
+    for (int n = 0; n < K; n += 4) {
+      Real x[4], f[4];
+      load_four(x, rows + k + n * 8 + lane8 * 4);
+      decayed<true>(f, rows, from, to, n);
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+#pragma unroll
+        for (int i = 0; i < V; ++i) s[i][n + c] = op_fma(x[c] * f[c], of_v[i], s[i][n + c]);
+    }
+  }
+  // take(v, (e^sum x)' S) for each value channel of the warp: v is its place in a block's rows.
+  template <class Take>
+  __device__ __forceinline__ void times(const Real *rows, int x, int sum, Take take) const {
+    Real y[V] = {};
+#pragma unroll
+    for (int n = 0; n < K; n += 4) {
+      Real of_k[4], f[4];
+      load_four(of_k, rows + x + n * 8 + lane8 * 4);
+      decayed<Layout::decays_channels>(f, rows, -1, sum, n);
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+#pragma unroll
+        for (int i = 0; i < V; ++i) y[i] = op_fma(of_k[c] * f[c], s[i][n + c], y[i]);
+    }
+    add_lanes(y);
+    const Real left = !Layout::decays_channels && sum >= 0 ? op_exp(rows[sum]) : Real(1);
+#pragma unroll
+    for (int i = 0; i < V; ++i)
+      if (lane8 == 0) take(written + i, left * y[i]);
+  }
+  template <class Take>
+  __device__ __forceinline__ void each(Take take) const {
+#pragma unroll
+    for (int i = 0; i < V; ++i)
+      if (lane8 == 0) take(written + i);
+  }
+
  private:
+  // e^(to - from) of four channels, where there are sums, and where they are wanted.
+  template <bool Wanted>
+  __device__ __forceinline__ void decayed(Real (&f)[4], const Real *rows, int from, int to, int n) const {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      f[c] = 1;
+      if (!Wanted || to < 0) continue;
+      const int at = Layout::decays_channels ? n * 8 + lane8 * 4 + c : 0;
+      f[c] = op_exp(rows[to + at] - (from >= 0 ? rows[from + at] : Real(0)));
+    }
+  }
   template <int N>
   LUATTN_FN void add_lanes(Real (&x)[N]) {
 #pragma unroll
