@@ -40,7 +40,7 @@ def operator(name: str, decay: str, update: str, has_norm: bool) -> LinearAttent
     """Messages of its calls begin with `name`."""
     axes, decays = DECAYS[decay]
     more, updates = UPDATES[update]
-    inputs = ", ".join(f"{n} = {{ axes = {{{', '.join(map(repr, on))}}}, grad = true }}" for n, on in {**axes, **more}.items())
+    inputs = ", ".join(f"{n} = {{ axes = {{{', '.join(map(repr, on))}}}, dtype = 'any', grad = true }}" for n, on in {**axes, **more}.items())
     norm = "query_mod = function(x) return l2norm(x) end, key_mod = function(x) return l2norm(x) end," if has_norm else ""
     updates = updates.replace("NORM", "l2norm" if has_norm else "")
     return linear_attention(f"return linear_attention {{ name = {name!r}, inputs = {{ {inputs} }}, {decays} {updates} {norm} }}")

@@ -1,9 +1,9 @@
-"""Operators of flash-linear-attention 0.6 (fla.ops) and of mamba-ssm's SSD by their names and arguments, on the CPU:
+"""Operators of flash-linear-attention 0.6 (fla.ops) and of mamba-ssm's SSD by their names and arguments, on the CPU and on GPUs:
 
     from luattn.fla import chunk_gated_delta_rule      # was: from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
-chunk_ and fused_recurrent_ of an operator compute the same. Tensors are torch's, [B, T, H, ..]; autograd has all gradients. What an argument
-asks for and cannot have is refused by its name."""
+chunk_ and fused_recurrent_ of an operator compute the same: which kernel does is a matter of the call's lengths. Tensors are torch's, [B, T, H, ..];
+on the CPU autograd has all gradients. What an argument asks for and cannot have is refused by its name."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ _WHY = {
     "gv": "a decay of channels of v is no linear attention of this form",
     "gk": "this operator has one decay a token; chunk_kda has one a channel",
     "cp_context": "a sequence lies on one device; run each part from the final state of the one before it",
-    "use_graph": "there are no CUDA graphs on the CPU",
+    "use_graph": "capture the call into a torch.cuda.CUDAGraph",
     "return_intermediate_states": "states between chunks are not returned; run parts, and take each one's final state",
 }
 
@@ -75,6 +75,10 @@ def _run(
 # --- decays and strengths that an operator makes itself ---
 
 
+def _number_type(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
 def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None) -> Tensor:
     """The logarithm of a decay, of a gate's input [.., HV] or [.., HV, K]."""
     g, A_log, dt_bias = take(name, "g", "torch", g), take(name, "A_log", "torch?", A_log), take(name, "dt_bias", "torch?", dt_bias)
@@ -94,7 +98,7 @@ def _strength(name: str, beta: Tensor | None, v: Tensor, is_logit: bool, is_sign
     if beta is None and is_logit:
         raise InvalidError(f"{name}: beta: is missing, and use_beta_sigmoid_in_kernel asks for its sigmoid")
     if beta is None:
-        return torch.ones(v.shape[:3], dtype=torch.float32)
+        return torch.ones(v.shape[:3], dtype=torch.float32, device=v.device)
     if beta.dim() == 4:
         raise Unsupported(f"{name}: beta: has {tuple(beta.shape)}; one for each channel of v is no linear attention of this form: give [B, T, HV]")
     if is_signed and not is_logit:
@@ -126,7 +130,7 @@ def chunk_retention(
     *, cu_seqlens: Tensor | None = None, state_v_first: bool = False, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     _refuse("retention", kwargs)
-    gamma = (1 - 2.0 ** (-5.0 - torch.arange(v.shape[2], dtype=torch.float64))).log()
+    gamma = (1 - 2.0 ** (-5.0 - torch.arange(v.shape[2], dtype=torch.float64))).log().to(v.device)
     return _by_head("retention", q, k, v, gamma, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
 
 
@@ -137,6 +141,7 @@ def chunk_lightning_attn(
     _refuse("lightning_attn", kwargs)
     heads = v.shape[2]
     gamma = -(8 / heads * (1 - layer_idx / num_layers)) * torch.arange(heads, dtype=torch.float64)
+    gamma = gamma.to(v.device)
     return _by_head("lightning_attn", q, k, v, gamma, scale, initial_state, output_final_state, cu_seqlens)
 
 
@@ -152,11 +157,15 @@ def chunk_linear_attn(
         return o, final
     if v.shape[2] != q.shape[2]:
         raise InvalidError(f"linear_attn: normalize: divides heads of v by sums of k, and v has {v.shape[2]} heads and k {k.shape[2]}; repeat q and k, or pass normalize=False")
-    ones = torch.ones(*k.shape[:3], 1, dtype=torch.float32 if k.dtype is not torch.float64 else torch.float64)
+    channels = 1 if k.device.type == "cpu" else 8  # kernels take multiples of 8
+    ones = torch.ones(*k.shape[:3], channels, dtype=_number_type(k) if k.device.type == "cpu" else k.dtype, device=k.device)
     start = None if of_sum is None else of_sum.transpose(1, 2).transpose(2, 3)  # [N, H, K, 1]
+    start = start if start is None else start.expand(*start.shape[:3], channels)
     total, last = _run("linear_attn", "none", "add", q, k, ones, scale, start, True, cu_seqlens)
+    total = total[..., :1]
     o = (o / (total + 1e-10)).to(o.dtype)
     assert last is not None
+    last = last[..., :1]
     return o, (final, last.transpose(2, 3).transpose(1, 2))
 
 
@@ -302,7 +311,7 @@ def _gated(out: Tensor, z: Tensor) -> Tensor:
 def _ends_of(seq_idx: Tensor) -> tuple[Tensor, Tensor]:
     """Where sequences begin and end among the rows of all batch entries, and which of them is the first of its entry."""
     batch, length = seq_idx.shape
-    begins = torch.ones(batch, length, dtype=torch.bool)
+    begins = torch.ones(batch, length, dtype=torch.bool, device=seq_idx.device)
     begins[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
     at = begins.flatten().nonzero().flatten()
     return torch.cat([at, at.new_tensor([batch * length])]), at % length == 0
@@ -328,7 +337,7 @@ def mamba_chunk_scan_combined(
         q, k, v = (t.reshape(1, -1, *t.shape[2:]) for t in (q, k, v))
         inputs["dt"] = dt.reshape(1, -1, dt.shape[2])
         if first is not None:
-            first = torch.zeros(len(is_first), *first.shape[1:], dtype=first.dtype).index_copy(0, is_first.nonzero().flatten(), first)
+            first = torch.zeros(len(is_first), *first.shape[1:], dtype=first.dtype, device=first.device).index_copy(0, is_first.nonzero().flatten(), first)
     elif return_varlen_states or cu_seqlens is not None:
         raise InvalidError(f"{name}: seq_idx: is missing, and cu_seqlens or return_varlen_states ask for sequences apart; give which one each row is of")
     out, states = _run(name, "ssd", update, q, k, v, 1.0, first, True, ends, True, **inputs)
@@ -358,8 +367,9 @@ def selective_state_update(
         if t is not None and t.dim() != axes:
             raise InvalidError(f"{name}: {of}: has {t.dim()} dimensions, expected {axes}; repeat numbers of heads by expand")
     for of, t in (("A", A), ("dt", dt), ("dt_bias", dt_bias)):
+        # of an expanded number nothing is compared, which would wait for the GPU
         flat = None if t is None else t.flatten(1) if of != "dt" else t.flatten(2)
-        if flat is not None and flat.numel() and not bool((flat == flat[..., :1]).all()):
+        if t is not None and flat is not None and flat.numel() and any(t.stride()[2 if of == "dt" else 1 :]) and not bool((flat == flat[..., :1]).all()):
             raise Unsupported(f"{name}: {of}: differs within a head, as Mamba-1's; a decay is one number a token and head here")
     of_head = None if dt_bias is None else dt_bias[:, 0]
     steps = _step(dt[..., 0], of_head, dt_softplus, (0.0, float("inf")))
