@@ -281,6 +281,10 @@ static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "linear: v_block", l->v_block, 1, 256));
   TRY(check_range(err, "linear: cuts", l->cuts, 0, 1));
   TRY(check_range(err, "linear: v_warp", l->v_warp, 0, l->v_block));
+  TRY(check_range(err, "linear: ring", l->ring, 0, 64));
+  TRY(check_range(err, "linear: step", l->step, 0, 64));
+  TRY(check_range(err, "linear: ring_width", l->ring_width, 0, m->head_dim));
+  TRY(check_range(err, "linear: ring_erases", l->ring_erases, 0, 1));
   TRY(check_range(err, "linear: normalizes", l->normalizes, 0, 1));
   TRY(check_range(err, "linear: second_code", m->second_code, 0, 0));
   if (!(l->scale > -1e300 && l->scale < 1e300))

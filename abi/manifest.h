@@ -139,14 +139,16 @@ typedef struct manifest_tangents {
 
 /* Linear attention, whose kernels take LuattnLinearParams (abi/linear_params.h). */
 typedef struct manifest_linear {
-  double scale;        /* of o where a call gives none; 0: head_dim^-1/2 */
-  uint32_t v_block;    /* value channels of a block: the most */
-  uint32_t cuts;       /* entries may be cut into segments */
-  uint32_t v_warp;     /* of a warp, where a launch may give blocks fewer warps; else 0 */
-  uint32_t normalizes; /* states have one channel of v more; a block has all of a value head */
-  uint32_t made;       /* bits: rows of q, k and v that luattn_linear_prepare makes */
-  uint32_t skips;      /* o has what skips */
-  uint32_t numbers;    /* backward: bits: gradients of decays, of what is written */
+  double scale;                     /* of o where a call gives none; 0: head_dim^-1/2 */
+  uint32_t v_block;                 /* value channels of a block: the most */
+  uint32_t cuts;                    /* entries may be cut into segments */
+  uint32_t v_warp;                  /* of a warp, where a launch may give blocks fewer warps; else 0 */
+  uint32_t normalizes;              /* states have one channel of v more; a block has all of a value head */
+  uint32_t ring, step;              /* the most rows of a ring, tokens of a step; 0: there is none */
+  uint32_t ring_width, ring_erases; /* numbers of a row's sums of decays; whether it has e and y */
+  uint32_t made;                    /* bits: rows of q, k and v that luattn_linear_prepare makes */
+  uint32_t skips;                   /* o has what skips */
+  uint32_t numbers;                 /* backward: bits: gradients of decays, of what is written */
   uint32_t alone; /* backward: bits of inputs to an element of whose gradient one token and value head adds, where its
                      * axes are whole */
   uint32_t grad_v_block; /* value channels of a block of dq and dk */

@@ -78,7 +78,7 @@ static luattn_status read_key(const luattn_spec *spec, const char *function, con
   if (dtype == KERNEL_DTYPES)
     return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected float32, bfloat16 or float16", function,
                        text);
-  key->decode = tokens_of_entry(a) <= MOST_WALKED;
+  key->decode = a->ring_k != NULL ? 2 : tokens_of_entry(a) <= MOST_WALKED;
   key->dtype = (luattn_dtype)dtype;
   key->head_dim = (int)a->q->shape[3], key->head_dim_v = (int)a->v->shape[3];
   return read_types(spec, function, a, &key->input_types, err);

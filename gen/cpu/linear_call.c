@@ -415,12 +415,22 @@ static luattn_status take(const luattn_spec *spec, const luattn_linear_args *giv
         "and luattn_cpu_backward",
         function, spec->traced.name);
   TRY(struct_take(&rule, "cpu", given, used, err));
+  if (used->ring_k != NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "cpu: ring_k: is given, and rings are of GPUs alone; leave it NULL, and update states in place");
   *call = (linear_call){.spec = spec, .args = used};
   if (threads_count(used->num_threads, 1, &call->threads, wrong, sizeof wrong)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
 }
 
 int luattn_spec_normalizes(const luattn_spec *spec) { return spec != NULL && spec->traced.linear.normalize; }
+
+void luattn_spec_ring(const luattn_spec *spec, int head_dim, int *decays, int *erases) {
+  const linear_class *c = spec != NULL && spec->linear != NULL ? &spec->linear->class : NULL;
+  const linear_decay decay = c != NULL ? c->decay : LINEAR_DECAY_NONE;
+  if (decays != NULL) *decays = decay == LINEAR_DECAY_CHANNEL ? head_dim : decay != LINEAR_DECAY_NONE;
+  if (erases != NULL) *erases = c != NULL && c->erases;
+}
 
 luattn_status luattn_cpu_linear_forward(const luattn_spec *spec, const luattn_linear_args *args, luattn_error *err) {
   luattn_linear_args used;

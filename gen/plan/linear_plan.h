@@ -24,6 +24,9 @@ typedef struct linear_plan {
   int v_warp;         /* of a warp, where a launch may give blocks fewer warps; else 0 */
   int stages;         /* of q, k and v; 0: config.cuh has none */
   const char *source; /* the file among the templates */
+  int ring, step;     /* the most rows of a ring, tokens of a step; 0: there is none */
+  int ring_width;     /* of a row's sums of decays */
+  bool ring_erases;
   bool packed, erases, normalizes;
   bool cuts;     /* entries may be cut into segments */
   unsigned made; /* bits: rows of q, k and v that a kernel makes; linear_source.c */

@@ -5,6 +5,8 @@
 #include "gen/plan/linear_family.h"
 
 enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 8, THREADS_OF_MULTIPROCESSOR = 512 };
+/* Of a ring: rows, tokens of a step, and bytes of shared memory, of which two blocks of sm_80 find room. */
+enum { MOST_ROWS = 32, MOST_TOKENS = 16, MOST_SHARED = 80 << 10 };
 
 static luattn_status check_dim(const char *name, int x, luattn_error *err) {
   if (x % LEAST_DIM == 0 && x <= MOST_DIM) return LUATTN_OK;
@@ -14,7 +16,7 @@ static luattn_status check_dim(const char *name, int x, luattn_error *err) {
                      name, x, LEAST_DIM, MOST_DIM);
 }
 
-static luattn_status check(const luattn_target *t, luattn_error *err) {
+static luattn_status check_any(const luattn_target *t, luattn_error *err) {
   if (t->pass != LUATTN_FORWARD)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
@@ -39,6 +41,18 @@ static int row_size(const derived_linear *d, const linear_plan *p) {
   return of_k * k + (2 + d->hook[LINEAR_SKIP].given) * p->v_block + 4;
 }
 
+static luattn_status check(const luattn_target *t, luattn_error *err) {
+  if (t->decode == 2)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 2, and this kernel has no ring; give 0 or 1");
+  return check_any(t, err);
+}
+
+static luattn_status check_ring(const luattn_target *t, luattn_error *err) {
+  if (t->decode != 2)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is %d, and this kernel has a ring; give 2", t->decode);
+  return check_any(t, err);
+}
+
 static const char *explain(arena *a, const linear_plan *p, const derived_linear *d, int batch) {
   return arena_printf(a,
                       "linear attention of class L%d token by token: the state stays in registers, and is read and "
@@ -51,24 +65,67 @@ static const char *explain(arena *a, const linear_plan *p, const derived_linear 
                                           : "where value heads are few, blocks of a launch have fewer value channels");
 }
 
+/* Threads, value channels and Config of both kernels. */
+static int plan_warps(arena *a, const derived_linear *d, linear_plan *p, int batch, int ring) {
+  const int v_lane = p->k_dim > 128 ? 2 : 4;
+  int warps = p->v_block / p->v_warp;
+  p->normalizes = d->class.normalizes;
+  p->constants = arena_printf(a,
+                              "  using Number = float;\n"
+                              "  static constexpr int v_lane = %d, batch = %d, ring = %d, threads = %d, blocks = %d;\n",
+                              v_lane, batch, ring, 32 * warps, THREADS_OF_MULTIPROCESSOR / (32 * warps));
+  return 32 * warps;
+}
+
+static void start(linear_plan *p) {
+  p->v_warp = 4 * (p->k_dim > 128 ? 2 : 4);
+  const int warps = (p->v_dim + p->v_warp - 1) / p->v_warp;
+  p->v_block = (warps < MOST_WARPS ? warps : MOST_WARPS) * p->v_warp;
+}
+
 static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   const derived_linear *d = spec->linear;
-  const int v_lane = p->k_dim > 128 ? 2 : 4;
-  p->v_warp = 4 * v_lane;
-  int warps = (p->v_dim + p->v_warp - 1) / p->v_warp, batch = 16;
-  if (warps > MOST_WARPS) warps = MOST_WARPS;
-  p->source = "entry/linear_recurrent.cu";
-  p->v_block = warps * p->v_warp;
-  p->normalizes = d->class.normalizes;
+  int batch = 16;
+  start(p);
   while (batch > 1 && batch * row_size(d, p) * 4 > 24 << 10) batch /= 2;
-  p->constants = arena_printf(a,
-                              "  using Number = float;\n"
-                              "  static constexpr int v_lane = %d, batch = %d, threads = %d, blocks = %d;\n",
-                              v_lane, batch, 32 * warps, THREADS_OF_MULTIPROCESSOR / (32 * warps));
-  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, 32 * warps, batch * row_size(d, p) * 4);
+  p->source = "entry/linear_recurrent.cu";
+  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, plan_warps(a, d, p, batch, 0), batch * row_size(d, p) * 4);
   p->why = explain(a, p, d, batch);
+}
+
+/* Bytes of RingLayout of ring_rows.cuh. */
+static int ring_bytes(const derived_linear *d, const linear_plan *p, int batch, int ring) {
+  const int k = (p->k_dim + 31) / 32 * 32, e = d->class.erases;
+  const int width = d->class.decay == LINEAR_DECAY_CHANNEL ? k : d->class.decay != LINEAR_DECAY_NONE;
+  const int pairs = (1 + d->class.reads + 2 * e) * batch * ring;
+  return 4 * (batch * row_size(d, p) + (1 + e) * ring * (k + p->v_block) + (ring + batch) * width + pairs);
+}
+
+static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
+  (void)t;
+  const derived_linear *d = spec->linear;
+  int batch = MOST_TOKENS, ring = MOST_ROWS;
+  start(p);
+  while (batch > 4 && ring_bytes(d, p, batch, ring) > MOST_SHARED) {
+    if (ring > batch)
+      ring /= 2;
+    else
+      batch /= 2;
+  }
+  p->ring = ring, p->step = batch, p->ring_erases = d->class.erases;
+  p->ring_width = d->class.decay == LINEAR_DECAY_CHANNEL ? p->k_dim : d->class.decay != LINEAR_DECAY_NONE;
+  p->source = "entry/linear_ring.cu";
+  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, plan_warps(a, d, p, batch, ring),
+                  ring_bytes(d, p, batch, ring));
+  p->why = arena_printf(a,
+                        "linear attention of class L%d behind a checkpoint: the state is read, and written where the "
+                        "ring is full\n"
+                        "rings of at most %d rows, at most %d tokens a step; a block has a value head\n",
+                        (int)d->class.number, ring, batch);
 }
 
 const linear_family linear_recurrent = {
     .name = "token by token", .family = LUATTN_SIMT, .whole_hooks = true, .check = check, .plan = plan};
+const linear_family linear_ring = {
+    .name = "behind a checkpoint", .family = LUATTN_SIMT, .whole_hooks = true, .check = check_ring, .plan = plan_ring};

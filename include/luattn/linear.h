@@ -25,6 +25,10 @@ extern "C" {
 /* 1: the spec is normalised, so that its states have one channel of v more than v has; 0: as many, or spec is NULL. */
 LUATTN_API int luattn_spec_normalizes(const luattn_spec *spec);
 
+/* What rings of the spec have (luattn_linear_args): numbers of a row of ring_decays for head_dim, 0 if the spec has no decay;
+ * whether there are ring_e and ring_y. 0 and 0 if spec is NULL. */
+LUATTN_API void luattn_spec_ring(const luattn_spec *spec, int head_dim, int *decays, int *erases);
+
 /* The order of a state's last two axes. The shapes are the same if head_dim = head_dim_v, so that a call says it. */
 typedef enum luattn_state_layout { LUATTN_STATE_VK = 1, LUATTN_STATE_KV } luattn_state_layout;
 
@@ -63,6 +67,15 @@ typedef struct luattn_linear_args {
   void *workspace;     /* on a GPU: luattn_linear_workspace_size bytes of device memory, a multiple of 16; it needs no
                     * initialisation, and calls that may run at once have one each. May be NULL where that is 0 */
   size_t workspace_size;
+  /* Decoding behind a checkpoint, on a GPU: initial_state, which final_state is as well, is the state before the ring's
+   * rows, and rows 0 .. ring_used - 1 stand for the tokens since. A call appends rows of its tokens behind these and
+   * leaves the state alone, but where they do not fit: then it folds the old rows into the state first, and its own are
+   * the first ones. ring_used is not changed: the next call gives how many rows count, so that tokens are taken back by a
+   * smaller number. With rows = those of states: ring_k, ring_e [rows, heads_v, count, head_dim], ring_u, ring_y
+   * [rows, heads_v, count, head_dim_v], of one type, float32, bfloat16 or float16; e and y where the spec has
+   * `update.erase`; ring_decays, float32, where it has `decay`: [rows, heads_v, count, 1], or head_dim where it depends on d;
+   * ring_used, int32 [entries]. */
+  const DLTensor *ring_k, *ring_u, *ring_decays, *ring_e, *ring_y, *ring_used;
 } luattn_linear_args;
 
 /* Run on the CPU, token by token, in double precision; each result is rounded once, to its tensor's type. Any number of

@@ -111,6 +111,9 @@ FORM_LINEAR = 1  # LUATTN_FORM_LINEAR
 STATE_LAYOUTS = {"vk": 1, "kv": 2}  # luattn_state_layout
 
 
+RING_TENSORS = ("ring_k", "ring_u", "ring_decays", "ring_e", "ring_y", "ring_used")  # likewise
+
+
 class LinearArgs(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),
@@ -127,6 +130,7 @@ class LinearArgs(c.Structure):
         ("num_threads", c.c_int),
         ("workspace", c.c_void_p),
         ("workspace_size", c.c_size_t),
+        *((name, c.c_void_p) for name in RING_TENSORS),
     ]
 
 

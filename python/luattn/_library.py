@@ -114,6 +114,7 @@ def _load() -> ctypes.CDLL:
     if hasattr(lib, "luattn_spec_form"):
         for name in ("luattn_spec_form", "luattn_spec_normalizes"):
             getattr(lib, name).argtypes, getattr(lib, name).restype = [_P], ctypes.c_int
+        lib.luattn_spec_ring.argtypes, lib.luattn_spec_ring.restype = [_P, ctypes.c_int, _P, _P], None
     if hasattr(lib, "luattn_parallel_plan_new"):
         lib.luattn_parallel_plan_free.argtypes, lib.luattn_parallel_plan_free.restype = [_P], None
         lib.luattn_spec_parameter.argtypes, lib.luattn_spec_parameter.restype = [_P, _SIZE], ctypes.c_uint

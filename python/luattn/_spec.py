@@ -151,6 +151,12 @@ class Spec:
         self.saves = self.has_lse, self.num_saved  # what decides the results of a call
         self.pads = _CHANNELS.search(text) is None  # whether channels of zeros behind the last one change nothing
 
+    def ring(self, head_dim: int) -> tuple[int, bool]:
+        """Of a ring of linear attention: numbers of a row's decays, and whether it has rows of what is erased."""
+        decays, erases = ctypes.c_int(), ctypes.c_int()
+        lib.luattn_spec_ring(self.pointer, head_dim, ctypes.byref(decays), ctypes.byref(erases))
+        return decays.value, bool(erases.value)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return spec_of, (self.text, self.place)
 

@@ -121,10 +121,12 @@ def _forward_there(
         final = empty(q, shape, first.dtype if first is not None else torch.float32)
     index, stream = _tensors.place(q)
     where = _linear_call.Place(_tensors.engine_for(index, None), stream, lambda size: empty(q, (size,), torch.uint8))
-    tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **arrays}
+    ring = {name: x for name, x in own.items() if name.startswith("ring_")}
+    tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **arrays, **ring}
     _linear_call.run(spec, False, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], scale, layout, place=where)
-    if given is not None:
-        mark_written(given)
+    for written in (given, *(x for name, x in ring.items() if name != "ring_used")):
+        if written is not None:
+            mark_written(written)
     return o, final
 
 
@@ -152,6 +154,8 @@ def forward(
             raise InvalidError(f"{spec.name}: input '{info.name}': requires a gradient, and the spec does not mark it; write grad = true there, or pass {info.name}.detach()")
     if _tensors.gpu_of(q) != capi.CPU:
         return _forward_there(spec, q, k, v, inputs, scalars, own, scale, layout, shape, final)
+    if "ring_k" in own:
+        raise Unsupported(f"{spec.name}: ring: q is on the CPU, and rings are of GPUs alone; leave it out, and the state is updated in place")
     if final is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (*every, final)):
         raise InvalidError(f"{spec.name}: final_state: is written in place, and a gradient is wanted; leave it out and take output_final_state=True, or call under torch.no_grad()")
     arrays = {name: own[name] for name in _PLAIN}

@@ -68,6 +68,36 @@ class LinearAttention:
         own = call.arrays(cu_seqlens=cu_seqlens, initial_state=initial_state, state_indices=state_indices)
         return call.forward(own, call.scale(scale), state_layout, output_final_state, call.written(final_state))
 
+    def step(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        state: Any,
+        *,
+        state_layout: str,
+        state_indices: Any = None,
+        ring: "Ring | None" = None,
+        scale: float | None = None,
+        **given: Any,
+    ) -> Any:
+        """Decoding: o of a few tokens, 1 to 16, behind a state, which is updated in place, or its rows state_indices of it. Without gradients. It may be captured
+        into a CUDA graph.
+
+        With a ring, on a GPU, the state is a checkpoint: the tokens go to the ring's rows, and count once ring.accept() says how many of them do.
+        Where they do not fit, the rows that count are folded into the state in the same launch."""
+        call = _Call(self._spec, q, k, v, given)
+        call.check_states(state_layout, state_indices, state, state, True)
+        own = call.arrays(cu_seqlens=None, initial_state=state, state_indices=state_indices)
+        if ring is not None:
+            own.update(ring._arrays(call))
+        o, _ = call.forward(own, call.scale(scale), state_layout, True, call.written(state))
+        return o
+
+    def ring(self, state: Any, entries: int, *, state_layout: str, rows: int = 16, dtype: Any = None) -> "Ring":
+        """An empty ring of so many rows behind each row of `state`, a torch tensor on a GPU, for calls of so many entries. dtype: of its rows, else bfloat16."""
+        return Ring(self._spec, state, entries, state_layout, rows, dtype)
+
     def gradients(
         self,
         dout: Any,
@@ -88,6 +118,42 @@ class LinearAttention:
         call.check_states(state_layout, None, initial_state, dfinal_state, False)
         own = call.arrays(dout=dout, cu_seqlens=cu_seqlens, initial_state=initial_state, dfinal_state=dfinal_state)
         return call.gradients(own, call.scale(scale), state_layout)
+
+
+class Ring:
+    """Rows that stand for the tokens since a state, which decoding then reads and does not write. used: int32 [entries], how many of them count; tokens that a
+    model takes back are not accepted, and nothing is copied for them."""
+
+    def __init__(self, spec: Spec, state: Any, entries: int, layout: str, rows: int, dtype: Any) -> None:
+        import torch
+
+        name = spec.name
+        if not isinstance(state, torch.Tensor) or state.dim() != 4:
+            raise InvalidError(f"{name}: ring: state: is {what(state)}; give a torch tensor of 4 dimensions")
+        if layout not in ("vk", "kv"):
+            raise InvalidError(f"{name}: ring: state_layout: is {what(layout)}; give 'vk' for [.., head_dim_v, head_dim] or 'kv'")
+        if rows < 1:
+            raise InvalidError(f"{name}: ring: rows: is {rows}, expected at least 1")
+        heads = state.shape[:2]
+        dims = state.shape[2:] if layout == "kv" else state.shape[:1:-1]
+        decays, erases = spec.ring(int(dims[0]))
+        kind: dict[str, Any] = {"dtype": dtype or torch.bfloat16, "device": state.device}
+        self.rows, self._tried = rows, 0
+        self.k, self.u = (torch.zeros(*heads, rows, d, **kind) for d in dims)
+        self.e, self.y = (torch.zeros(*heads, rows, d, **kind) if erases else None for d in dims)
+        self.decays = torch.zeros(*heads, rows, decays, dtype=torch.float32, device=state.device) if decays else None
+        self.used = torch.zeros(entries, dtype=torch.int32, device=state.device)
+
+    def _arrays(self, call: "_Call") -> dict[str, Any]:
+        self._tried = call.qkv[0].shape[1]
+        named = {"k": self.k, "u": self.u, "decays": self.decays, "e": self.e, "y": self.y, "used": self.used}
+        return {f"ring_{name}": t for name, t in named.items() if t is not None}
+
+    def accept(self, tokens: Any = None) -> None:
+        """Says how many of the last step's tokens count: of each entry (int32 [entries] on the GPU) or of all; None: every token. Waits for nothing."""
+        tried = self._tried
+        kept = self.used.masked_fill(self.used + tried > self.rows, 0)
+        self.used.copy_(kept + (tried if tokens is None else tokens))
 
 
 class _Call:

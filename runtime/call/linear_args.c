@@ -153,6 +153,79 @@ static luattn_status fill_states(linear_call *l) {
   return fill_list(&l->c, "state_indices", "entries", a->state_indices, l->p.entries, &l->p.state_rows);
 }
 
+/* ---- a ring of rows behind a checkpoint ---- */
+
+static luattn_status fill_ring_tensor(linear_call *l, const char *name, const DLTensor *t, int64_t width, bool wanted,
+                                      LuattnTensor *out) {
+  const args_call *c = &l->c;
+  const bool is_sums = strcmp(name, "ring_decays") == 0;
+  static const char axes[] = "rows, heads_v, count, channels";
+  long long stride[4];
+  if (!wanted && t == NULL) return LUATTN_OK;
+  if (!wanted) return args_fail(c, "%s: is given, and the spec's rings have none; leave it NULL", name);
+  TRY(need_tensor(c, name, t, axes));
+  int type;
+  TRY(state_type(c, name, t, &type));
+  if (!is_sums && out != &l->p.ring.k && type != l->p.ring.type)
+    return args_fail(c, "%s: is of another type than ring_k; give both the same", name);
+  if (!is_sums) l->p.ring.type = type;
+  const tensor_rule rule = {.name = name,
+                            .axes = axes,
+                            .ndim = 4,
+                            .shape = {l->args->initial_state->shape[0], l->p.heads_v, l->p.ring.count, width},
+                            .dtype = is_sums ? (DLDataType){kDLFloat, 32, 1} : t->dtype,
+                            .is_output = true,
+                            .is_single = true,
+                            .is_row = true};
+  TRY(args_tensor(c, &rule, t, stride, &out->data));
+  out->batch = stride[0], out->head = stride[1], out->seq = stride[2];
+  return LUATTN_OK;
+}
+
+static luattn_status check_ring(const linear_call *l) {
+  const args_call *c = &l->c;
+  const luattn_linear_args *a = l->args;
+  const manifest_linear *m = &c->info->linear_facts[0];
+  if (m->normalizes)
+    return args_fail(
+        c, "ring_k: is given, and the spec is normalised (normalize = true), which rings lack; leave it NULL");
+  if (a->cu_seqlens != NULL)
+    return args_fail(c,
+                     "ring_k: is given beside cu_seqlens; a step has as many tokens of each entry: give batch entries");
+  if (a->initial_state == NULL || a->final_state == NULL || l->p.first.data != l->p.last.data)
+    return args_fail(c, "final_state: is not initial_state, and a full ring is folded into that; give it twice");
+  if (a->ring_k->ndim != 4 || a->ring_k->shape == NULL)
+    return args_fail(c, "ring_k: has %d axes, expected 4: [rows, heads_v, count, head_dim]", a->ring_k->ndim);
+  const int64_t count = a->ring_k->shape[2];
+  if (count < 1 || count > m->ring)
+    return args_fail(c, "ring_k: has %" PRId64 " rows, expected 1 to %u", count, m->ring);
+  if (l->p.tokens > count || l->p.tokens > (int)m->step)
+    return args_fail(c, "q: has %d tokens, and a ring of %" PRId64 " rows takes at most %d a step; split them",
+                     l->p.tokens, count, count < m->step ? (int)count : (int)m->step);
+  if (a->ring_used == NULL)
+    return args_fail(c, "ring_used: is NULL, expected int32 [entries]: how many rows of the ring count");
+  return LUATTN_OK;
+}
+
+static luattn_status fill_ring(linear_call *l) {
+  const args_call *c = &l->c;
+  const luattn_linear_args *a = l->args;
+  const manifest_linear *m = &c->info->linear_facts[0];
+  LuattnRing *r = &l->p.ring;
+  if ((a->ring_k != NULL) != (m->ring > 0))
+    return args_fail(c, "ring_k: is %s, and the kernel is compiled for %s", a->ring_k != NULL ? "given" : "NULL",
+                     m->ring > 0 ? "rings; give it" : "states without rings; leave it NULL");
+  if (m->ring == 0) return LUATTN_OK;
+  TRY(check_ring(l));
+  r->count = (int)a->ring_k->shape[2];
+  TRY(fill_ring_tensor(l, "ring_k", a->ring_k, c->info->head_dim, true, &r->k));
+  TRY(fill_ring_tensor(l, "ring_u", a->ring_u, c->info->head_dim_v, true, &r->u));
+  TRY(fill_ring_tensor(l, "ring_decays", a->ring_decays, m->ring_width, m->ring_width > 0, &r->sums));
+  TRY(fill_ring_tensor(l, "ring_e", a->ring_e, c->info->head_dim, m->ring_erases, &r->e));
+  TRY(fill_ring_tensor(l, "ring_y", a->ring_y, c->info->head_dim_v, m->ring_erases, &r->y));
+  return fill_list(c, "ring_used", "entries", a->ring_used, l->p.entries, &r->used);
+}
+
 /* ---- blocks ---- */
 
 /* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. */
@@ -162,7 +235,7 @@ static void choose_warps(linear_call *l) {
   const int64_t heads = (int64_t)l->p.entries * l->p.heads_v;
   if (of->v_warp == 0) return;
   l->warps = (int)(of->v_block / of->v_warp);
-  while (!of->normalizes && l->warps > 1 &&
+  while (!of->normalizes && of->ring == 0 && l->warps > 1 &&
          heads * m->head_dim_v < (int64_t)2 * l->c.multiprocessors * l->warps * (int64_t)of->v_warp)
     l->warps = (l->warps + 1) / 2;
 }
@@ -192,6 +265,7 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   const double scale = args->scale != 0 ? args->scale : m->linear_facts[0].scale;
   p->scale = (float)(scale != 0 ? scale : 1 / sqrt((double)k_dim));
   if (!shapes_only) TRY(fill_states(l));
+  if (!shapes_only) TRY(fill_ring(l));
   TRY(linear_place_passes(l, NULL));
   choose_warps(l);
   LuattnParams shared = {.shape = {.batch = p->entries, .heads = p->heads}};
@@ -208,18 +282,24 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
 static luattn_status refuse_overlap(const linear_call *l) {
   const luattn_linear_args *a = l->args;
   const bool in_place = a->initial_state != NULL && a->final_state != NULL && l->p.first.data == l->p.last.data;
-  overlap_item items[8 + MANIFEST_MAX_INPUTS] = {{"o", a->o, true},
-                                                 {"final_state", a->final_state, true},
-                                                 {"q", a->q, false},
-                                                 {"k", a->k, false},
-                                                 {"v", a->v, false},
-                                                 {"cu_seqlens", a->cu_seqlens, false},
-                                                 {"state_indices", a->state_indices, false},
-                                                 {"initial_state", in_place ? NULL : a->initial_state, false}};
-  int n = 8;
+  overlap_item items[14 + MANIFEST_MAX_INPUTS] = {{"o", a->o, true},
+                                                  {"final_state", a->final_state, true},
+                                                  {"q", a->q, false},
+                                                  {"k", a->k, false},
+                                                  {"v", a->v, false},
+                                                  {"cu_seqlens", a->cu_seqlens, false},
+                                                  {"state_indices", a->state_indices, false},
+                                                  {"initial_state", in_place ? NULL : a->initial_state, false},
+                                                  {"ring_k", a->ring_k, true},
+                                                  {"ring_u", a->ring_u, true},
+                                                  {"ring_decays", a->ring_decays, true},
+                                                  {"ring_e", a->ring_e, true},
+                                                  {"ring_y", a->ring_y, true},
+                                                  {"ring_used", a->ring_used, false}};
+  int n = 14;
   overlap_pair pair;
   char text[400];
-  for (size_t i = 0; i < a->num_inputs && n < 8 + MANIFEST_MAX_INPUTS; i++)
+  for (size_t i = 0; i < a->num_inputs && n < 14 + MANIFEST_MAX_INPUTS; i++)
     items[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].tensor, false};
   if (!overlap_find_among(items, n, &pair)) return LUATTN_OK;
   overlap_text(&pair, text, sizeof text);

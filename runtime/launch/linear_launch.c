@@ -45,7 +45,7 @@ static luattn_status start_walk(const luattn_kernel *k, linear_call *l, cu_strea
   const manifest_linear *of = &k->info.linear_facts[0];
   const unsigned values = (unsigned)l->warps * of->v_warp;
   const unsigned grid[] = {(unsigned)(l->p.entries * (int64_t)l->p.heads_v),
-                           of->normalizes ? 1 : (k->info.head_dim_v + values - 1) / values, 1};
+                           of->normalizes || of->ring > 0 ? 1 : (k->info.head_dim_v + values - 1) / values, 1};
   return launch_threads(k, 0, 32 * (unsigned)l->warps, &l->p, grid, stream, l->c.err);
 }
 

@@ -123,5 +123,67 @@ class Recurrent(unittest.TestCase):
         self.compare("gated_delta", torch.float32, (1, 1), 64, 64, packed=False, in_place=False)
 
 
+class Ring(unittest.TestCase):
+    """A run over steps of a few tokens, of which some are taken back, beside one over the accepted tokens alone."""
+
+    def setUp(self):
+        torch.manual_seed(9)
+
+    @there
+    def steps(self, case, ring_type, rows, tries, layout):
+        state = on_device(case.first)
+        ring = case.attention.ring(state, len(case.first), state_layout=layout, rows=rows, dtype=ring_type)
+        for name in ("k", "u", "e", "y", "decays", "used"):
+            if getattr(ring, name) is not None:
+                setattr(ring, name, on_device(getattr(ring, name)))
+        begin, o, accepted = 0, [], []
+        for tried, kept in tries:
+            at = slice(begin, begin + tried)
+            given = {info.name: case.given[info.name][:, at] if "t" in info.axes else case.given[info.name] for info in case.attention.inputs}
+            mine = case.attention.step(
+                *(on_device(t[:, at].contiguous()) for t in (case.q, case.k, case.v)), state, state_layout=layout, ring=ring,
+                **{name: on_device(x.contiguous()) for name, x in given.items()},
+            )  # fmt: skip
+            o.append(mine[:, :kept].clone())
+            accepted += range(begin, begin + kept)
+            ring.accept(kept)
+            begin += tried
+        return torch.cat(o, 1), accepted, ring, state
+
+    def compare(self, name, dtype, ring_type, K, V, rows, tries, layout="vk", most=1e-5):
+        case = Case(name, dtype, [sum(tried for tried, _ in tries)] * 2, K, V, packed=False, layout=layout)
+        o, accepted, _, _ = self.steps(case, ring_type, rows, tries, layout)
+        for t in ("q", "k", "v"):
+            setattr(case, t, getattr(case, t)[:, accepted])
+        case.given = {info.name: x[:, accepted] if "t" in info.axes else x for info, x in zip(case.attention.inputs, case.given.values())}
+        want, _ = case.on_cpu()
+        self.assertLessEqual(off(o, want), most, name)
+
+    def test_rollback(self):
+        tries = [(1, 1), (3, 2), (4, 0), (2, 2), (4, 4), (4, 1), (1, 1), (3, 3)]
+        for name in ("gated_delta", "kda", "rwkv7", "comba", "simple_gla", "gla", "mamba2", "delta", "retention"):
+            self.compare(name, torch.float32, torch.float32, 64, 40, 5, tries)
+        self.compare("gated_delta", torch.bfloat16, torch.bfloat16, 128, 128, 16, [(1, 1)] * 20, "kv", 0.006)
+        self.compare("rwkv7", torch.float32, torch.float32, 256, 72, 8, tries, "kv")
+
+    def test_state_is_read_alone(self):
+        case = Case("gated_delta", torch.float32, [3, 3], 32, 32, packed=False)
+        _, _, ring, state = self.steps(case, torch.float32, 4, [(2, 2), (1, 1)], "vk")
+        self.assertTrue(torch.equal(state, case.first))
+        self.assertEqual(ring.used.tolist(), [3, 3])
+
+    def test_refusals(self):
+        case = Case("gated_delta", torch.float32, [6, 6], 32, 32, packed=False)
+        with self.assertRaisesRegex(luattn.InvalidError, "q: has 6 tokens, and a ring of 4 rows takes at most 4 a step; split them"):
+            self.steps(case, torch.float32, 4, [(6, 6)], "vk")
+        with self.assertRaisesRegex(luattn.InvalidError, "ring_k: has 40 rows, expected 1 to 32"):
+            self.steps(case, torch.float32, 40, [(1, 1)], "vk")
+        with self.assertRaisesRegex(luattn.InvalidError, "normalised"):
+            self.steps(Case("linear", torch.float32, [1, 1], 32, 32, packed=False), torch.float32, 4, [(1, 1)], "vk")
+        ring = case.attention.ring(case.first, 2, state_layout="vk")
+        with self.assertRaisesRegex(luattn.Unsupported, "ring: q is on the CPU"):
+            case.attention.step(case.q[:, :1], case.k[:, :1], case.v[:, :1], case.first, state_layout="vk", ring=ring, **{n: x[:, :1] if x.dim() > 1 else x for n, x in case.given.items()})
+
+
 if __name__ == "__main__":
     unittest.main()
