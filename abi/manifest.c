@@ -273,6 +273,15 @@ static luattn_status check_grid(const image_manifest *m, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_steps(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "steps: of a grid", m->over_grid, 1, 1));
+  for (uint32_t a = 0; a < LUATTN_MAX_AXES; ++a) {
+    const uint32_t most = a + m->grid[0].axes < LUATTN_MAX_AXES ? 1 : MANIFEST_STEP_MAX;
+    TRY(check_range(err, "steps: along an axis", m->steps[0].of[a], 1, most));
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   const manifest_linear *l = &m->linear_facts[0];
   bool computes = false;

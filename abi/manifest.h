@@ -127,6 +127,12 @@ typedef struct manifest_grid {
   char name[LUATTN_MAX_AXES][MANIFEST_AXIS_NAME];           /* of the spec's axes, for messages */
 } manifest_grid;
 
+/* From a place of a box to the next one along each axis; of unused axes, which come first, 1. */
+enum { MANIFEST_STEP_MAX = 8 };
+typedef struct manifest_steps {
+  uint32_t of[LUATTN_MAX_AXES];
+} manifest_steps;
+
 /* What the spec's library functions take scalars for. */
 typedef struct manifest_scalar_ranges {
   scalar_range of[MANIFEST_MAX_SCALARS];

@@ -230,6 +230,7 @@ struct luattn_spec {
   /* Of a compilation, once its mask is analysed: it is evaluated for cells (mask_evaluated), what it reads differs
    * between blocks of queries, and its own blocks have as many keys as a cell. */
   bool by_cells, by_query_blocks, by_narrow_blocks;
+  int step[LUATTN_MAX_AXES]; /* of boxes along axes of a grid, those that it has the last ones (mask_axis); 0: 1 */
   double load_ms;
   uint64_t hash[2];       /* luattn_spec_info.hash */
   const part_rule *parts; /* of a spec that luattn_spec_parts made; else NULL */

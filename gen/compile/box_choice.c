@@ -78,7 +78,7 @@ static bool find_lines(compilation *c, axis_block *b, box_axis *out) {
       for (int l = 0; l < lanes; l++) to[i + l] = program != NULL ? within(value[l], extent) : e == 0 ? 0 : (int)extent;
     }
   }
-  *out = (box_axis){.q_extent = (int)n, .kv_extent = (int)extent, .step = 1, .lo = bounds, .hi = bounds + n};
+  *out = (box_axis){.q_extent = (int)n, .kv_extent = (int)extent, .step = m->step, .lo = bounds, .hi = bounds + n};
   return true;
 }
 

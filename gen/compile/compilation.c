@@ -75,6 +75,14 @@ luattn_status compilation_take_target(const luattn_target *target, luattn_target
   return struct_take(&rule, "target", target, taken, err);
 }
 
+/* Boxes of kernels step by a dilation, which their masks need not ask then. */
+static void take_steps(compilation *c) {
+  const int unused = LUATTN_MAX_AXES - c->mask.num_axes;
+  if (!mask_steps(&c->mask)) return;
+  for (int a = 0; a < c->mask.num_axes; a++) c->spec.step[unused + a] = c->mask.axis[a].step;
+  c->mask.keep = c->mask.within;
+}
+
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err) {
   luattn_target taken;
@@ -116,6 +124,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(resolve_decode(c, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   TRY(mask_analyse(c->a, &c->spec.traced, &c->mask, err));
+  take_steps(c);
   TRY(decisions_apply(c->a, &c->spec, &c->mask, c->target.dtype == LUATTN_F64, err));
   c->spec.by_cells = c->mask.evaluated.is;
   c->spec.by_query_blocks = c->mask.evaluated.is && c->mask.evaluated.by_query && c->mask.evaluated.rows > 1;

@@ -69,7 +69,7 @@ static bool open_lines(const cpu_problem *p, mask_lines *l) {
     box_axis *x = &l->axis[a];
     *x = (box_axis){.q_extent = own >= 0 ? (int)p->q_side.extent[own] : 1,
                     .kv_extent = own >= 0 ? (int)p->kv_side.extent[own] : 1,
-                    .step = 1};
+                    .step = own >= 0 ? p->mask.axis[own].step : 1};
     const size_t count = 2 * (size_t)x->q_extent;
     l->bounds[a] = arena_array(p->a, count + 2, sizeof *l->bounds[a]);
     if (l->bounds[a] == NULL) return false;
@@ -92,14 +92,23 @@ static bool is_known(const cpu_problem *p, bool *has_period) {
   return p->mask.is_product;
 }
 
+/* Boxes of so many places along an axis, of all groups. */
+static double boxes_along(int extent, int step, int box) {
+  double boxes = 0;
+  for (int group = 0; group < step && group < extent; group++)
+    boxes += ceil(ceil((extent - group) / (double)step) / box);
+  return boxes;
+}
+
 static luattn_status count_heads(const cpu_problem *p, mask_boxes_call *given, mask_lines *l, bool has_period,
                                  luattn_error *err) {
   luattn_mask_counts *out = given->counts;
   double pairs = 1;
   out->full = out->partial = out->computed_error = out->needed_error = 0;
   for (int a = 0; a < AXES; a++) {
-    const int q = given->pair.q.extent[a], kv = given->pair.kv.extent[a];
-    pairs *= ceil(l->axis[a].q_extent / (double)q) * ceil(l->axis[a].kv_extent / (double)kv);
+    const box_axis *x = &l->axis[a];
+    pairs *= boxes_along(x->q_extent, x->step, given->pair.q.extent[a]) *
+             boxes_along(x->kv_extent, x->step, given->pair.kv.extent[a]);
   }
   for (int b = 0; b < p->batch; b++)
     for (int h = 0; h < p->heads; h++) {

@@ -2,15 +2,20 @@
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
+static void add_numbers_of_axes(text *t, const char *name, const int of[LUATTN_MAX_AXES]) {
+  text_add(t, "  static constexpr __device__ int %s(int axis) { return ", name);
+  for (int a = 0; a < LUATTN_MAX_AXES - 1; a++) text_add(t, "axis == %d ? %d : ", a, of[a]);
+  text_add(t, "%d; }\n", of[LUATTN_MAX_AXES - 1]);
+}
+
 static void add_boxes(text *t, const plan *p) {
   text_add(t, "  static constexpr int axes = %d;  // of the grid\n", p->axes);
   for (int keys = 0; keys < 2; keys++) {
     int box[LUATTN_MAX_AXES];
     tiles_box(p, keys, box);
-    text_add(t, "  static constexpr __device__ int %s_box(int axis) { return ", keys ? "kv" : "q");
-    for (int a = 0; a < LUATTN_MAX_AXES - 1; a++) text_add(t, "axis == %d ? %d : ", a, box[a]);
-    text_add(t, "%d; }\n", box[LUATTN_MAX_AXES - 1]);
+    add_numbers_of_axes(t, keys ? "kv_box" : "q_box", box);
   }
+  add_numbers_of_axes(t, "place_step", p->step);
 }
 
 luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **out, luattn_error *err) {

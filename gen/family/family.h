@@ -31,13 +31,14 @@ typedef struct plan {
   int tile_m, tile_n, stages, threads;
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   bool deterministic;
-  bool merges;         /* spec.cuh has struct Merge */
-  bool small_pages;    /* the family is sm80 because pages may have any size */
-  int keep;            /* dropout: traced_online.keep */
-  bool draws;          /* spec_draws */
-  int axes;            /* of the spec's grid; 0: positions lie along a line */
-  bool dq_first_store; /* the first kv tile of a q tile stores dq_acc */
-  bool rounds;         /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
+  bool merges;               /* spec.cuh has struct Merge */
+  bool small_pages;          /* the family is sm80 because pages may have any size */
+  int keep;                  /* dropout: traced_online.keep */
+  bool draws;                /* spec_draws */
+  int axes;                  /* of the spec's grid; 0: positions lie along a line */
+  int step[LUATTN_MAX_AXES]; /* of boxes along its axes: luattn_spec.step, 1 where there is none */
+  bool dq_first_store;       /* the first kv tile of a q tile stores dq_acc */
+  bool rounds;               /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   int num_entries;
   plan_entry entry[MANIFEST_MAX_ENTRIES]; /* in launch order */
   const char *why;                        /* one fact a line */

@@ -1,6 +1,7 @@
 /* tile_boxes.c: the boxes of a plan's tiles over a grid of several axes. */
 #include <string.h>
 
+#include "common/fail.h"
 #include "gen/base/arena.h"
 #include "gen/family/parts.h"
 
@@ -49,6 +50,24 @@ void family_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) {
     return;
   }
   default_box(p, keys ? columns : p->tile_m, box);
+}
+
+luattn_status family_check_steps(const plan *p, int rows, luattn_error *err) {
+  enum { SPAN = 256 }; /* places that a copy of TMA reaches along an axis */
+  for (int keys = 0; keys < 2; keys++) {
+    int box[AXES], left = rows;
+    family_box(p, keys, box);
+    for (int a = AXES - 1; a >= AXES - p->axes; a--) {
+      const int extent = keys || box[a] < left ? box[a] : left;
+      if (p->step[a] > 1 && extent * p->step[a] > SPAN)
+        return luattn_fail(err, LUATTN_INVALID,
+                           "target: %s: has an extent of %d along an axis with a dilation of %d, and TMA reaches %d "
+                           "places; give at most %d",
+                           keys ? "key_tile_size" : "query_tile_size", box[a], p->step[a], SPAN, SPAN / p->step[a]);
+      left = left / extent > 1 ? left / extent : 1;
+    }
+  }
+  return LUATTN_OK;
 }
 
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]) {

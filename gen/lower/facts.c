@@ -57,8 +57,9 @@ static int reads_of(const lowered *f, ir_ref score) {
 }
 static int score_reads(const lowered *f) { return reads_of(f, f->score); }
 
+/* Loaders fetch columns along lines alone. */
 static bool reads_columns(const lowered *f) {
-  if (f->plan->pass == LUATTN_BACKWARD) return false;
+  if (f->plan->pass == LUATTN_BACKWARD || f->plan->axes > 0) return false;
   return reads_of(f, f->facts.has_bias_row ? f->score_with : f->score) == 1;
 }
 
@@ -88,7 +89,8 @@ static bool takes_term(const lowered *f) { return f->plan->pass == LUATTN_BACKWA
 bool facts_stage_columns(const lowered *f) {
   const bool lines = f->bias_row != IR_NONE && takes_term(f);
   plan_rows r = {.bias_row_bytes = lines ? bias_row_bytes(f) : 0, .col_bytes = slot_bytes(f, SLOTS_COL)};
-  return reads_of(f, lines ? f->score_with : f->score) == 1 && r.col_bytes % 4 == 0 && tiles_have_columns(f->plan, &r);
+  return f->plan->axes == 0 && reads_of(f, lines ? f->score_with : f->score) == 1 && r.col_bytes % 4 == 0 &&
+         tiles_have_columns(f->plan, &r);
 }
 
 /* The parts of Col that a score reads. */

@@ -159,6 +159,7 @@ static void explain_boxes(arena *a, const plan *p, text *t) {
   family_box(p, false, q), family_box(p, true, kv);
   text_add(t, "boxes: %s queries by %s keys%s", family_box_text(a, p, q), family_box_text(a, p, kv),
            tiles_free_boxes(p) ? ", which begin where the range of the queries does" : "");
+  if (tiles_step(p)) text_add(t, ", of every %s place", family_box_text(a, p, p->step));
   for (int i = 0; i < count && !p->forced; i++)
     text_add(t, "%s%s by %s", i == 0 ? "; by its mask and extents a call takes one of " : ", ",
              family_box_text(a, p, pairs[i].q), family_box_text(a, p, pairs[i].kv));
@@ -331,6 +332,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->keep = spec->traced.online.keep;
   p->draws = spec_draws(&spec->traced);
   p->axes = spec->traced.grid_axes > 1 ? spec->traced.grid_axes : 0;
+  for (int a = 0; a < LUATTN_MAX_AXES; a++) p->step[a] = spec->step[a] > 1 ? spec->step[a] : 1;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0 || p->query_tile_size != 0 || p->key_tile_size != 0;
   TRY(choose_family(t, p, err));

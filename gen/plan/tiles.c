@@ -26,6 +26,12 @@ void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) { family_box(
 
 bool tiles_free_boxes(const plan *p) { return p->axes > 0 && plan_kernel(p)->free_boxes; }
 
+bool tiles_step(const plan *p) {
+  bool steps = false;
+  for (int a = 0; a < LUATTN_MAX_AXES; a++) steps |= p->step[a] > 1;
+  return steps;
+}
+
 luattn_tiles plan_tiles(const plan *p) {
   return (luattn_tiles){p->tile_m, p->tile_n, p->threads, p->stages, p->sm80_warps_n, p->sm80_chunk_m};
 }

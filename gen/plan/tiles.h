@@ -9,6 +9,8 @@ void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
 
 /* Whether boxes of keys begin anywhere (templates/ops/free_boxes.cuh). */
 bool tiles_free_boxes(const plan *p);
+/* Whether boxes take places of a grid by a step. */
+bool tiles_step(const plan *p);
 
 luattn_tiles plan_tiles(const plan *p);
 bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);

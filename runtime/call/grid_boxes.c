@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "runtime/call/grid_call.h"
+
 static long long divisor(long long a, long long b) {
   while (b != 0) {
     const long long rest = a % b;
@@ -37,6 +39,7 @@ luattn_status grid_boxes_of(const args_call *c, LuattnCallParams *all, grid_tens
     out->stride[i] = i == 0 ? t->seq : steps->outer[axis];
     out->box[i] = extent < rows ? extent : rows;
     rows /= out->box[i];
+    out->step[i] = grid_step(c, axis);
   }
   const int outer = of_keys ? g->axis[0].kv.extent : g->axis[0].q.extent;
   const long long head = stepped(t->head, heads), batch = stepped(t->batch, shape->batch),

@@ -9,7 +9,7 @@ enum { GRID_TMA_AXES = LUATTN_GRID_AXES - 1 };
 /* The axes of a descriptor after the channel: up to three of the grid, the innermost one first, and units. */
 typedef struct grid_boxes {
   int axes; /* of the grid, but for the outermost of four, which is among the units */
-  int extent[GRID_TMA_AXES], box[GRID_TMA_AXES];
+  int extent[GRID_TMA_AXES], box[GRID_TMA_AXES], step[GRID_TMA_AXES];
   long long stride[GRID_TMA_AXES + 1]; /* in elements; the last one is of a unit */
   int64_t units;
 } grid_boxes;

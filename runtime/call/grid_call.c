@@ -18,6 +18,16 @@ static LuattnGridSide *side_of(LuattnCallParams *all, int axis, bool of_keys) {
   return of_keys ? &both->kv : &both->q;
 }
 
+int grid_step(const args_call *c, int axis) { return c->info->has_steps ? (int)c->info->steps[0].of[axis] : 1; }
+
+/* The boxes of all groups along an axis (templates/ops/grid_places.cuh): the last ones of those that begin at the same
+ * place of their groups may have no place. */
+static int64_t boxes_along(int64_t extent, int64_t box, int64_t step) {
+  const int64_t before = (ceil_div(ceil_div(extent, step), box) - 1) * box * step;
+  if (extent == 0) return 1;
+  return before / box + (extent - before < step ? extent - before : step);
+}
+
 /* "batch, heads, q_len.y, q_len.x, head_dim" for "batch, heads, q_len, head_dim". */
 static void axes_text(const args_call *c, const char *along_line, bool of_keys, char axes[GRID_AXES_TEXT]) {
   const char *length = of_keys ? "kv_len" : "q_len", *at = strstr(along_line, length);
@@ -74,8 +84,8 @@ static luattn_status fill_side(const args_call *c, const char *name, const DLTen
     const int64_t extent = a >= 0 ? t->shape[2 + a] : 1, box = (of_keys ? g->kv_box : g->q_box)[axis];
     if (a >= 0) TRY(check_extent(c, name, (uint32_t)a, extent, of_keys));
     places *= extent; /* below 2^60 */
-    all *= ceil_div(extent, box) * box;
-    const int64_t boxes = extent > 0 ? ceil_div(extent, box) : 1;
+    const int64_t boxes = boxes_along(extent, box, grid_step(c, axis));
+    all *= extent > 0 ? boxes * box : 0;
     *side_of(out, axis, of_keys) = (LuattnGridSide){.extent = (int)extent, .boxes = order_divisor(boxes)};
   }
   if (places > LUATTN_GRID_POSITIONS_MAX || all > INT32_MAX / 2)

@@ -22,6 +22,9 @@ void grid_strides(const args_call *c, LuattnCallParams *all, LuattnTensor *out, 
 /* Strides of an array whose rows are those of all places in row-major order. */
 void grid_contiguous(LuattnCallParams *all, LuattnTensor *out, bool of_keys);
 
+/* The step of boxes along an axis of LuattnGrid. */
+int grid_step(const args_call *c, int axis);
+
 /* All places of keys or of queries. */
 int64_t grid_places(const LuattnCallParams *all, bool of_keys);
 /* The extent of an input's axis LUATTN_AXIS_Q_GRID - a or LUATTN_AXIS_KV_GRID - a. */

@@ -29,7 +29,8 @@ static void key_of_grid(const tma_shape *s, uint64_t key[DESCRIPTOR_KEY_WORDS]) 
   for (int i = 0; i <= GRID_TMA_AXES; ++i) key[i] = (uint64_t)g->stride[i];
   key[4] = (uint64_t)g->extent[0] << 40 | (uint64_t)g->extent[1] << 20 | (uint64_t)g->extent[2];
   key[5] = (uint64_t)g->units << 32 | (uint64_t)g->box[0] << 20 | (uint64_t)g->box[1] << 10 | (uint64_t)g->box[2];
-  key[6] = (uint64_t)s->dim << 4 | (uint64_t)g->axes;
+  key[6] = (uint64_t)s->dim << 32 | (uint64_t)g->step[0] << 12 | (uint64_t)g->step[1] << 8 | (uint64_t)g->step[2] << 4 |
+           (uint64_t)g->axes;
 }
 
 /* The cache key of a descriptor: everything in it except the address. */
@@ -47,6 +48,7 @@ static void key_of(const LuattnTensor *t, const tma_shape *s, uint64_t key[DESCR
 /* The axes of a descriptor, the channel first; its stride is implied. */
 typedef struct tma_axes {
   unsigned rank, box[3]; /* of the three axes after the channel; 1 along the last one */
+  unsigned step[3];      /* along these; 0: 1 */
   cu_size size[5], stride[4];
 } tma_axes;
 
@@ -89,7 +91,8 @@ static tma_axes grid_axes(const tma_shape *s) {
   for (int i = 0; i < g->axes; ++i) {
     axes.size[1 + i] = (cu_size)g->extent[i];
     axes.stride[i] = stride_bytes(g->stride[i], g->extent[i]);
-    axes.box[i] = (unsigned)g->box[i];
+    axes.step[i] = (unsigned)g->step[i];
+    axes.box[i] = (unsigned)(g->box[i] * g->step[i]); /* TMA takes every step-th element of so many */
   }
   axes.size[1 + g->axes] = (cu_size)g->units;
   axes.stride[g->axes] = stride_bytes(g->stride[g->axes], g->units > 1 ? 2 : 1);
@@ -103,7 +106,9 @@ static luattn_status encode(const luattn_driver *d, const args_call *c, const Lu
                         : s->axes == AXES_PAGES ? page_axes(t, s)
                         : s->axes == AXES_GRID  ? grid_axes(s)
                                                 : dense_axes(t, s);
-  const unsigned box[] = {BOX_CHANNELS, axes.box[0], axes.box[1], axes.box[2], 1}, step[] = {1, 1, 1, 1, 1};
+  const unsigned box[] = {BOX_CHANNELS, axes.box[0], axes.box[1], axes.box[2], 1};
+  unsigned step[] = {1, 1, 1, 1, 1};
+  for (int i = 0; i < 3; ++i) step[1 + i] = axes.step[i] > 1 ? axes.step[i] : 1;
   const cu_result result = d->encode_tiled(out, type, axes.rank, t->data, axes.size, axes.stride, box, step, 0,
                                            MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;

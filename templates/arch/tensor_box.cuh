@@ -26,7 +26,8 @@ struct PageBox {
 struct GridBoxAt {
   int at[LUATTN_GRID_AXES];  // where it begins; of unused axes 0
   int entry;
-  int rows, rows_within, extent;  // of all; of one place along axis 0, and that axis' extent
+  int rows, rows_within;   // of all; of one place along axis 0,
+  int extent, outer_step;  // that axis' extent, and from one of its places to the next
   const LuattnGrid *grid;
   const LuattnGridUnits *units;
 };

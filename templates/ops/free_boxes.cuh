@@ -42,11 +42,14 @@ struct BoxesOfRange {
     if constexpr (Spec::has_mask) kept = Spec::kv_box_range(p, s, own);
     each_axis([&](auto axis) {
       constexpr int a = axis.value;
-      const int extent = Side::extent(p, a), lo = Spec::has_mask ? max_of(kept.lo[a], 0) : 0,
-                hi = Spec::has_mask ? min_of(kept.hi[a], extent) : extent;
+      constexpr int d = Side::place_step(a);
+      const int group = d > 1 ? Side::template group<a>(GridSideOf<false>::template at<a>(p, own)) : 0;
+      const int extent = Side::extent(p, a),
+                lo = Side::template in_group<a>(Spec::has_mask ? max_of(kept.lo[a], 0) : 0, group),
+                hi = Side::template in_group<a>(Spec::has_mask ? min_of(kept.hi[a], extent) : extent, group);
       const int along = lo < hi ? ceil_div(hi - lo, Side::template box_of<a>) : 0;
       x.count *= along;
-      if (lo < hi) x.from.set(a, lo);
+      if (lo < hi) x.from.set(a, lo * d + group);
       x.across.set(a, along);
     });
     return x;
@@ -71,7 +74,7 @@ struct BoxesOfRange {
     using Side = GridSideOf<true>;
     constexpr bool outermost = Axis == Side::first_axis;
     const u32 along = u32(across.first(Axis)), outer = outermost ? 0 : rest / along;
-    found.set(Axis, from.first(Axis) + int(rest - outer * along) * Side::box_of<Axis>);
+    found.set(Axis, from.first(Axis) + int(rest - outer * along) * (Side::box_of<Axis> * Side::place_step(Axis)));
     if constexpr (!outermost) find<Axis - 1>(found, outer);
   }
 };
@@ -88,7 +91,7 @@ struct BoxKey {
   }
   template <int Axis>
   __device__ __forceinline__ int at() const {
-    return box.first(Axis) + within<Axis>(u32(column));
+    return box.first(Axis) + within<Axis>(u32(column)) * Side::place_step(Axis);
   }
   __device__ __forceinline__ bool exists(const LuattnParams &p) const {
     bool inside = true;
@@ -99,7 +102,8 @@ struct BoxKey {
   __device__ __forceinline__ BoxKey clamped(const LuattnParams &p) const {
     BoxKey to = *this;
     each_axis([&](auto axis) {
-      to.column -= max_of(at<axis.value>() - (Side::extent(p, axis.value) - 1), 0) * Side::step_of<axis.value>;
+      constexpr int a = axis.value;
+      to.column -= ceil_div(max_of(at<a>() - (Side::extent(p, a) - 1), 0), Side::place_step(a)) * Side::step_of<a>;
     });
     return to;
   }
@@ -116,14 +120,14 @@ struct BoxKeyPlace {
   // Takes a column's coordinate apart, so that what `offset` gives is a constant.
   template <int Axis>
   __device__ __forceinline__ int at() const {
-    constexpr int step = Side::step(Axis), box = Side::box(Axis);
+    constexpr int step = Side::step(Axis), box = Side::box(Axis), d = Side::place_step(Axis);
     const int first = base.box.first(Axis);
     if constexpr (step % 8 == 0)
-      return first + BoxKey::within<Axis>(u32(offset));
+      return first + BoxKey::within<Axis>(u32(offset)) * d;
     else if constexpr (step == 1 && box % 8 == 0)
-      return first + offset % box + base.column;
+      return first + offset % box * d + base.column * d;
     else if constexpr (step == 4 && box % 2 == 0)
-      return first + offset / 4 % box + base.column / 4;
+      return first + offset / 4 % box * d + base.column / 4 * d;
     else
       return BoxKey(*this).template at<Axis>();
   }
@@ -144,5 +148,5 @@ LUATTN_FN int kv_first(const LuattnParams &, const FreeBox &kv) {
 template <int A>
 LUATTN_FN int kv_last(const LuattnParams &p, const FreeBox &kv) {
   using Side = GridSideOf<true>;
-  return min_of(kv.first(Side::first_axis + A) + Side::box(Side::first_axis + A), kv_extent<A>(p)) - 1;
+  return Side::last_from<Side::first_axis + A>(p, kv.first(Side::first_axis + A));
 }

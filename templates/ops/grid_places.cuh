@@ -3,6 +3,11 @@
 // A place of queries, or of keys, is known by its slot: the number of its box times the rows of a box, and its row there.
 // A box reaches past the ends of axes, and slots there have no place. Boxes are numbered, and rows of a box are, with the
 // innermost axis fastest. Axes are those of LuattnGrid, of which a grid of fewer axes has the last ones.
+//
+// Where the mask has a dilation d along an axis (Config::place_step), a box takes every d-th place. Its first one's
+// remainder by d is its group. Boxes of all groups that begin at the same place of their group have numbers one after
+// another, so that the last numbers are of boxes without a place, and do not exist. Coordinates are true ones throughout
+// but for those `in_group`, which count the places of a group.
 #pragma once
 #include "abi/params.h"
 #include "abi/philox.h"
@@ -48,6 +53,8 @@ struct GridSideOf {
     for (int a = LUATTN_GRID_AXES - 1; a > axis; --a) rows_within *= box(a);
     return rows_within;
   }
+  // From a place of a box to the next one along the axis.
+  static constexpr __device__ int place_step(int axis) { return Config::place_step(axis); }
   template <int Axis>
   static constexpr int box_of = box(Axis);
   template <int Axis>
@@ -58,16 +65,50 @@ struct GridSideOf {
   }
   LUATTN_FN int extent(const LuattnParams &p, int axis) { return of(p, axis).extent; }
 
+  // The group of a coordinate, and the coordinate's number there, rounded up; of places from -255 * d on.
+  template <int Axis>
+  LUATTN_FN int group(int at) {
+    constexpr int d = place_step(Axis);
+    if constexpr (d == 1) return 0;
+    return int(u32(at + 256 * d) % u32(d));
+  }
+  template <int Axis>
+  LUATTN_FN int in_group(int at, int group) {
+    constexpr int d = place_step(Axis);
+    if constexpr (d == 1) return at;
+    return int(u32(at - group + d - 1 + 256 * d) / u32(d)) - 256;
+  }
+  // The first place of a box by its number along the axis.
+  template <int Axis>
+  LUATTN_FN int begin_of(const LuattnGridSide &side, u32 number) {
+    constexpr u32 d = u32(place_step(Axis));
+    if constexpr (d == 1) return side.first + int(number) * box_of<Axis>;
+    return (side.first + int(number / d) * box_of<Axis>)*int(d) + int(number % d);
+  }
+  // Whether all places of a box exist whose first one is `at`.
+  template <int Axis>
+  LUATTN_FN bool is_whole(const LuattnParams &p, int at) {
+    return at + ((box_of<Axis> - 1) * place_step(Axis) + 1) <= extent(p, Axis);
+  }
+  // The last place of such a box that exists.
+  template <int Axis>
+  LUATTN_FN int last_from(const LuattnParams &p, int at) {
+    constexpr int d = place_step(Axis);
+    const int end = extent(p, Axis), of = group<Axis>(at);
+    if constexpr (d == 1) return min_of(at + box_of<Axis>, end) - 1;
+    return min_of(at + (box_of<Axis> - 1) * d, of + (in_group<Axis>(end, of) - 1) * d);
+  }
+
   // Calls body(axis, coordinate) for the first place of a box, the innermost axis first.
   template <int Axis = LUATTN_GRID_AXES - 1, class Body>
   LUATTN_FN void each_corner(const LuattnParams &p, u32 tile, const Body &body) {
     const LuattnGridSide &side = of(p, Axis);
     if constexpr (Axis > first_axis) {
       const u32 outer = quotient(tile, side.boxes);
-      body(GridAxis<Axis>{}, side.first + int(tile - outer * side.boxes.d) * box_of<Axis>);
+      body(GridAxis<Axis>{}, begin_of<Axis>(side, tile - outer * side.boxes.d));
       each_corner<Axis - 1>(p, outer, body);
     } else {
-      body(GridAxis<Axis>{}, side.first + int(tile) * box_of<Axis>);
+      body(GridAxis<Axis>{}, begin_of<Axis>(side, tile));
     }
   }
   template <int Axis, int From = LUATTN_GRID_AXES - 1>
@@ -77,11 +118,16 @@ struct GridSideOf {
     if constexpr (From > Axis)
       return corner<Axis, From - 1>(p, outer);
     else
-      return side.first + int(tile - outer * side.boxes.d) * box_of<Axis>;
+      return begin_of<Axis>(side, tile - outer * side.boxes.d);
   }
   template <int Axis>
   LUATTN_FN int within(int slot) {
     return slot / step_of<Axis> % box_of<Axis>;
+  }
+  // The same in places of the axis.
+  template <int Axis>
+  LUATTN_FN int along(int slot) {
+    return within<Axis>(slot) * place_step(Axis);
   }
 
   // Of a slot in two parts that have no bit in common, the second a constant: where a kernel asks about all of a thread's
@@ -89,45 +135,50 @@ struct GridSideOf {
   template <int Axis>
   LUATTN_FN int at(const LuattnParams &p, const Position &slot) {
     if constexpr ((rows & (rows - 1)) == 0)
-      return corner<Axis>(p, slot.base / rows) + within<Axis>(slot.base) + within<Axis>(slot.offset);
+      return corner<Axis>(p, slot.base / rows) + along<Axis>(slot.base) + along<Axis>(slot.offset);
     else
       return at<Axis>(p, int(slot));
   }
   // The coordinate of a slot along the axis; the first and the last one of its box, of those that exist.
   template <int Axis>
   LUATTN_FN int at(const LuattnParams &p, int slot) {
-    return corner<Axis>(p, slot / rows) + within<Axis>(slot);
+    return corner<Axis>(p, slot / rows) + along<Axis>(slot);
   }
   template <int Axis>
   LUATTN_FN int first(const LuattnParams &p, int slot) {
-    return max_of(corner<Axis>(p, slot / rows), 0);
+    const int at = corner<Axis>(p, slot / rows);
+    return max_of(at, group<Axis>(at));
   }
   template <int Axis>
   LUATTN_FN int last(const LuattnParams &p, int slot) {
-    return min_of(corner<Axis>(p, slot / rows) + box_of<Axis>, extent(p, Axis)) - 1;
+    return last_from<Axis>(p, corner<Axis>(p, slot / rows));
   }
 
   LUATTN_FN bool has(const LuattnParams &p, int slot) {
     bool exists = true;
     each_corner(p, slot / rows, [&](auto axis, int at) {
-      exists = exists && u32(at + within<axis.value>(slot)) < u32(extent(p, axis.value));
+      exists = exists && u32(at + along<axis.value>(slot)) < u32(extent(p, axis.value));
     });
     return exists;
   }
   // Whether all slots of the box do.
   LUATTN_FN bool has_all(const LuattnParams &p, int slot) {
     bool exist = true;
-    each_corner(p, slot / rows, [&](auto axis, int at) {
-      exist = exist && at >= 0 && at + box_of<axis.value> <= extent(p, axis.value);
-    });
+    each_corner(p, slot / rows, [&](auto axis, int at) { exist = exist && at >= 0 && is_whole<axis.value>(p, at); });
     return exist;
+  }
+  // The place, of a box whose first one is `at`, or the nearest one of that box.
+  template <int Axis>
+  LUATTN_FN int nearest(const LuattnParams &p, int at, int place) {
+    if constexpr (place_step(Axis) == 1) return max_of(min_of(place, extent(p, Axis) - 1), max_of(at, 0));
+    return max_of(min_of(place, last_from<Axis>(p, at)), max_of(at, group<Axis>(at)));
   }
   // The slot, or that of the nearest place of its box.
   LUATTN_FN int clamped(const LuattnParams &p, int slot) {
     int to = slot;
     each_corner(p, slot / rows, [&](auto axis, int at) {
-      const int place = at + within<axis.value>(slot);
-      to += (max_of(min_of(place, extent(p, axis.value) - 1), max_of(at, 0)) - place) * step_of<axis.value>;
+      constexpr int a = axis.value;
+      to += (nearest<a>(p, at, at + along<a>(slot)) - at - along<a>(slot)) / place_step(a) * step_of<a>;
     });
     return to;
   }
@@ -138,8 +189,7 @@ struct GridSideOf {
     i64 from_first = 0;
     each_corner(p, slot.base / rows, [&](auto axis, int corner) {
       constexpr int a = axis.value;
-      const int place = corner + within<a>(slot.base) + within<a>(slot.offset);
-      from_first += max_of(min_of(place, extent(p, a) - 1), max_of(corner, 0)) * step_in<a>(t, steps);
+      from_first += nearest<a>(p, corner, corner + along<a>(slot.base) + along<a>(slot.offset)) * step_in<a>(t, steps);
     });
     return from_first;
   }
@@ -153,7 +203,7 @@ struct GridSideOf {
   LUATTN_FN i64 number(const LuattnParams &p, int slot) {
     i64 place = 0, places = 1;
     each_corner(p, slot / rows, [&](auto axis, int at) {
-      place += places * (at + within<axis.value>(slot));
+      place += places * (at + along<axis.value>(slot));
       places *= extent(p, axis.value);
     });
     return place;
@@ -167,7 +217,7 @@ struct GridSideOf {
   LUATTN_FN int drawn_at(const LuattnParams &p, int slot) {
     int at[Config::axes], extents[Config::axes];
     each_corner(p, slot / rows, [&](auto axis, int corner) {
-      at[axis.value - first_axis] = corner + within<axis.value>(slot);
+      at[axis.value - first_axis] = corner + along<axis.value>(slot);
       extents[axis.value - first_axis] = extent(p, axis.value);
     });
     return dropout_place(at, extents, Config::axes);
@@ -176,7 +226,7 @@ struct GridSideOf {
   LUATTN_FN i64 offset(const LuattnParams &p, const LuattnTensor &t, const LuattnGridSteps &steps, int slot) {
     i64 from_first = 0;
     each_corner(p, slot / rows, [&](auto axis, int at) {
-      from_first += (at + within<axis.value>(slot)) * step_in<axis.value>(t, steps);
+      from_first += (at + along<axis.value>(slot)) * step_in<axis.value>(t, steps);
     });
     return from_first;
   }

@@ -7,8 +7,8 @@
 #include "score/kept_queries.cuh"
 #include "score/online_rows.cuh"
 
-// The places of queries along each axis that a key may keep, which exist: where they begin, and in the upper 16 bits where
-// they end. Exact where the mask is a product of axes. Of unused axes 0.
+// The places of queries along each axis, in the key's group, that a key may keep, which exist: where they begin, and in the
+// upper 16 bits where they end. Exact where the mask is a product of axes. Of unused axes 0.
 struct KeptPlaces {
   u32 along[LUATTN_GRID_AXES];
 
@@ -19,12 +19,14 @@ struct KeptPlaces {
     GridRange kept = {};
     const bool exists = s.has_key(p, key);
     if constexpr (Spec::column_intervals > 0) kept = Spec::column_box_range(p, s, key);
-#pragma unroll
-    for (int axis = Queries::first_axis; axis < LUATTN_GRID_AXES; ++axis) {
+    each_axis([&](auto of_axis) {
+      constexpr int axis = of_axis.value;
+      const int group = Queries::place_step(axis) > 1 ? Queries::group<axis>(GridSideOf<true>::at<axis>(p, key)) : 0;
       int lo = 0, hi = Queries::extent(p, axis);
       if constexpr (Spec::column_intervals > 0) lo = max_of(kept.lo[axis], 0), hi = min_of(kept.hi[axis], hi);
+      lo = Queries::in_group<axis>(lo, group), hi = Queries::in_group<axis>(hi, group);
       made.along[axis] = exists && lo < hi ? u32(lo) | u32(hi) << 16 : 0;
-    }
+    });
     return made;
   }
 };
@@ -38,7 +40,9 @@ LUATTN_FN void find_kept_box_queries(const LuattnParams &p, const KeptPlaces (&k
   using Box = GridBox<Config::q_box(0), Config::q_box(1), Config::q_box(2), Config::q_box(3)>;
   static_assert(Cols <= 32);
   int from[LUATTN_GRID_AXES] = {};
-  Queries::each_corner(p, q0 / Queries::rows, [&](auto axis, int at) { from[axis.value] = at; });
+  Queries::each_corner(p, q0 / Queries::rows, [&](auto axis, int at) {
+    from[axis.value] = Queries::in_group<axis.value>(at, Queries::group<axis.value>(at));
+  });
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     int lo[LUATTN_GRID_AXES] = {}, hi[LUATTN_GRID_AXES] = {1, 1, 1, 1};

@@ -23,7 +23,8 @@ struct KeyGridBox<4> {
   using type = GridBox<Config::kv_box(0), Config::kv_box(1), Config::kv_box(2), Config::kv_box(3)>;
 };
 
-// The range of a warp's row along an axis, its ends in 16 bits each: cut to the extents, and none if hi is 0.
+// The range of a warp's row along an axis, its ends in 16 bits each, in places of its group: cut to the extents, and none if
+// hi is 0.
 struct RowRanges {
   static constexpr int rows = 16;
   LUATTN_FN u32 address(u32 ranges, int row, int a) { return ranges + (a * rows + row) * 4; }
@@ -37,7 +38,9 @@ struct RowRanges {
       __syncwarp();
       each_axis([&](auto axis) {
         constexpr int a = axis.value;
-        const int lo = max_of(kept.lo[a], 0), hi = min_of(kept.hi[a], Keys::extent(p, a));
+        const int group = Keys::place_step(a) > 1 ? Keys::group<a>(GridSideOf<false>::at<a>(p, query)) : 0;
+        const int lo = Keys::in_group<a>(max_of(kept.lo[a], 0), group),
+                  hi = Keys::in_group<a>(min_of(kept.hi[a], Keys::extent(p, a)), group);
         if (lane < rows)
           store_shared(address(ranges, lane, a - Keys::first_axis), lo < hi ? u32(lo) | u32(hi) << 16 : 0);
       });
@@ -86,14 +89,16 @@ LUATTN_FN void find_kept_keys(const LuattnParams &p, u32 ranges, int lane, const
     u32 word[Bits::words];
     each_axis([&](auto axis) {
       constexpr int a = axis.value - Keys::first_axis;
-      const int begin = first.box.first(axis.value);
+      constexpr int d = Keys::place_step(axis.value);
+      const int begin = first.box.first(axis.value) / d;
       if constexpr (Spec::has_mask) {
         const u32 kept = RowRanges::load(ranges, Fragment::row(lane, r), a);
         lo[a] = int(kept & 0xffffu) - begin;
         hi[a] = int(kept >> 16) - begin;
       } else {
         lo[a] = 0;
-        hi[a] = Keys::extent(p, axis.value) - begin;
+        const int group = first.box.first(axis.value) - begin * d;
+        hi[a] = Keys::in_group<axis.value>(Keys::extent(p, axis.value), group) - begin;
       }
     });
     Bits::of_row(lane, lo, hi, word);

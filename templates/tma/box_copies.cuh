@@ -11,7 +11,7 @@ LUATTN_FN void each_copy(const GridBoxAt &box, int head, const Copy &copy) {
   const int within = min_of(box.rows, box.rows_within);
 #pragma unroll 1
   for (int i = 0; i * within < box.rows; ++i) {
-    const int at = box.at[0] + i;
+    const int at = box.at[0] + i * box.outer_step;
     copy(box.at[3], box.at[2], box.at[1], at < box.extent ? unit + at * box.units->outer : 0x7fffffff,
          i * within * 128);
   }

@@ -36,9 +36,7 @@ struct WarpKeyBoxes {
       if constexpr (Spec::has_mask)
         if (at < boxes.count) c = Spec::tile_class(p, s, own, own, mine.box, mine.box);
       bool inside = true;
-      each_axis([&](auto axis) {
-        inside = inside & (mine.box.first(axis.value) + Keys::box_of<axis.value> <= Keys::extent(p, axis.value));
-      });
+      each_axis([&](auto axis) { inside = inside & Keys::is_whole<axis.value>(p, mine.box.first(axis.value)); });
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
       todo += 32;

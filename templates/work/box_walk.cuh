@@ -25,7 +25,9 @@ struct BoxWalk {
   using Own = GridSideOf<!Keys>;
   int own;  // first slot of the block's own box
   bool own_is_ragged;
-  u32 span[LUATTN_GRID_AXES];  // along each axis the first box, and how many there are in the upper 16 bits
+  u32 span
+      [LUATTN_GRID_AXES];  // along each axis the first box of the group, and how many there are in the upper 16 bits
+  int group[LUATTN_GRID_AXES];  // of the block's own box; 0 where boxes do not step
   int todo, end;
 
   BoxWalk() = default;
@@ -34,14 +36,16 @@ struct BoxWalk {
   __device__ __forceinline__ BoxWalk(const LuattnParams &p, const Site &s, int tile)
       : own(tile * Own::rows), own_is_ragged(!Own::has_all(p, own)), todo(0), end(1) {
     const GridRange kept = range(p, s);
-#pragma unroll
-    for (int axis = Walked::first_axis; axis < LUATTN_GRID_AXES; ++axis) {
-      const int from = Walked::of(p, axis).first, lo = max_of(kept.lo[axis], 0),
-                hi = min_of(kept.hi[axis], Walked::extent(p, axis));
+    Own::each_corner(p, tile, [&](auto axis, int at) { group[axis.value] = Own::template group<axis.value>(at); });
+    each_axis([&](auto of_axis) {
+      constexpr int axis = of_axis.value;
+      const int from = Walked::of(p, axis).first,
+                lo = Walked::template in_group<axis>(max_of(kept.lo[axis], 0), group[axis]),
+                hi = Walked::template in_group<axis>(min_of(kept.hi[axis], Walked::extent(p, axis)), group[axis]);
       const int begin = (lo - from) / Walked::box(axis), after = (hi - 1 - from) / Walked::box(axis) + 1;
       span[axis] = lo < hi ? u32(begin) | u32(after - begin) << 16 : 0;
       end *= count(axis);
-    }
+    });
   }
 
   // Of keys, a tile is unmasked if every query that exists keeps all of it; of queries, if all of both exist, too.
@@ -80,7 +84,7 @@ struct BoxWalk {
 #pragma unroll
     for (int axis = LUATTN_GRID_AXES - 1; axis >= Walked::first_axis; --axis) {
       const int outer = at / count(axis);
-      tile += boxes * (first(axis) + at - outer * count(axis));
+      tile += boxes * ((first(axis) + at - outer * count(axis)) * Walked::place_step(axis) + group[axis]);
       boxes *= int(Walked::of(p, axis).boxes.d);
       at = outer;
     }
@@ -89,13 +93,16 @@ struct BoxWalk {
   // Whether a box is among those that the walk asks about, and its number there.
   __device__ __forceinline__ bool has(const LuattnParams &p, int tile) const {
     bool inside = end > 0;
-    each_place(p, tile, [&](int axis, int at) { inside = inside && u32(at - first(axis)) < u32(count(axis)); });
+    each_place(p, tile, [&](int axis, int at) {
+      const int d = Walked::place_step(axis);
+      inside = inside && (d == 1 || at % d == group[axis]) && u32(at / d - first(axis)) < u32(count(axis));
+    });
     return inside;
   }
   __device__ __forceinline__ int rank(const LuattnParams &p, int tile) const {
     int at_walk = 0, boxes = 1;
     each_place(p, tile, [&](int axis, int at) {
-      at_walk += boxes * (at - first(axis));
+      at_walk += boxes * (at / Walked::place_step(axis) - first(axis));
       boxes *= count(axis);
     });
     return at_walk;

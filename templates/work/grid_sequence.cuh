@@ -166,13 +166,13 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
 #endif
     GridBoxAt box = box_of<Queries>(p, rows, static_cast<const LuattnGridParams &>(p).grid.units_q);
     Queries::each_corner(p, slot / Queries::rows,
-                         [&](auto axis, int at) { box.at[axis.value] = at + Queries::within<axis.value>(slot); });
+                         [&](auto axis, int at) { box.at[axis.value] = at + Queries::along<axis.value>(slot); });
     return box;
   }
   __device__ __forceinline__ GridBoxAt kv_box(const LuattnParams &p, int slot) const {
     GridBoxAt box = box_of<KeysOf>(p, KeysOf::rows, static_cast<const LuattnGridParams &>(p).grid.units_k);
     KeysOf::each_corner(p, slot / KeysOf::rows,
-                        [&](auto axis, int at) { box.at[axis.value] = at + KeysOf::within<axis.value>(slot); });
+                        [&](auto axis, int at) { box.at[axis.value] = at + KeysOf::along<axis.value>(slot); });
     return box;
   }
 #ifdef LUATTN_FREE_BOXES
@@ -196,7 +196,13 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
  private:
   template <class Side>
   __device__ __forceinline__ GridBoxAt box_of(const LuattnParams &p, int rows, const LuattnGridUnits &units) const {
-    return {{0, 0, 0, 0}, b, rows, Side::step(0), Side::extent(p, 0), &static_cast<const LuattnGridParams &>(p).grid,
+    return {{0, 0, 0, 0},
+            b,
+            rows,
+            Side::step(0),
+            Side::extent(p, 0),
+            Side::place_step(0),
+            &static_cast<const LuattnGridParams &>(p).grid,
             &units};
   }
   LUATTN_FN const LuattnGridSteps &steps_of(const LuattnParams &p, const LuattnTensor &t) {

@@ -116,6 +116,41 @@ static const pair_row rows[] = {
      {25, 33},
      0,
      0},
+    {"dilated_video",
+     "grid = {'t', 'y', 'x'}, block_mask = neighborhood { kernel_size = {3, 2, 9}, dilation = {2, 8, 4}, stride = {1, "
+     "1, 3}, is_causal = {true, false, false} }",
+     3,
+     1,
+     128,
+     true,
+     {7, 19, 41},
+     {7, 19, 41},
+     LUATTN_BOX(0, 2, 4, 16),
+     LUATTN_BOX(0, 3, 4, 12)},
+    {"dilated_disc",
+     "grid = {'y', 'x'}, score_mod = function(s, b, h, q, k) return s - 0.1 * abs(q.x - k.x) + 0.01 * k.y end, "
+     "block_mask = function(b, h, q, k) local y, x = q.y - k.y, q.x - k.x; return y * y + x * x <= 150 and "
+     "eq(y % 3, 0) and eq(q.x % 5, k.x % 5) end",
+     2,
+     2,
+     64,
+     false,
+     {31, 34},
+     {29, 41},
+     LUATTN_BOX(0, 0, 32, 4),
+     LUATTN_BOX(0, 0, 4, 28)},
+    {"dilated_four",
+     "grid = {'a', 't', 'y', 'x'}, block_mask = function(b, h, q, k) return eq((k.a - q.a) % 2, 0) and eq((q.y - k.y) "
+     "% "
+     "3, 0) and k.t <= q.t end",
+     4,
+     1,
+     64,
+     true,
+     {5, 4, 7, 9},
+     {6, 3, 8, 5},
+     LUATTN_BOX(2, 4, 4, 4),
+     LUATTN_BOX(3, 2, 4, 4)},
 };
 enum { NUM_ROWS = sizeof rows / sizeof *rows };
 

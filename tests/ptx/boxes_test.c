@@ -140,6 +140,31 @@ static const spec_row specs[] = {
      {14, 17},
      {{NULL, 0, {0}}},
      .is_wide = true},
+    {"dilated",
+     "return attention { grid = {'t', 'y', 'x'}, inputs = { columns = { axes = {'kv.x'}, grad = true } },\n"
+     "  score_mod = function(s, b, h, q, k) return s + columns[k.x] * (k.t - q.t) end,\n"
+     "  block_mask = neighborhood { kernel_size = {2, 3, 4}, stride = {1, 2, 1}, dilation = {2, 1, 3}, is_causal = "
+     "{true, false, false} } }",
+     3,
+     1,
+     16,
+     16,
+     {5, 7, 20},
+     {5, 7, 20},
+     {{"columns", 1, {20}}},
+     .is_wide = false},
+    {"dilated_bias",
+     "return attention { grid = {'y', 'x'}, inputs = { rpb = { axes = {'h', 5, 7}, grad = true } },\n"
+     "  score_mod = function(s, b, h, q, k) return s + rpb[{h, (k.y - q.y) // 2 + 2, (k.x - q.x) // 3 + 3}] end,\n"
+     "  block_mask = neighborhood { kernel_size = {3, 4}, dilation = {2, 3} } }",
+     2,
+     1,
+     16,
+     16,
+     {7, 29},
+     {7, 29},
+     {{"rpb", 3, {HEADS, 5, 7}}},
+     .is_wide = false},
 };
 enum { NUM_SPECS = sizeof specs / sizeof *specs };
 

@@ -186,7 +186,7 @@ void each_chunk(const TensorMap &map, const i32 *first, F f) {
     bool inside = true;
     u32 rest = row;
     for (u32 a = 1; a < map.rank; ++a) {
-      const i64 k = i64(first[a]) + rest % map.box[a];
+      const i64 k = i64(first[a]) + i64(rest % map.box[a]) * map.step[a];
       rest /= map.box[a];
       inside = inside && k >= 0 && u64(k) < map.size[a];
       address += u64(k) * map.stride[a - 1];  // modulo 2^64, as TMA computes it

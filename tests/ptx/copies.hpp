@@ -10,7 +10,8 @@ constexpr u32 MAP_MAGIC = 0x70747831;
 
 struct TensorMap {
   u32 magic, rank, elem;  // bytes of an element
-  u32 box[5];
+  u32 box[5];  // elements that it brings along each axis, step apart
+  u8 step[5];
   u8 *data;
   u64 size[5];
   u64 stride[4];  // strides in bytes, of axes from the second on

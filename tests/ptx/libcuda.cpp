@@ -186,14 +186,16 @@ API cuEventElapsedTime(float *ms, void *, void *) { return *ms = 1, 0; }
 API cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *data, const unsigned long long *size,
                            const unsigned long long *stride, const unsigned *box, const unsigned *step, int interleave,
                            int swizzle, int, int outside) {
-  TensorMap map = {MAP_MAGIC, rank, 2, {}, static_cast<u8 *>(data), {}, {}};
+  TensorMap map = {MAP_MAGIC, rank, 2, {}, {}, static_cast<u8 *>(data), {}, {}};
   const bool is_half = type == 6 || type == 9;
   if (rank < 1 || rank > 5 || !is_half || swizzle != 3 || interleave != 0 || outside != 0) return INVALID_VALUE;
   if (uintptr_t(out) % 64 != 0 || uintptr_t(data) % 16 != 0 || box[0] * 2 > 128 || size[0] % 8 != 0)
     return INVALID_VALUE;
   for (unsigned a = 0; a < rank; ++a) {
-    if (size[a] == 0 || size[a] > 1ull << 32 || box[a] == 0 || box[a] > 256 || step[a] != 1) return INVALID_VALUE;
-    map.box[a] = box[a];
+    if (size[a] == 0 || size[a] > 1ull << 32 || box[a] == 0 || box[a] > 256) return INVALID_VALUE;
+    if (step[a] < 1 || step[a] > (a == 0 ? 1 : 8)) return INVALID_VALUE;
+    map.box[a] = (box[a] + step[a] - 1) / step[a];
+    map.step[a] = u8(step[a]);
     map.size[a] = size[a];
     if (a == 0) continue;
     if (stride[a - 1] % 16 != 0 || stride[a - 1] >= 1ull << 40) return INVALID_VALUE;

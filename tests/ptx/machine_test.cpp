@@ -220,34 +220,37 @@ void calls(void **) {
 }
 
 // ---- copies and products ----
-TensorMap map_of(u8 *data) {  // 3 positions of 72 channels; boxes of 64 x 8
-  return {MAP_MAGIC, 4, 2, {64, 8, 1, 1}, data, {72, 3, 1, 1}, {144, 432, 432}};
+TensorMap map_of(u8 *data, u8 step) {  // 3 positions of 72 channels; boxes of 64 x 8, of every step-th position
+  return {MAP_MAGIC, 4, 2, {64, 8, 1, 1}, {1, step, 1, 1}, data, {72, 3, 1, 1}, {144, 432, 432}};
 }
-// Loads a box that begins at channel 64, position 1: 8 channels and 2 positions exist, the rest is 0. Then
-// stores the box.
+// Loads a box that begins at channel 64, position 1, or 0 by steps of 2: 8 channels and 2 positions exist, the rest is 0.
+// Then stores the box.
 void tensors(void **) {
-  for (const Async async : {Async::EARLY, Async::LATE, Async::RANDOM}) {
-    u16 *p = static_cast<u16 *>(allocate(8 * 144));
-    for (u16 k = 0; k < 4 * 72; ++k) p[k] = k;
-    const std::string coords = "{64, 1, 0, 0}";
-    run_with(kernel(std::string(barrier_at_32768) +
-                    "mov.b64 %rd2, k_param_1;\n@!%p7 bra wait;\n"
-                    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 1024;\n"
-                    "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd2, " +
-                    coords + "], [%r62];\n" + wait_for_it +
-                    "setp.ge.u32 %p1, %r0, 16;\n@%p1 bra over;\n"  // threads 0 to 15: row r / 2's halves of
-                                                                   // channels 0 to 7
-                    "shr.u32 %r1, %r0, 1;\nand.b32 %r2, %r0, 1;\nshl.b32 %r3, %r1, 7;\nshl.b32 %r4, %r1, "
-                    "4;\nadd.u32 %r3, %r3, %r4;\n"
-                    "shl.b32 %r4, %r2, 3;\nadd.u32 %r3, %r3, %r4;\nadd.u32 %r3, %r3, %r63;\nld.shared.v2.u32 "
-                    "{%r5, %r6}, [%r3];\n"
-                    "mul.wide.u32 %rd3, %r0, 8;\nadd.s64 %rd3, %rd3, %rd0;\nst.global.v2.u32 [%rd3+576], {%r5, "
-                    "%r6};\nover:\n"),
-             {reinterpret_cast<u8 *>(p), map_of(reinterpret_cast<u8 *>(p))}, 128, async);
-    for (u16 row = 0; row < 8; ++row)
-      for (u16 c = 0; c < 8; ++c) assert_int_equal(p[288 + row * 8 + c], row < 2 ? (row + 1) * 72 + 64 + c : 0);
-    release(p);
-  }
+  for (const Async async : {Async::EARLY, Async::LATE, Async::RANDOM})
+    for (u8 step = 1; step <= 2; ++step) {
+      u16 *p = static_cast<u16 *>(allocate(8 * 144));
+      for (u16 k = 0; k < 4 * 72; ++k) p[k] = k;
+      const u16 first = step == 1 ? 1 : 0;
+      const std::string coords = first == 1 ? "{64, 1, 0, 0}" : "{64, 0, 0, 0}";
+      run_with(kernel(std::string(barrier_at_32768) +
+                      "mov.b64 %rd2, k_param_1;\n@!%p7 bra wait;\n"
+                      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 1024;\n"
+                      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd2, " +
+                      coords + "], [%r62];\n" + wait_for_it +
+                      "setp.ge.u32 %p1, %r0, 16;\n@%p1 bra over;\n"  // threads 0 to 15: row r / 2's halves of
+                                                                     // channels 0 to 7
+                      "shr.u32 %r1, %r0, 1;\nand.b32 %r2, %r0, 1;\nshl.b32 %r3, %r1, 7;\nshl.b32 %r4, %r1, "
+                      "4;\nadd.u32 %r3, %r3, %r4;\n"
+                      "shl.b32 %r4, %r2, 3;\nadd.u32 %r3, %r3, %r4;\nadd.u32 %r3, %r3, %r63;\nld.shared.v2.u32 "
+                      "{%r5, %r6}, [%r3];\n"
+                      "mul.wide.u32 %rd3, %r0, 8;\nadd.s64 %rd3, %rd3, %rd0;\nst.global.v2.u32 [%rd3+576], {%r5, "
+                      "%r6};\nover:\n"),
+               {reinterpret_cast<u8 *>(p), map_of(reinterpret_cast<u8 *>(p), step)}, 128, async);
+      for (u16 row = 0; row < 8; ++row)
+        for (u16 c = 0; c < 8; ++c)
+          assert_int_equal(p[288 + row * 8 + c], row < 2 ? (first + row * step) * 72 + 64 + c : 0);
+      release(p);
+    }
 }
 // Sums rows of A with a B of ones, without swizzle.
 void sums_of_rows(void **) {

@@ -136,6 +136,7 @@ static void describe_axes(text *how, const traced_spec *t, const mask_info *m) {
     const mask_axis *axis = &m->axis[i];
     text_add(how, "%s: kv of a q box: %s, q of a kv box: %s; ", t->grid_axis[i], side_text(axis->kv_lo, axis->kv_hi),
              side_text(axis->q_lo, axis->q_hi));
+    if (axis->step > 1) text_add(how, "boxes take every %d-th place along %s; ", axis->step, t->grid_axis[i]);
     exact &= axis->rows.count > 0;
   }
   text_add(how, "boxes inside are classified by interval arithmetic; %s",

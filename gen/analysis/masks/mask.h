@@ -59,7 +59,10 @@ typedef struct mask_evaluated {
 typedef struct mask_axis {
   ir_ref kv_lo, kv_hi, q_lo, q_hi; /* as those of mask_info, of what the mask is where other axes may have any places */
   mask_intervals rows, columns;    /* exact, if the mask is a product of axes; count 0: unknown */
+  int step; /* its dilation: a query keeps keys alone whose distance is a multiple of it, so boxes take every step-th
+             * place. Of such places the ranges and intervals above are. 1: none */
 } mask_axis;
+#define MASK_STEP_MAX 8 /* the most that TMA steps along an axis; a larger dilation is a predicate like others */
 
 typedef struct mask_info {
   ir_ref keep; /* simplified predicate; IR_NONE: no mask */
@@ -76,6 +79,7 @@ typedef struct mask_info {
   int num_axes; /* of a grid of several axes, which has what follows, and of all above `keep` alone; else 0 */
   mask_axis axis[LUATTN_MAX_AXES];
   bool is_product;  /* a conjunction of masks along one axis each */
+  ir_ref within;    /* keep without what steps say, which kernels ask of boxes that have them; IR_NONE: nothing */
   int64_t max_len;  /* see luattn_kernel_description.max_len */
   ir_ref too_large; /* if max_len is below 1: the node whose value exceeds 32 bits, */
   double largest;   /* and the largest value */
@@ -93,8 +97,10 @@ bool mask_find_evaluated(arena *a, const traced_spec *t, mask_info *m);
 bool mask_trial(arena *a, const traced_spec *t, const mask_info *m, int rows, int columns, bool *wasteful);
 /* Whether the mask reads an input of bytes with four axes, as a table of blocks may be (luattn_block_table). */
 bool mask_reads_table(const traced_spec *t, const mask_evaluated *e);
-/* Fills num_axes, axis and is_product, from keep. false: out of memory. grid_mask.c */
+/* Fills num_axes, axis, is_product and within, from keep. false: out of memory. grid_mask.c */
 bool mask_find_axes(arena *a, const traced_spec *t, mask_info *m);
+/* Whether boxes step along an axis. */
+bool mask_steps(const mask_info *m);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
 /* The same predicate, simplified by its own conditions (assume.c). */

@@ -24,7 +24,7 @@ static int below(int n) {
 }
 static int between(int lo, int hi) { return lo + below(hi - lo + 1); }
 
-typedef enum kind { NEIGHBORHOOD, SLIDING_TILE, SWIN, AXIAL_CAUSAL, DISC, KINDS } kind;
+typedef enum kind { NEIGHBORHOOD, SLIDING_TILE, SWIN, AXIAL_CAUSAL, DISC, DILATED_BAND, KINDS } kind;
 
 typedef struct drawn {
   kind kind;
@@ -71,6 +71,9 @@ static bool keeps(const drawn *d, const int *q, const int *kv) {
     if (d->kind == NEIGHBORHOOD && !near(d, a, q[a], kv[a], L)) return false;
     if (d->kind == SLIDING_TILE && !tiles_near(d, a, q[a], kv[a], L)) return false;
     if (d->kind == SWIN && window_of(q[a], d->kernel[a], d->stride[a]) != window_of(kv[a], d->kernel[a], d->stride[a]))
+      return false;
+    if (d->kind == DILATED_BAND &&
+        ((kv[a] - q[a]) % d->dilation[a] != 0 || abs(kv[a] - q[a]) > d->kernel[a] * d->dilation[a]))
       return false;
     if (d->kind == AXIAL_CAUSAL && (d->flag[a] ? kv[a] > q[a] : kv[a] != q[a])) return false;
     distance += (q[a] - kv[a]) * (q[a] - kv[a]);
@@ -140,6 +143,19 @@ static void write_mask(const drawn *d, char *out) {
         sprintf(out + strlen(out), "%seq(q.%c, k.%c)", a > 0 ? " and " : "", names[a], names[a]);
       if (count == 0 && !causal) strcat(out, " end");
     }
+  } else if (d->kind == DILATED_BAND) {
+    static const char *const forms[] = {"eq((k.%c - q.%c) %% %d, 0)", "eq((q.%c - k.%c + %d) %% %d, 0)",
+                                        "eq(q.%c %% %d, k.%c %% %d)"};
+    strcat(out, "function(b, h, q, k) return true");
+    for (int a = 0; a < d->axes; a++) {
+      const int x = names[a], by = d->dilation[a], form = d->stride[a] % 3;
+      char *to = (strcat(out, " and "), out + strlen(out));
+      if (form == 0) sprintf(to, forms[0], x, x, by);
+      if (form == 1) sprintf(to, forms[1], x, x, 2 * by, by);
+      if (form == 2) sprintf(to, forms[2], x, by, x, by);
+      sprintf(to + strlen(to), " and abs(q.%c - k.%c) <= %d", x, x, d->kernel[a] * by);
+    }
+    strcat(out, " end");
   } else {
     strcat(out, "function(b, h, q, k) local r = 0 ");
     for (int a = 0; a < d->axes; a++)
@@ -228,6 +244,10 @@ static void open_case(mask_case *c) {
   const ir_ref written = c->t.block_mask != IR_NONE ? c->t.block_mask : ir_bool(c->t.g, true);
   if (mask_analyse(c->a, &c->t, &c->m, &err) != LUATTN_OK) fail_msg("%s\n%s", c->text, err.message);
   assert_int_equal(c->m.num_axes, c->d.axes);
+  for (int a = 0; a < c->d.axes; a++) {
+    const bool dilated = (c->d.kind == NEIGHBORHOOD || c->d.kind == DILATED_BAND) && c->d.dilation[a] <= MASK_STEP_MAX;
+    assert_int_equal(c->m.axis[a].step, dilated ? c->d.dilation[a] : 1);
+  }
   ir *g = c->t.g;
   ir_ref root[OF_AXIS * MOST_AXES];
   for (int a = 0; a < c->d.axes; a++) {
@@ -269,8 +289,9 @@ static void check_keep(mask_case *c) {
   }
 }
 
-/* Whether x lies in an interval and, with a period, in its remainders. */
-static bool in_intervals(const mask_intervals *m, const double line[LINE], int x) {
+/* Whether x, of a line at `other`, lies in its group and in an interval and, with a period, in its remainders. */
+static bool in_intervals(const mask_intervals *m, const double line[LINE], int step, int other, int x) {
+  if ((x - other) % step != 0) return false;
   const bool first = x >= line[0] && x < line[1], second = m->count == 2 && x >= line[2] && x < line[3];
   if (!first && !second) return false;
   if (m->period == 0) return true;
@@ -284,15 +305,20 @@ typedef struct counts {
 } counts;
 
 static void check_box(mask_case *c, counts *n) {
-  for (int a = 0; a < c->d.axes; a++)
+  /* Boxes of places by the axis' step, both in one group. */
+  for (int a = 0; a < c->d.axes; a++) {
+    const int step = c->m.axis[a].step, *L[] = {&c->d.extent[0][a], &c->d.extent[1][a]};
+    const int group = below(*L[0] < *L[1] ? (*L[0] < step ? *L[0] : step) : (*L[1] < step ? *L[1] : step));
     for (int side = 0; side < 2; side++) {
-      const int L = c->d.extent[side][a], lo = below(L), size = between(1, 4);
-      c->tile[ENDS * a + 2 * side] = lo;
-      c->tile[ENDS * a + 2 * side + 1] = lo + size < L ? lo + size - 1 : L - 1;
+      const int places = (*L[side] - group + step - 1) / step, lo = below(places), size = between(1, 4);
+      c->tile[ENDS * a + 2 * side] = group + lo * step;
+      c->tile[ENDS * a + 2 * side + 1] = group + (lo + size < places ? lo + size - 1 : places - 1) * step;
     }
+  }
   const ir_bounds_env bounds_env = {.user = c, .variable = box_variable};
   const ir_env env = {.user = c, .variable = variable};
-  const int class = mask_tile_class(c->t.g, &c->m, &bounds_env, c->bounds);
+  const mask_info within = {.keep = c->m.within};
+  const int class = mask_tile_class(c->t.g, &within, &bounds_env, c->bounds);
   double value[OF_AXIS * MOST_AXES], *out[OF_AXIS * MOST_AXES];
   for (int i = 0; i < OF_AXIS * c->d.axes; i++) out[i] = &value[i];
   ir_program_run(c->of_axes, &env, 1, c->axes_scratch, out);
@@ -306,8 +332,9 @@ static void check_box(mask_case *c, counts *n) {
       bool q_in = true, kv_in = true;
       for (int a = 0; a < c->d.axes; a++) {
         const int *end = c->tile + ENDS * a;
-        q_in &= at[0][a] >= end[VAR_Q0] && at[0][a] <= end[VAR_Q1];
-        kv_in &= at[1][a] >= end[VAR_KV0] && at[1][a] <= end[VAR_KV1];
+        const int step = c->m.axis[a].step;
+        q_in &= at[0][a] >= end[VAR_Q0] && at[0][a] <= end[VAR_Q1] && (at[0][a] - end[VAR_Q0]) % step == 0;
+        kv_in &= at[1][a] >= end[VAR_KV0] && at[1][a] <= end[VAR_KV1] && (at[1][a] - end[VAR_KV0]) % step == 0;
       }
       inside = q_in && kv_in;
       all += inside, kept += inside && c->kept[q][kv];
@@ -345,7 +372,7 @@ static void check_lines(mask_case *c, counts *n) {
         coordinates(c, !of_kv, x, other);
         for (int a = 0; a < c->d.axes; a++)
           in &= in_intervals(of_kv ? &c->m.axis[a].columns : &c->m.axis[a].rows,
-                             value + OF_AXIS * a + ENDS + (of_kv ? LINE : 0), other[a]);
+                             value + OF_AXIS * a + ENDS + (of_kv ? LINE : 0), c->m.axis[a].step, at[a], other[a]);
         if (in != (of_kv ? c->kept[x][line] : c->kept[line][x]))
           fail_msg("%s: %s %d: intervals %s %d", c->text, of_kv ? "column" : "row", line, in ? "have" : "lack", x);
       }

@@ -1,13 +1,21 @@
 // q_boxes_test.cpp: compares backward's walk over boxes of a grid (tma/warp_q_boxes.cuh) with scores, one by one: random
 // grids of three axes, whose extents are no multiples of boxes, lattices of queries with a phase, windows, and boxes that a
 // mask empties besides. Each box of queries that has a kept score is in one share of the walk, once, and says what halves
-// of keys keep; boxes of keys add to one of queries in one chain, the last one first.
+// of keys keep; boxes of keys add to one of queries in one chain, the last one first. stepped_boxes_test.cpp has the same with
+// boxes that step along axes.
 #define LUATTN_GRID
+#ifndef PLACE_STEPS
+#define PLACE_STEPS {1, 1, 1, 1}
+#endif
 struct Config {
   static constexpr int axes = 3, tile_m = 64, tile_n = 128;
   static constexpr bool packed = false, paged = false;
   static constexpr int q_box(int axis) { return axis == 0 ? 1 : axis == 1 ? 2 : axis == 2 ? 4 : 8; }
   static constexpr int kv_box(int axis) { return axis == 0 ? 1 : axis == 1 ? 4 : axis == 2 ? 4 : 8; }
+  static constexpr int place_step(int axis) {
+    constexpr int steps[] = PLACE_STEPS;
+    return steps[axis];
+  }
 };
 #include "host_cuda.hpp"
 #include "abi/params.h"
@@ -41,7 +49,7 @@ static bool keeps(const LuattnParams &p, int h, int q, int kv) {
   each_axis([&](auto axis) {
     constexpr int a = decltype(axis)::value;
     const int gap = Keys::at<a>(p, kv) - Queries::at<a>(p, q);
-    kept = kept && gap >= -mask.behind[a] && gap <= mask.ahead[a];
+    kept = kept && gap >= -mask.behind[a] && gap <= mask.ahead[a] && gap % Keys::place_step(a) == 0;
   });
   return kept;
 }
@@ -86,17 +94,20 @@ static LuattnDivisor divisor(unsigned d) {
   while (1u << shift < d) ++shift;
   return {d, unsigned(((1ull << (31 + shift)) + d - 1) / d), shift};
 }
-static LuattnGridSide side(int extent, int box, int first) {
-  return {extent, first, divisor(unsigned((extent - first + box - 1) / box))};
+// With `first` in places of a group.
+static LuattnGridSide side(int extent, int box, int first, int step) {
+  const int last = ((extent + step - 1) / step - first + box - 1) / box - 1;
+  const int left = extent - (first + last * box) * step;
+  return {extent, first, divisor(unsigned(last * step + (left < step ? left : step)))};
 }
 static LuattnGridParams random_call() {
   LuattnGridParams p{};
   p.shape.batch = p.shape.heads_kv = 1, p.shape.heads = p.shape.group = 2;
   p.schedule.num_splits = 1 + below(3);
-  p.grid.axis[0].q = side(1, 1, 0), p.grid.axis[0].kv = side(1, 1, 0);
+  p.grid.axis[0].q = side(1, 1, 0, 1), p.grid.axis[0].kv = side(1, 1, 0, 1);
   for (int a = 1; a < LUATTN_GRID_AXES; ++a) {
-    p.grid.axis[a].q = side(1 + below(13), Queries::box(a), -below(Queries::box(a)));
-    p.grid.axis[a].kv = side(1 + below(13), Keys::box(a), 0);
+    p.grid.axis[a].q = side(1 + below(13), Queries::box(a), -below(Queries::box(a)), Queries::place_step(a));
+    p.grid.axis[a].kv = side(1 + below(13), Keys::box(a), 0, Keys::place_step(a));
     mask.behind[a] = below(20) - (below(4) == 0), mask.ahead[a] = below(20);
   }
   mask.density = unsigned(1 + below(3) / 2 * 2);
