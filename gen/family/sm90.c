@@ -244,18 +244,7 @@ static const family_thresholds backward_measured = {.compile = SM90_BACKWARD_WEI
                                                     .lacks_registers = lacks_registers,
                                                     .bias_rows_spill = 240};
 
-/* What it lacks over a grid of several axes. */
-static luattn_status check_grid(const plan *p, luattn_error *err) {
-  if (p->pass == LUATTN_FORWARD && p->keep != SPEC_KEEP_ALL)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "target: family: sm90 has no dropout in forward over a grid of %d axes yet; simt has, or leave family 0",
-        p->axes);
-  return LUATTN_OK;
-}
-
 luattn_status sm90_can_run(const plan *p, luattn_error *err) {
-  if (p->axes > 0) TRY(check_grid(p, err));
   if (p->pages == 1)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,

@@ -98,6 +98,16 @@ struct BoxKey {
     each_axis([&](auto axis) { inside = inside & (at<axis.value>() < Side::extent(p, axis.value)); });
     return inside;
   }
+  // The number by which it draws (abi/philox.h).
+  __device__ __forceinline__ int drawn_at(const LuattnParams &p) const {
+    int place[Config::axes], extents[Config::axes];
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value;
+      place[a - Side::first_axis] = at<a>();
+      extents[a - Side::first_axis] = Side::extent(p, a);
+    });
+    return dropout_place(place, extents, Config::axes);
+  }
   // This key, or the nearest one of its box.
   __device__ __forceinline__ BoxKey clamped(const LuattnParams &p) const {
     BoxKey to = *this;

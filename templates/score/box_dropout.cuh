@@ -13,6 +13,11 @@ struct DroppedBoxes {
   u32 bits[2];  // of the two rows
 
   __device__ __forceinline__ bool get(int column, int half) const { return (bits[half] >> column & 1u) != 0; }
+  // As that of DroppedBlocks.
+  __device__ __forceinline__ u32 mask_of_two(int column, int half) const {
+    const u32 two = bits[half] >> column;
+    return ((two & 1u) | (two & 2u) << 15) * 0xffffu;
+  }
 
   // `row` and `column`: the slots of the tile's first ones.
   LUATTN_FN DroppedBoxes draw(const Dropout<Config> &from, const LuattnParams &p, int row, int column, int lane) {
@@ -20,21 +25,24 @@ struct DroppedBoxes {
     using Columns = GridSideOf<!Transposed>;
     DroppedBoxes made;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int of_row = Rows::drawn_at(p, row + Fragment::row(lane, half));
-      u32 patch = ~0u, drawn = 0;
-      made.bits[half] = 0;
-#pragma unroll 1
-      for (int j = 0; j < columns; ++j) {
-        const int of_column = Columns::drawn_at(p, column + Fragment::column(lane, j)),
-                  q = Transposed ? of_column : of_row, kv = Transposed ? of_row : of_column;
-        const u32 at = Transposed ? dropout_q_patch(q) : dropout_kv_patch(kv);
-        if (at != patch) drawn = from.draw(dropout_q_patch(q), dropout_kv_patch(kv));
-        patch = at;
-        made.bits[half] |= (drawn >> dropout_bit(q, kv) & 1u) << j;
-      }
-    }
+    for (int half = 0; half < 2; ++half)
+      made.bits[half] = draw_row(from, Rows::drawn_at(p, row + Fragment::row(lane, half)),
+                                 [&](int j) { return Columns::drawn_at(p, column + Fragment::column(lane, j)); });
     return made;
+  }
+  // The bits of one of a lane's rows, which draws by `of_row`, as its column number j does by of_column(j).
+  template <class OfColumn>
+  LUATTN_FN u32 draw_row(const Dropout<Config> &from, int of_row, const OfColumn &of_column) {
+    u32 patch = ~0u, drawn = 0, bits = 0;
+#pragma unroll 1
+    for (int j = 0; j < columns; ++j) {
+      const int other = of_column(j), q = Transposed ? other : of_row, kv = Transposed ? of_row : other;
+      const u32 at = Transposed ? dropout_q_patch(q) : dropout_kv_patch(kv);
+      if (at != patch) drawn = from.draw(dropout_q_patch(q), dropout_kv_patch(kv));
+      patch = at;
+      bits |= (drawn >> dropout_bit(q, kv) & 1u) << j;
+    }
+    return bits;
   }
 };
 template <>

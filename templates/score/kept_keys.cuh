@@ -63,8 +63,8 @@ struct WarpBoxes {
     if (lane < 4) store_shared(address(ranges) + lane * 4, load_shared(told + lane * 4));
     __syncwarp();
   }
-  // Finds a box again. Not volatile, so that boxes which are kept whole are not asked for; `number` as an operand keeps the
-  // load where it is.
+  // Finds a box again, for scores that read its keys or are computed anew. Not volatile: other scores have no use for it.
+  // `number` as an operand keeps the load where it is.
   LUATTN_FN NumberedBox box(u32 ranges, int number) {
     BoxesOfRange boxes;
     u32 x[4];

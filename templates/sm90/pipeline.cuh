@@ -65,7 +65,11 @@ struct SharedSm90 {
 
   __device__ __forceinline__ u32 k_full(int stage) const { return o(groups * 4) + staged_bytes + stage * 32; }
   __device__ __forceinline__ u32 k_empty(int stage) const { return k_full(stage) + 8; }
-  // The columns that are staged with the K stage whose `empty` barrier is given.
+  // The message of the K stage whose `empty` barrier is given.
+  __device__ __forceinline__ u32 k_message_of(u32 empty) const {
+    return k_message(0) + (empty - k_empty(0)) / 32 * k_message_bytes;
+  }
+  // The columns that are staged with it.
   __device__ __forceinline__ u32 cols_of(u32 empty) const { return cols(0) + (empty - k_empty(0)) * (col_bytes / 32); }
   __device__ __forceinline__ u32 v_full(int stage) const { return k_full(stage) + 16; }
   __device__ __forceinline__ u32 v_empty(int stage) const { return k_full(stage) + 24; }

@@ -128,19 +128,33 @@ struct KvTileMessage<int> {
 };
 
 #ifdef LUATTN_FREE_BOXES
-// Of a box among those of a range: its number alone.
+// Of a box among those of a range: its number, as that of a tile, and where it begins, which consumers read only where
+// they mask.
 template <>
 struct KvTileMessage<NumberedBox> : KvTileMessage<int> {
   using Number = KvTileMessage<int>;
+  static constexpr int bytes = 16;
+  FreeBox at;  // of a message that is stored
   KvTileMessage() = default;
   __device__ __forceinline__ KvTileMessage(const Number &x) : Number(x) {}
   LUATTN_FN KvTileMessage of(const TileOf<NumberedBox> &tile, bool last) {
-    return Number::of(Tile{tile.index.number, tile.masked}, last);
+    KvTileMessage x = Number::of(Tile{tile.index.number, tile.masked}, last);
+    x.at = tile.index.box;
+    return x;
+  }
+  __device__ __forceinline__ void store(u32 address) const {
+    QTileMessage{int(at.at[0]), int(at.at[1]), 0, bits}.store(address);
+  }
+  // Volatile, so that nothing is read for boxes that are kept whole.
+  LUATTN_FN FreeBox load_box(u32 address) {
+    FreeBox x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.at[0]), "=r"(x.at[1]) : "r"(address));
+    return x;
   }
   LUATTN_FN KvTileMessage before() { return Number::before(); }
   LUATTN_FN KvTileMessage none() { return Number::none(); }
   __device__ __forceinline__ NumberedBox tile() const { return {FreeBox::none(), Number::tile()}; }
-  LUATTN_FN KvTileMessage load(u32 address) { return Number::load(address); }
+  LUATTN_FN KvTileMessage load(u32 address) { return Number::load(address + 12); }
   __device__ __forceinline__ KvTileMessage shared() const { return Number::shared(); }
 };
 #endif

@@ -25,7 +25,7 @@ typedef struct spec_row {
   int64_t q[MOST_AXES], kv[MOST_AXES];
   input_row input[INPUTS];
   bool no_lse, f64_alone;
-  bool is_wide, forward_by_simt; /* sm90: head dims above 128; it has no forward of it */
+  bool is_wide; /* sm90: head dims above 128 */
 } spec_row;
 
 static const spec_row specs[] = {
@@ -95,7 +95,7 @@ static const spec_row specs[] = {
      {2, 7, 6},
      {3, 5, 9},
      {{NULL, 0, {0}}},
-     .forward_by_simt = true},
+     .is_wide = false},
     {"rows_keep_nothing",
      "return attention { grid = {'y', 'x'}, inputs = { rows = { axes = {'h', 'q.y'}, grad = true } },\n"
      "  score_mod = function(s, b, h, q, k) return s + 100 + rows[{h, q.y}] * k.x end,\n"
@@ -255,7 +255,7 @@ static double difference(placed *x) {
 /* ---- calls ---- */
 
 typedef struct run {
-  luattn_engine *engine, *simt;
+  luattn_engine *engine;
   const luattn_spec *spec;
   const spec_row *row;
   kind k;
@@ -267,12 +267,11 @@ static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = 77,
 static void launch(const run *r, luattn_pass pass, luattn_args *args) {
   size_t size;
   array workspace;
-  luattn_engine *engine = r->is_sm90 && r->row->forward_by_simt && pass == LUATTN_FORWARD ? r->simt : r->engine;
-  need(luattn_engine_workspace_size(engine, r->spec, pass, args, &size, &err) == LUATTN_OK, "workspace");
+  need(luattn_engine_workspace_size(r->engine, r->spec, pass, args, &size, &err) == LUATTN_OK, "workspace");
   make(&workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
   fill(&workspace, NAN);
   args->workspace = size > 0 ? workspace.device : NULL, args->workspace_size = size;
-  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(engine, r->spec, args, NULL, &err) == LUATTN_OK,
+  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(r->engine, r->spec, args, NULL, &err) == LUATTN_OK,
        pass == LUATTN_FORWARD ? "forward" : "backward");
   if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   drop(&workspace);
@@ -453,8 +452,6 @@ int main(int argc, char **argv) {
                                            .deterministic = deterministic};
     run r = {.k = (kind)k, .is_sm90 = family == SM90};
     need(luattn_engine_open(&options, &r.engine, &err) == LUATTN_OK, "engine");
-    const luattn_engine_options by_simt = {.struct_size = sizeof by_simt, .family = 1 + LUATTN_SIMT};
-    if (r.is_sm90) need(luattn_engine_open(&by_simt, &r.simt, &err) == LUATTN_OK, "engine");
     driver = luattn_engine_driver(r.engine);
     for (int i = 0; i < NUM_SPECS; ++i) {
       if (argc > 3 && strcmp(argv[3], specs[i].name) != 0) continue;
@@ -467,7 +464,6 @@ int main(int argc, char **argv) {
       luattn_spec_free(spec);
     }
     luattn_engine_close(r.engine);
-    luattn_engine_close(r.simt);
   }
   return failed != 0;
 }

@@ -45,6 +45,9 @@
 #include "tma/stages.cuh"
 #include "tma/warp_roles.cuh"
 #include "work/sequence.cuh"
+#ifdef LUATTN_FREE_BOXES
+#include "score/box_dropout.cuh"
+#endif
 
 // ---- compute ----
 
@@ -114,7 +117,7 @@ struct ConsumerSm90 {
   PipelineState<stages> k, v;
   PipelineState<1> q;
   using Drops = Dropout<Config>;
-  using Kept = DroppedBlocks<Config, Fragment, false, tile_n / 16>;
+  using Kept = DroppedKind<Config, Fragment, false, tile_n / 16>;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
   float scale[rows];      // rescales O before P V is added
   // What the softmax step of the current scores releases: the barriers of K and V (0 for none), and whether
@@ -277,6 +280,17 @@ struct ConsumerSm90 {
   __device__ __forceinline__ Key first_key(const KvMessage &tile) const {
     return Sequence::template first_key<tile_n>(key_tile(tile));
   }
+  // The same for the mask, where kv0 is the thread's. Over a grid it is asked for where a tile is masked: what finds a box
+  // by its number divides, and NVVM would do that for each tile. Of a tile that is scored again, K's message is gone.
+  __device__ __forceinline__ Key masked_key(const KvMessage &tile, const Key &kv0) const {
+#ifdef LUATTN_FREE_BOXES
+    const FreeBox at = k_back != 0 ? KvMessage::load_box(shared.k_message_of(k_back))
+                                   : WarpBoxes::box(anew(row_ranges()), tile.tile().number).box;
+    return {at, kv0.column};
+#else
+    return kv0;
+#endif
+  }
   __device__ __forceinline__ u32 row_ranges() const {
     return Shared::row_axes > 0 ? shared.row_ranges(group * 4 + warp) : 0;
   }
@@ -302,7 +316,7 @@ struct ConsumerSm90 {
       scale[0] = scale[1] = 1;
       if (!Spec::lazy_rescaling || tile.masked() || !may_lag) {
         if (tile.masked())
-          mask().apply(tile, kv0, x, keep, online);
+          mask().apply(tile, masked_key(tile, kv0), x, keep, online);
         else
           online.kept.bits = online.all;
         if (!Spec::lazy_rescaling || !may_lag) raise(x, part);
@@ -312,7 +326,7 @@ struct ConsumerSm90 {
     } else {
       release_k();
       if (tile.masked()) {
-        mask().apply(tile, kv0, x, keep, online);
+        mask().apply(tile, masked_key(tile, kv0), x, keep, online);
         online.template step<true>(p, site, head, row, x, keep, scale);
       } else {
         online.template step<false>(p, site, head, row, x, keep, scale);
@@ -428,10 +442,17 @@ struct ConsumerSm90 {
   // of them with each of its rows, in one stretch of code with that row's exponentials; three have no registers for it.
   template <int First = 0, int Step = 1>
   __device__ __forceinline__ void draw(KvMessage tile) {
-    static_assert(Sequence::is_line || !Drops::any, "draws are of patches along lines");
-    const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.tile() * tile_n + dropout.first_kv(p, site);
+    if constexpr (Sequence::is_line) {
+      const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.tile() * tile_n + dropout.first_kv(p, site);
 #pragma unroll
-    for (int w = First; w < Kept::words; w += Step) kept.bits[w] = Kept::draw_word(dropout, q0, kv0, lane, w);
+      for (int w = First; w < Kept::words; w += Step) kept.bits[w] = Kept::draw_word(dropout, q0, kv0, lane, w);
+    } else {  // the bits of a row are one number
+      const Key key0 = first_key(tile) + Fragment::column(lane);
+#pragma unroll
+      for (int r = First; r < rows; r += Step)
+        kept.bits[r] = Kept::draw_row(dropout, GridSideOf<false>::drawn_at(p, first_row + Fragment::row(lane, r)),
+                                      [&](int j) { return (key0 + Fragment::column_of(j)).drawn_at(p); });
+    }
   }
   // Zeroes the probs that dropout drops. Row sums have them all.
   __device__ __forceinline__ void drop_probs() {
