@@ -109,6 +109,7 @@ struct Warp {
   u32 at_cluster_barrier = 0;  // lanes that have arrived in this phase
   u64 cluster_token = 0;
   u64 products_seen = 0;  // a hash, the same for the four warps of a group
+  int registers = 0;      // of a thread, as setmaxnreg has said last; 0: as many as at the launch
   int entity = 0;         // index in a Clock
   Clock clock;
 

@@ -77,6 +77,13 @@ void mistakes(void **) {
         "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;", "bmsk.wrap.b32 %r1, %r2, %r3;", "cvt.rna.tf32.f32 %r1, %f1;"})
     must_fail("is not known to this machine", text);
   must_fail("trap", "trap;");
+  run("setp.lt.u32 %p1, %r0, 128;\n@%p1 setmaxnreg.dec.sync.aligned.u32 40;\n@!%p1 setmaxnreg.inc.sync.aligned.u32 "
+      "232;",
+      std::vector<u32>(64), 384);
+  must_fail("setmaxnreg would wait for ever",
+            "setp.lt.u32 %p1, %r0, 128;\n@%p1 setmaxnreg.dec.sync.aligned.u32 32;\n@!%p1 "
+            "setmaxnreg.inc.sync.aligned.u32 240;",
+            384);
 }
 // Races must be found in any order of execution.
 void races(void **) {

@@ -214,8 +214,18 @@ void begin_cluster(Machine &m, u64 number) {
   fail("%s, block (%u, %u, %u) ends %s", b.machine->launch.function->name.c_str(), b.id[0], b.id[1], b.id[2], what);
 }
 // Ends a block and releases its shared memory. Data already read from it may be written later.
+// setmaxnreg hands on registers that the block has got at its launch: 65536 shared out to its threads, in eights. An increase
+// waits until others have given back as many.
+void check_registers(const Block &b) {
+  const int warps = int(b.warps.size()), most = std::min(65536 / (32 * warps) / 8 * 8, 256);
+  int all = 0;
+  for (const auto &w : b.warps) all += w->registers > 0 ? w->registers : most;
+  if (all > warps * most)
+    fail_at_end(b, "with more registers than it was launched with: setmaxnreg would wait for ever");
+}
 void end_block(Block &b) {
   Machine &m = *b.machine;
+  check_registers(b);
   for (size_t k = 0; k < b.warps.size(); ++k) {
     Warp &w = *b.warps[k];
     if (w.products_seen != b.warps[k / 4 * 4]->products_seen)

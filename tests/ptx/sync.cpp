@@ -68,6 +68,10 @@ Next leave(Warp &w, const Instr &, u32 lanes) {
 }
 Next trap(Warp &w, const Instr &i, u32) { fault(w, i, "trap"); }
 Next pass(Warp &, const Instr &, u32) { return Next::GO; }
+Next take_registers(Warp &w, const Instr &i, u32 lanes) {
+  w.registers = int(w.value(i.slot[0], __builtin_ctz(lanes)));
+  return Next::GO;
+}
 Next sleep(Warp &, const Instr &, u32) { return Next::YIELD; }
 
 // ---- warp-wide instructions ----
@@ -475,7 +479,8 @@ bool decode_sync(Decoder &d) {
   if (op == "call") return with(d, call);
   if (op == "ret" || op == "exit") return with(d, leave);
   if (op == "trap") return with(d, trap);
-  if (op == "brkpt" || op == "setmaxnreg" || op == "griddepcontrol") return with(d, pass);
+  if (op == "brkpt" || op == "griddepcontrol") return with(d, pass);
+  if (op == "setmaxnreg") return with(d, take_registers, {false});
   if (op == "nanosleep") return with(d, sleep);
   if (op == "bar" || op == "barrier") return decode_barrier(d);
   if (op == "mbarrier") return decode_mbarrier(d);
