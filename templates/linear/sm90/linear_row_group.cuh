@@ -96,11 +96,12 @@ struct RowGroup {
     return decays ? fast_exp2(later - sooner) : 1.f;
   }
   // Of pairs s = rows k', with gradients d, e = d e^(G_i - G_j) where j <= i, or with Below j < i: z = e times k's factor
-  // meets rows of k; e times the row's factor meets rows of q or k, for dk, and is stored. s becomes z s times the row's
-  // factor, the way of the pair, and sums are z s without it. Pairs are selected, never multiplied by 0.
+  // and the row's `of_z` meets rows of k; e times the row's factor meets rows of q or k, for dk, and is stored. s becomes
+  // e s times both factors, the way of the pair, and sums are that without the row's. Pairs are selected, never multiplied
+  // by 0.
   template <bool Below>
   __device__ __forceinline__ void weigh(u32 (&z)[4][4], float (&sums)[2], float (&s)[32], const float (&d)[32],
-                                        u32 numbers, const float (&factor)[2]) const {
+                                        u32 numbers, const float (&factor)[2], const float (&of_z)[2]) const {
     const u32 columns_at = numbers + Fragment::column(lane) * 4,
               to = shared.pairs(Below) + box_place(16 * warp + lane % 16, 0);
     float row_sum[2];
@@ -121,7 +122,7 @@ struct RowGroup {
                     wy = behind >= Below + 1 ? zy * s[e + 1] : 0.f;
         sums[r] += wx + wy;
         s[e] = wx * factor[r], s[e + 1] = wy * factor[r];
-        z[n][i] = pack<Elem>(zx, zy);
+        z[n][i] = pack<Elem>(zx * of_z[r], zy * of_z[r]);
         stored[i] = pack<Elem>(x * factor[r], y * factor[r]);
       }
       stmatrix_x4(to ^ u32((2 * n + lane / 16) * 16), stored[0], stored[1], stored[2], stored[3]);

@@ -15,7 +15,7 @@ struct RowKeys : RowGroup<Spec, Config> {
   using Chain = typename Group::Chain;
   using Group::decays, Group::k_dim, Group::lane, Group::maps, Group::p, Group::shared, Group::warp;
 
-  // Factors of the thread's rows.
+  // Numbers of the thread's rows, loaded anew where they are used: registers are few.
   struct Factors {
     float key[2], read[2], since[2], until[2];  // k's factor; r / k; e^G; e^(GC - G)
   };
@@ -30,8 +30,9 @@ struct RowKeys : RowGroup<Spec, Config> {
       f.since[r] = decays ? fast_exp2(sum[r]) : 1.f, f.until[r] = decays ? fast_exp2(chunk - sum[r]) : 1.f;
     return f;
   }
-  __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], u32 numbers, const Factors &f,
-                                             int done) const {
+  // Pairs: z, which meets rows of k; sums over each row; ways.
+  __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], u32 numbers, int done) const {
+    const Factors f = load_factors(numbers);
     const float factor[2] = {f.read[0] * f.key[0], f.read[1] * f.key[1]};
     float s[32], d[32];
     this->await(ROW_K, done);
@@ -42,7 +43,7 @@ struct RowKeys : RowGroup<Spec, Config> {
     wgmma_arrived(s), wgmma_arrived(d);
 #pragma unroll
     for (int i = 0; i < 32; ++i) d[i] = -d[i];
-    this->template weigh<true>(z, sums, s, d, numbers, factor);
+    this->template weigh<true>(z, sums, s, d, numbers, factor, f.read);
     fence_async();
     this->sync();
     if constexpr (decays) {
@@ -50,46 +51,60 @@ struct RowKeys : RowGroup<Spec, Config> {
       PairWays{warp, lane}.store(s, shared.ways() + WAYS_OF_PAIRS + (4 + warp) * 256);
     }
   }
-  // dr in y, and the part of dk that meets the state in x, to which dr is added.
-  __device__ __forceinline__ void meet_states(float (&x)[k_dim / 2], u32 (&z)[4][4], const float (&sums)[2],
-                                              const Factors &f, const Chain &chain, int chunk, int done) const {
-    float y[k_dim / 2], from[2], to[2];
-    this->await(ROW_STATE, done), this->await(ROW_GRAD_STATE, done);
-    this->meet(y, ROW_GRAD_VALUES, ROW_STATE);
-    this->meet(x, ROW_VALUES, ROW_GRAD_STATE);
+  // x = r / k times the part of dr that meets the state before the chunk; the gradient of r / k, with sums over pairs.
+  __device__ __forceinline__ void meet_first(float (&x)[k_dim / 2], const float (&sums)[2], u32 numbers,
+                                             const Chain &chain, int chunk, int done) const {
+    float to[2], of_read[2];
+    this->await(ROW_STATE, done);
+    this->meet(x, ROW_GRAD_VALUES, ROW_STATE);
     wgmma_wait<0>();
-    wgmma_arrived(x), wgmma_arrived(y);
-    this->release(ROW_VALUES), this->release(ROW_STATE), this->release(ROW_GRAD_STATE);
-    this->along(from, x, ROW_K), this->along(to, y, ROW_K);
+    wgmma_arrived(x);
+    this->release(ROW_STATE);
+    this->along(to, x, ROW_K);
+    const Factors f = load_factors(numbers);
 #pragma unroll
-    for (int i = 0; i < k_dim / 2; ++i) y[i] *= -f.since[i / 2 % 2];
-    this->join(y, z, ROW_K);
-    float of_read[2];
+    for (int i = 0; i < k_dim / 2; ++i) x[i] *= -f.since[i / 2 % 2] * f.read[i / 2 % 2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       to[r] *= -f.since[r], of_read[r] = f.key[r] * (to[r] + sums[r]);
-      from[r] *= f.key[r] * f.until[r], to[r] *= f.read[r] * f.key[r];
+      to[r] *= f.read[r] * f.key[r];
     }
     this->store_rows(of_read, p.sums.read, chain, chunk);
+    if constexpr (decays) this->store_rows(to, shared.ways() + WAYS_TO_READ);
+  }
+  // The part of dk that meets the gradient of the state behind the chunk, to which y is added.
+  __device__ __forceinline__ void meet_last(float (&x)[k_dim / 2], const float (&y)[k_dim / 2], u32 numbers,
+                                            int done) const {
+    float from[2];
+    this->await(ROW_GRAD_STATE, done);
+    this->meet(x, ROW_VALUES, ROW_GRAD_STATE);
+    wgmma_wait<0>();
+    wgmma_arrived(x);
+    this->release(ROW_VALUES), this->release(ROW_GRAD_STATE);
+    this->along(from, x, ROW_K);
+    const Factors f = load_factors(numbers);
+    from[0] *= f.key[0] * f.until[0], from[1] *= f.key[1] * f.until[1];
     if constexpr (decays) {
-      this->store_rows(from, shared.ways() + WAYS_FROM_KEY), this->store_rows(to, shared.ways() + WAYS_TO_READ);
+      this->store_rows(from, shared.ways() + WAYS_FROM_KEY);
       __syncwarp();
       if (elected()) barrier_arrive(shared.ways_full());
     }
-    wgmma_wait<0>();
-    wgmma_arrived(y);
 #pragma unroll
-    for (int i = 0; i < k_dim / 2; ++i) x[i] = x[i] * f.until[i / 2 % 2] + y[i] * f.read[i / 2 % 2];
+    for (int i = 0; i < k_dim / 2; ++i) x[i] = x[i] * f.until[i / 2 % 2] + y[i];
   }
   __device__ __forceinline__ void step(const Chain &chain, int chunk, int done) const {
+    const u32 numbers = shared.numbers(done % 2);
     u32 z[4][4];
-    float all[64], sums[2];
+    float all[64];
     float(&x)[k_dim / 2] = reinterpret_cast<float(&)[k_dim / 2]>(all);
     barrier_wait(shared.numbers_full(done % 2), u32(done / 2) & 1);
-    const Factors f = load_factors(shared.numbers(done % 2));
-    make_pairs(z, sums, shared.numbers(done % 2), f, done);
-    if (elected()) barrier_arrive(shared.numbers_empty(done % 2));
-    meet_states(x, z, sums, f, chain, chunk, done);
+    {
+      float y[k_dim / 2], sums[2];
+      make_pairs(z, sums, numbers, done);
+      meet_first(y, sums, numbers, chain, chunk, done);
+      meet_last(x, y, numbers, done);
+    }
+    this->join(x, z, ROW_K);
     this->join_columns(all, 1, ROW_K);
     this->await(ROW_Q, done);
     named_sync(ROWS_PAIRS_WRITTEN, 256);
@@ -102,8 +117,12 @@ struct RowKeys : RowGroup<Spec, Config> {
       this->along(of_factor, x, ROW_K);
       this->store_rows(of_factor, p.sums.key_factor, chain, chunk);
     }
+    float key[2];
+    this->load_rows(key, numbers + ROW_KEY);
+    __syncwarp();
+    if (elected()) barrier_arrive(shared.numbers_empty(done % 2));
     this->release(ROW_Q), this->release(ROW_K);
-    this->store(x, f.key, ROW_GRAD_VALUES, maps.dk, chain, chunk);
+    this->store(x, key, ROW_GRAD_VALUES, maps.dk, chain, chunk);
     this->release_stored(ROW_GRAD_VALUES);
   }
 };

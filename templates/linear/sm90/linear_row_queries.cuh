@@ -69,7 +69,7 @@ struct RowQueries : RowGroup<Spec, Config> {
     wgmma_arrived(s), wgmma_arrived(d);
     this->release(ROW_VALUES);
     if (done > 0) named_sync(ROWS_PAIRS_READ, 256);
-    this->template weigh<false>(z, sums, s, d, numbers, factor);
+    this->template weigh<false>(z, sums, s, d, numbers, factor, {1.f, 1.f});
     fence_async();
     if constexpr (decays) {
       barrier_wait(shared.ways_empty(), u32(done + 1) & 1);

@@ -42,6 +42,12 @@ struct RowsLeftAlone {
   }
 };
 
+// Of a thread of each warpgroup. A block has what 384 threads get at its launch: 168 each.
+struct RowRegisters {
+  static constexpr int others = 40, rows = 232;
+  static_assert(others + 2 * rows <= 3 * 168, "registers_up would wait for ever");
+};
+
 template <class Spec, class Config>
 LUATTN_FN void linear_rows_sm90(const LuattnLinearParams &p, const LuattnLinearRowMaps &maps, void *memory) {
   using Shared = SharedRows<Spec, Config>;
@@ -50,7 +56,7 @@ LUATTN_FN void linear_rows_sm90(const LuattnLinearParams &p, const LuattnLinearR
   __syncthreads();
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   if (warp < 4) {
-    registers_down<32>();
+    registers_down<RowRegisters::others>();
     if (warp == 0)
       RowProducer<Spec, Config>{p, maps, shared}.run();
     else if (warp == 1)
@@ -60,12 +66,12 @@ LUATTN_FN void linear_rows_sm90(const LuattnLinearParams &p, const LuattnLinearR
     else if (warp == 3)
       RowsLeftAlone<Spec, Config>{p, lane}.run();
   } else if (warp < 8) {
-    registers_up<240>();
+    registers_up<RowRegisters::rows>();
     const RowQueries<Spec, Config> queries{{p, maps, shared, 1, warp % 4, lane}};
     for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { queries.step(chain, chunk, done); });
     if (warp == 4 && elected()) bulk_wait_read();
   } else {
-    registers_up<240>();
+    registers_up<RowRegisters::rows>();
     const RowKeys<Spec, Config> keys{{p, maps, shared, 2, warp % 4, lane}};
     for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { keys.step(chain, chunk, done); });
     if (warp == 8 && elected()) bulk_wait_read();
