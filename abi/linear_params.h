@@ -9,6 +9,8 @@
 #define LUATTN_CHUNK 64 /* tokens that a kernel computes at once */
 #define LUATTN_MAX_SEGMENTS 32
 
+enum { LINEAR_JOIN_VALUES = 16, LINEAR_JOIN_THREADS = 256 }; /* of a block of luattn_linear_join */
+
 /* The types of states. */
 enum { LUATTN_STATE_F32, LUATTN_STATE_BF16, LUATTN_STATE_F16 };
 

@@ -288,7 +288,7 @@ static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "linear: pass", m->pass, LUATTN_FORWARD, LUATTN_BACKWARD));
   TRY(check_range(err, "linear: head_dim", m->head_dim, 8, 256));
   TRY(check_range(err, "linear: v_block", l->v_block, 1, 256));
-  TRY(check_range(err, "linear: cuts", l->cuts, 0, 1));
+  TRY(check_range(err, "linear: cuts", l->cuts, 0, MANIFEST_CUT_MAPS));
   TRY(check_range(err, "linear: v_warp", l->v_warp, 0, l->v_block));
   TRY(check_range(err, "linear: ring", l->ring, 0, 64));
   TRY(check_range(err, "linear: step", l->step, 0, 64));

@@ -41,7 +41,7 @@ typedef enum luattn_role {
                             * left; tile_n: from the lengths of how many entries they find items without a list */
   LUATTN_ROLE_LINEAR, /* linear attention; grid (entries * value heads * segments * blocks of value channels, 1, 1) */
   LUATTN_ROLE_LINEAR_STATES, /* its segments' states; the same grid without the last segment of each entry. Not launched
-                              * where entries are whole */
+                              * where entries are whole; maps: with blocks of K's channels as well */
   LUATTN_ROLE_LINEAR_PREPARE, /* rows of q, k and v by their mods; grid (3 * ceil(rows * heads of most / tile_m), 1, 1) */
   LUATTN_ROLE_LINEAR_GRAD_Q_STATES, /* backward: passes for dq, dk, dv, as LINEAR and its states are for o */
   LUATTN_ROLE_LINEAR_GRAD_Q,
@@ -53,6 +53,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_FINISH, /* gradients of rows and numbers to those of tensors, inputs and scalars; grid (the sum of
                               * LuattnLinearRows.blocks, 1, 1) */
   LUATTN_ROLE_LINEAR_ROUND, /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
+  LUATTN_ROLE_LINEAR_JOIN,  /* states of segments from maps; grid (entries * value heads * 16 value channels each, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -143,11 +144,14 @@ typedef struct manifest_tangents {
   uint64_t bits;
 } manifest_tangents;
 
+/* What a segment does to a state: it decays it and adds to it, or is a map of it. */
+enum manifest_cuts { MANIFEST_WHOLE, MANIFEST_CUT_SUMS, MANIFEST_CUT_MAPS };
+
 /* Linear attention, whose kernels take LuattnLinearParams (abi/linear_params.h). */
 typedef struct manifest_linear {
   double scale;                     /* of o where a call gives none; 0: head_dim^-1/2 */
   uint32_t v_block;                 /* value channels of a block: the most */
-  uint32_t cuts;                    /* entries may be cut into segments */
+  uint32_t cuts;                    /* entries may be cut into segments: a manifest_cuts */
   uint32_t v_warp;                  /* of a warp, where a launch may give blocks fewer warps; else 0 */
   uint32_t normalizes;              /* states have one channel of v more; a block has all of a value head */
   uint32_t ring, step;              /* the most rows of a ring, tokens of a step; 0: there is none */

@@ -65,7 +65,9 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->linear_facts[0] =
       (manifest_linear){.scale = t->linear.scale,
                         .v_block = (uint32_t)p->v_block,
-                        .cuts = p->cuts,
+                        .cuts = !p->cuts    ? MANIFEST_WHOLE
+                                : p->erases ? MANIFEST_CUT_MAPS
+                                            : MANIFEST_CUT_SUMS,
                         .v_warp = (uint32_t)p->v_warp,
                         .ring = (uint32_t)p->ring,
                         .step = (uint32_t)p->step,

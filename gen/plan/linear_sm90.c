@@ -52,23 +52,27 @@ static const char *explain(arena *a, const linear_plan *p, int number) {
       number, LUATTN_CHUNK, p->v_block, blocks, blocks == 1 ? "" : "s, which read q and k anew",
       p->v_block == 64 ? "a warpgroup owns 64 of them" : "two warpgroups own 64 each", p->stages,
       LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
-      p->cuts ? "segments: entries are cut at launch where value heads are fewer than multiprocessors; what a segment "
-                "adds to the state needs no other one"
-      : p->erases ? "no segments: what a segment that erases makes of the state is a map, which no kernel finds yet"
-                  : "no segments: no kernel finds yet what a segment adds where decays differ between channels");
+      !p->cuts    ? "no segments: no kernel finds yet what a segment adds where decays differ between channels"
+      : p->erases ? "segments: entries are cut at launch where value heads are fewer than multiprocessors; a segment "
+                    "is a map of "
+                    "the state, which a kernel before finds, and another one makes states of them in order"
+                  : "segments: entries are cut at launch where value heads are fewer than multiprocessors; what a "
+                    "segment adds to "
+                    "the state needs no other one");
 }
 
 static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   p->source = "entry/linear_sm90.cu";
   const bool by_channel = spec->linear->class.decay == LINEAR_DECAY_CHANNEL;
-  p->cuts = !p->erases && !by_channel;
+  p->cuts = !by_channel;
   p->v_block = p->v_dim > 64 ? 128 : 64;
   for (p->stages = MOST_STAGES; p->stages > 2; p->stages--)
     if (linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes <= LUATTN_SM90_SHARED_BYTES) break;
   const int threads = 128 * (2 + p->v_block / 64),
             bytes = linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes;
   if (p->cuts) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads, bytes);
+  if (p->cuts && p->erases) linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads, bytes);
   p->why = explain(a, p, (int)spec->linear->class.number);
 }

@@ -19,7 +19,7 @@ typedef struct linear_pass {
   linear_tensor query, key, value, o;
   LuattnStates first, last;
   int segments;
-  int64_t blocks; /* of one segment of each entry */
+  int64_t blocks, map_blocks; /* of one segment of each entry; besides, of its map */
 } linear_pass;
 
 enum { LINEAR_PASSES = 4 }; /* forward, and the gradients of q, k and v */

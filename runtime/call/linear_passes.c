@@ -45,6 +45,8 @@ static luattn_status choose_segments(const linear_call *l, int v_block, linear_p
   if (count > each / LEAST_SEGMENT) count = each / LEAST_SEGMENT;
   if (count > LUATTN_MAX_SEGMENTS) count = LUATTN_MAX_SEGMENTS;
   if (count > 1) pass->segments = (int)count;
+  if (c->info->linear_facts[0].cuts == MANIFEST_CUT_MAPS)
+    pass->map_blocks = (int64_t)l->p.entries * l->p.heads_v * ((pass->key.dim + v_block - 1) / v_block);
   return LUATTN_OK;
 }
 
@@ -82,6 +84,8 @@ static void place_segments(linear_call *l, room *r) {
   const size_t slots = (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)most;
   l->p.segments.states = take(r, slots * state * sizeof(float));
   l->p.segments.decays = take(r, slots * sizeof(float));
+  if (l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS)
+    l->p.segments.maps = take(r, slots * l->c.info->head_dim * l->c.info->head_dim * sizeof(float));
 }
 
 luattn_status linear_place_passes(linear_call *l, void *base) {

@@ -25,7 +25,13 @@ static int64_t all_segments(const linear_call *l, const manifest_entry *e, const
 
 static int64_t but_last_segments(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)l, (void)e;
-  return pass->wanted ? pass->blocks * (pass->segments - 1) : 0;
+  return pass->wanted ? (pass->blocks + pass->map_blocks) * (pass->segments - 1) : 0;
+}
+
+static int64_t joins(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)e;
+  const int64_t parts = (l->c.info->head_dim_v + LINEAR_JOIN_VALUES - 1) / LINEAR_JOIN_VALUES;
+  return pass->wanted && pass->segments > 1 ? (int64_t)l->p.entries * l->p.heads_v * parts : 0;
 }
 
 static int64_t of_rows(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
@@ -36,6 +42,7 @@ static int64_t of_rows(const linear_call *l, const manifest_entry *e, const line
 
 static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_STATES] = {but_last_segments, 0},
+    [LUATTN_ROLE_LINEAR_JOIN] = {joins, 0},
     [LUATTN_ROLE_LINEAR] = {all_segments, 0},
     [LUATTN_ROLE_LINEAR_PREPARE] = {of_rows, 0},
 };

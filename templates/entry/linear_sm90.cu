@@ -17,6 +17,7 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
     fwd_linear_sm90<Spec, Config, true>(p, maps, shared);
 }
 // What makes states of segments of what these add, and of their maps, where updates erase.
-extern "C" __global__ void __launch_bounds__(256) luattn_linear_join(const __grid_constant__ LuattnLinearParams p) {
+extern "C" __global__ void __launch_bounds__(LINEAR_JOIN_THREADS)
+    luattn_linear_join(const __grid_constant__ LuattnLinearParams p) {
   if constexpr (Spec::erases) linear_join<Spec, Config>(p);
 }

@@ -160,10 +160,10 @@ __device__ __forceinline__ void for_each_chunk(const LuattnLinearParams &p, cons
 // 16 value channels of an entry and value head.
 template <class Config>
 struct JoinBlock {
-  static constexpr int parts = ceil_div(Config::v_dim, 16);
+  static constexpr int parts = ceil_div(Config::v_dim, LINEAR_JOIN_VALUES);
   LinearChain<Config> chain;
   int first;
   __device__ __forceinline__ explicit JoinBlock(const LuattnLinearParams &p)
       : chain(p, int(blockIdx.x / parts / u32(p.heads_v)), int(blockIdx.x / parts % u32(p.heads_v))),
-        first(int(blockIdx.x % parts) * 16) {}
+        first(int(blockIdx.x % parts) * LINEAR_JOIN_VALUES) {}
 };

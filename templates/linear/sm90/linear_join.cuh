@@ -8,7 +8,8 @@
 
 template <class Spec, class Config>
 struct SegmentJoin {
-  static constexpr int rows = 16, steps = ceil_div(Config::k_dim, 16), threads = 32 * 8;  // steps: of 16 channels
+  static constexpr int rows = LINEAR_JOIN_VALUES, steps = ceil_div(Config::k_dim, 16);  // steps: of 16 channels
+  static_assert(rows == 16 && steps * 32 <= LINEAR_JOIN_THREADS);
 
   const LuattnLinearParams &p;
   const LinearChain<Config> chain;
