@@ -53,7 +53,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_FINISH, /* gradients of rows and numbers to those of tensors, inputs and scalars; grid (the sum of
                               * LuattnLinearRows.blocks, 1, 1) */
   LUATTN_ROLE_LINEAR_ROUND, /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
-  LUATTN_ROLE_LINEAR_JOIN,  /* states of segments from maps; grid (entries * value heads * 16 value channels each, 1, 1) */
+  LUATTN_ROLE_LINEAR_JOIN, /* states of segments from maps; grid (entries * value heads * 16 value channels each, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
