@@ -144,8 +144,9 @@ ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases
   return linear_layout_of(k_dim, v_block, stages, erases, by_channel, erases && by_channel ? 1 : 2);
 }
 /* Of kernels that keep states of chunks. */
-ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {
-  return linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1);
+ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages, int by_channel) {
+  return by_channel ? linear_layout_of(k_dim, v_block, stages, 0, 1, layout_ceil(k_dim, 64))
+                    : linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1);
 }
 
 /* Chunks of all entries have slots, some of which stay empty where sequences are packed. */
@@ -184,6 +185,38 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
   l.at_numbers = l.at_pairs + 2 * LINEAR_BOX;
   l.at_sums = l.at_numbers + 2 * LINEAR_ROW_NUMBERS;
   l.at_barriers = l.at_sums + LINEAR_ROW_SUMS;
+  l.bytes = l.at_barriers + 256;
+  return l;
+}
+
+/* Shared memory of luattn_linear_columns: a chunk's q, k, do, v; both states; sums of decays, and gradients of decays, rows of
+ * floats; pairs; sums of blocks of tokens; numbers of tokens; barriers. */
+typedef struct LinearColumnsLayout {
+  int qk, v, state, row; /* bytes; row: of sums */
+  int at_q, at_k, at_dout, at_v, at_state, at_grad_state, at_gates, at_ways, at_pairs, at_totals, at_numbers,
+      at_barriers;
+  int bytes;
+} LinearColumnsLayout;
+
+enum { LINEAR_COLUMN_NUMBERS = 512, LINEAR_COLUMN_TOTALS = 16 * 512 };
+
+ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim) {
+  LinearColumnsLayout l = {0};
+  l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
+  l.v = layout_ceil(v_dim, 64) * LINEAR_BOX;
+  l.state = layout_ceil(k_dim, 64) * l.v;
+  l.row = layout_ceil(k_dim, 64) * 256 + 16; /* rows begin in other banks */
+  l.at_k = l.qk;
+  l.at_dout = l.at_k + l.qk;
+  l.at_v = l.at_dout + l.v;
+  l.at_state = l.at_v + l.v;
+  l.at_grad_state = l.at_state + l.state;
+  l.at_pairs = l.at_grad_state + l.state;
+  l.at_gates = l.at_pairs + LINEAR_BOX;
+  l.at_ways = l.at_gates + LUATTN_CHUNK * l.row;
+  l.at_totals = l.at_ways + LUATTN_CHUNK * l.row;
+  l.at_numbers = l.at_totals + LINEAR_COLUMN_TOTALS;
+  l.at_barriers = l.at_numbers + 2 * LINEAR_COLUMN_NUMBERS;
   l.bytes = l.at_barriers + 256;
   return l;
 }

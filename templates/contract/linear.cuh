@@ -93,9 +93,9 @@ struct NoSkip {
 //     LINEAR_GRAD_K   v      do   q      dk
 //     LINEAR_GRAD_V   k      q    do     dv
 //
-// Gradients of updates that erase take three launches:
+// Gradients of updates that erase, and of decays of channels, take three launches:
 //
-//     LINEAR_STATES       forwards, without o: keeps the state before each chunk, and U
+//     LINEAR_STATES       forwards, without o: keeps the state before each chunk; of erasing updates also U
 //     LINEAR_GRAD_STATES  q k do, backwards: keeps the gradient of the state behind each chunk, and that of R
 //     LINEAR_ROWS         all chunks at once: dq, dk, dv and gradients of numbers of tokens
 //

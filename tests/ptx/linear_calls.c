@@ -78,7 +78,7 @@ int linear_row_size(const call *c, int heads, int dim) { return heads * dim + (c
 bool linear_word(const char *what, const char *name) { return strcmp(what, name) == 0; }
 bool linear_is_erasing(const call *c) { return linear_word(c->kernel.update, "DeltaRule"); }
 /* Decays of a token and head. */
-static int gate_width(const call *c) { return linear_word(c->kernel.decay, "ChannelDecay") ? c->kernel.k_dim : 1; }
+int linear_gate_width(const call *c) { return linear_word(c->kernel.decay, "ChannelDecay") ? c->kernel.k_dim : 1; }
 static float state_number(const call *c, float x) {
   return c->state_type == LUATTN_STATE_F32    ? x
          : c->state_type == LUATTN_STATE_BF16 ? of_bf16(to_bf16(x))
@@ -141,7 +141,7 @@ problem linear_make_problem(const call *c) {
   if (linear_is_erasing(c)) use_unit_keys(&x);
   for (int i = 1; i < 5; i++) x.in[i] = random_numbers(&x, 0.3, 1.2);
   for (int i = 0; c->most_write > 0 && i < x.rows * c->heads_v; i++) x.in[1][i] = (float)(c->most_write * uniform());
-  const int decays = x.rows * c->heads_v * gate_width(c);
+  const int decays = x.rows * c->heads_v * linear_gate_width(c);
   x.in[0] = malloc(sizeof(float) * (size_t)decays);
   for (int i = 0; i < decays; i++) x.in[0][i] = gate(c->gates);
   const size_t states = (size_t)POOL_ROWS * (size_t)(c->heads_v * k * v);
@@ -197,7 +197,7 @@ linear_rows linear_rows_of(const problem *x, int entry, int hv) {
   const linear_kernel *kernel = &c->kernel;
   const int n = c->tokens[entry], K = kernel->k_dim, V = kernel->v_dim, h = hv / (c->heads_v / c->heads);
   const bool adds = linear_word(kernel->mods, "Factors"), mods = adds || linear_word(kernel->mods, "RowFactors");
-  const int width = linear_word(kernel->decay, "NoDecay") ? 0 : gate_width(c);
+  const int width = linear_word(kernel->decay, "NoDecay") ? 0 : linear_gate_width(c);
   double *q = malloc(sizeof(double) * (size_t)(n * (4 * K + V) + K * V + 1)), *k = q + n * K, *r = k + n * K,
          *b = r + n * K, *g = b + n * V, *first = g + n * K;
   for (int t = 0; t < n; t++) {
@@ -345,7 +345,7 @@ on_device linear_upload(const problem *x, linear_pass pass) {
   if (c->has_last && (pass == LINEAR_FORWARD || pass == LINEAR_GRAD_V || pass == LINEAR_GRAD_STATES))
     p->last = states_of(c, pass, c->in_place ? p->first.data : pool_on_device(x));
   for (int i = 0; i < 5; i++) {
-    const long long width = i == 0 ? gate_width(c) : 1, step = c->heads_v * width;
+    const long long width = i == 0 ? linear_gate_width(c) : 1, step = c->heads_v * width;
     p->inputs.input[i] = (LuattnInput){.data = linear_device((size_t)(x->rows * step) * 4, x->in[i]),
                                        .stride = {c->tokens[0] * step, width, step}};
   }
@@ -413,9 +413,9 @@ static void compare_entry(const problem *x, linear_pass pass, int entry, const u
   /* Keys that are alike: o is small beside what it is made of. */
   const double alike = c->keys == ALIKE ? c->most_write > 1 ? 4.7 : 2 : 1;
   static const char *const names[] = {"o", "dq", "dk", "dv"};
-  const double most = linear_is_erasing(c) ? gate_width(c) > 1 ? most_o_erasing_channels : most_o_erasing
-                      : gate_width(c) > 1  ? most_o_channels
-                                           : most_o;
+  const double most = linear_is_erasing(c)       ? linear_gate_width(c) > 1 ? most_o_erasing_channels : most_o_erasing
+                      : linear_gate_width(c) > 1 ? most_o_channels
+                                                 : most_o;
   linear_expect(names[pass], entry, of_o, alike * most);
   linear_expect("the last state", entry, of_state,
                 (alike > 2 ? 1.9 : 1) * (linear_is_erasing(c) ? most_state_erasing : most_state) +
@@ -448,7 +448,7 @@ static void run_pass(const problem *x, linear_pass pass) {
   if (pass != LINEAR_FORWARD) k.v_block = k.v_dim > 64 ? 128 : 64;
   void *module = linear_load(&k, pass, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, pass);
-  const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, linear_is_erasing(c), gate_width(c) > 1);
+  const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, linear_is_erasing(c), linear_gate_width(c) > 1);
   const int blocks = c->entries * c->heads_v * ((k.v_dim + k.v_block - 1) / k.v_block),
             threads = 128 * (2 + k.v_block / 64);
   const bool erases = linear_is_erasing(c);

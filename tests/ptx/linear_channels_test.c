@@ -142,6 +142,56 @@ static void test_erasing_packed(void **state) {
   linear_run(&c);
 }
 
+/* Gradients. */
+static void test_backward_gates(void **state) {
+  (void)state;
+  for (gates g = NONE; g <= RARE; g++) {
+    call c = {.kernel = gla,
+              .gates = g,
+              .heads = 1,
+              .heads_v = 1,
+              .entries = 1,
+              .tokens = {200},
+              .has_first = true,
+              .has_last = true};
+    linear_run_erasing(&c);
+  }
+}
+static void test_backward_dims(void **state) {
+  (void)state;
+  static const int dims[][2] = {{128, 128}, {72, 40}, {64, 128}};
+  for (int i = 0; i < 3; i++) {
+    call c = {.kernel = gla,
+              .gates = i == 1 ? WEAK : PRODUCTION,
+              .heads = 1,
+              .heads_v = 2,
+              .entries = 2,
+              .tokens = {100 - 37 * i, 100 - 37 * i},
+              .has_first = i != 1,
+              .has_last = true};
+    c.kernel.k_dim = dims[i][0], c.kernel.v_dim = dims[i][1], c.kernel.v_block = dims[i][1] > 64 ? 128 : 64;
+    linear_run_erasing(&c);
+  }
+}
+static void test_backward_packed(void **state) {
+  (void)state;
+  call c = {.kernel = gla,
+            .gates = PRODUCTION,
+            .heads = 2,
+            .heads_v = 4,
+            .entries = 7,
+            .tokens = {0, 65, 3, 64, 0, 130, 1},
+            .has_first = true,
+            .has_last = true,
+            .wide_rows = true,
+            .pool = {3, 9, 1, 4, 7, 2, 6},
+            .poisoned = {false, false, true, false, false, true, false}};
+  c.kernel.packed = true;
+  linear_run_erasing(&c);
+  c.kernel.elem = "half_t", c.gates = WEAK, c.pool[3] = -1;
+  linear_run_erasing(&c);
+}
+
 static int open_driver(void **state) {
   (void)state;
   linear_open_driver();
@@ -149,10 +199,11 @@ static int open_driver(void **state) {
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),         cmocka_unit_test(test_lengths),
-                                     cmocka_unit_test(test_packed),        cmocka_unit_test(test_parts),
-                                     cmocka_unit_test(test_erasing),       cmocka_unit_test(test_erasing_alike),
-                                     cmocka_unit_test(test_erasing_packed)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),          cmocka_unit_test(test_lengths),
+                                     cmocka_unit_test(test_packed),         cmocka_unit_test(test_parts),
+                                     cmocka_unit_test(test_erasing),        cmocka_unit_test(test_erasing_alike),
+                                     cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_backward_gates),
+                                     cmocka_unit_test(test_backward_dims),  cmocka_unit_test(test_backward_packed)};
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, open_driver, NULL);
 }

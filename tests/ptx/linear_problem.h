@@ -44,6 +44,8 @@ void linear_free_problem(problem *x);
 bool linear_is_bf16(const call *c);
 bool linear_word(const char *what, const char *name);
 bool linear_is_erasing(const call *c);
+/* Decays of a token and head. */
+int linear_gate_width(const call *c);
 float linear_read_half(const call *c, uint16_t x);
 /* Elements from one token's row to the next. */
 int linear_row_size(const call *c, int heads, int dim);

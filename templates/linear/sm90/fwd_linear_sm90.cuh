@@ -10,7 +10,7 @@
 #pragma once
 #include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_join.cuh"
-#include "linear/sm90/linear_kept.cuh"
+#include "linear/sm90/linear_kept_columns.cuh"
 #include "linear/sm90/linear_producer.cuh"
 #include "linear/sm90/linear_scores.cuh"
 #include "linear/sm90/linear_values.cuh"
@@ -32,7 +32,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   using Registers = LinearRegisters<Spec>;
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
-  constexpr bool has_scores = !OnlyState || Spec::erases, has_last = !OnlyState || Shared::keeps;
+  constexpr bool has_scores = !OnlyState || Spec::erases || Shared::by_channel, has_last = !OnlyState || Shared::keeps;
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
   const LinearChain<Config> chain(p, p.segments.count - (has_last ? 0 : 1), Truth<Spec::erases && !has_last>());
@@ -55,6 +55,8 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
     if (left_alone) {
       if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();
+    } else if constexpr (Shared::keeps && Shared::by_channel) {
+      KeptColumns<Spec, Config, OnlyState>{{values}}.run();
     } else if constexpr (Shared::keeps) {
       KeptStates<Spec, Config, OnlyState>{values}.run();
     } else if constexpr (OnlyState && Spec::erases) {

@@ -3,18 +3,15 @@
 #pragma once
 #include "linear/sm90/linear_numbers.cuh"
 
-template <class Spec, class Config>
-struct LinearGates {
-  using Shared = SharedLinear<Spec, Config>;
-  static constexpr int block = 16, row_bytes = Shared::k_dim * 4;
-  static constexpr int at_once = Spec::erases ? 4 : 16;  // tokens: as registers allow
+// A part of a chunk: 16 tokens and 64 channels, of which a lane has two that are adjacent. RowBytes: of a row of sums.
+template <class Spec, class Config, int RowBytes, int AtOnce>
+struct GateSums {
+  static constexpr int block = 16, at_once = AtOnce;  // tokens: as registers allow
 
   const LuattnLinearParams &p;
-  const Shared shared;
   const LinearChain<Config> &chain;
-  const int turn, lane;
+  const int lane;
 
-  // A part is a block's 64 channels, of which a lane has two that are adjacent.
   // Hooks are asked about tokens and channels that exist, without branches: their loads are under way together.
   __device__ __forceinline__ void load(float (&g)[at_once][2], int t, int d) const {
 #pragma unroll
@@ -29,20 +26,37 @@ struct LinearGates {
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       sum[0] += g[i][0], sum[1] += g[i][1];
-      store_pair(to + i * row_bytes, sum);
+      store_pair(to + i * RowBytes, sum);
     }
   }
-  __device__ __forceinline__ void step(int n, int part) const {
-    constexpr int stages = Shared::gate_stages;
-    const int stage = n % stages, first = part % 4 * block, d = part / 4 * 64 + 2 * lane;
-    const u32 to = shared.gates(stage) + first * row_bytes + d * 4;
+  // Waits for `empty` when decays have been loaded.
+  __device__ __forceinline__ void write(u32 to, int chunk, int part, u32 empty, u32 parity) const {
+    const int first = part % 4 * block, d = part / 4 * 64 + 2 * lane;
     float g[at_once][2], sum[2] = {0, 0};
 #pragma unroll 1
     for (int i = 0; i < block; i += at_once) {
-      load(g, chain.at(n) * LUATTN_CHUNK + first + i, d);
-      if (i == 0) barrier_wait(shared.gates_empty(stage), u32(n / stages + 1) & 1);
-      store_sums(sum, g, to + i * row_bytes);
+      load(g, chunk * LUATTN_CHUNK + first + i, d);
+      if (i == 0) barrier_wait(empty, parity);
+      store_sums(sum, g, to + (first + i) * RowBytes + d * 4);
     }
+  }
+};
+
+template <class Spec, class Config>
+struct LinearGates {
+  using Shared = SharedLinear<Spec, Config>;
+  using Sums = GateSums<Spec, Config, Shared::k_dim * 4, Spec::erases ? 4 : 16>;
+
+  const LuattnLinearParams &p;
+  const Shared shared;
+  const LinearChain<Config> &chain;
+  const int turn, lane;
+
+  __device__ __forceinline__ void step(int n, int part) const {
+    constexpr int stages = Shared::gate_stages;
+    const int stage = n % stages;
+    Sums{p, chain, lane}.write(shared.gates(stage), chain.at(n), part, shared.gates_empty(stage),
+                               u32(n / stages + 1) & 1);
     barrier_arrive(shared.gates_full(stage));
   }
   __device__ __forceinline__ void run() const {

@@ -10,13 +10,13 @@
 #include "linear/sm90/linear_tiles.cuh"
 #include "score/fragment.cuh"
 
-template <class Spec, class Config>
+// RowBytes: of a row of sums of decays.
+template <class Config, int RowBytes>
 struct LinearTriangles {
-  using Tiles = LinearTiles<Spec, Config>;
-  using Shared = typename Tiles::Shared;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
-  static constexpr int block = Tiles::block, row_bytes = Tiles::row_bytes, block_bytes = Tiles::block_bytes;
+  static constexpr int block = 16, k_dim = ceil_div(Config::k_dim, 64) * 64, row_bytes = RowBytes,
+                       block_bytes = block * row_bytes;
 
   const u32 rows, keys, gates;
   const int warp, lane;
@@ -25,7 +25,7 @@ struct LinearTriangles {
 
   // The lane's place for 16 rows and channels 16 step .. 16 step + 15, of rows (A), and of keys, which B has turned.
   __device__ __forceinline__ static u32 place(int row, int channel) {
-    return channel / 64 * Shared::box + box_place(row, channel % 64);
+    return channel / 64 * LINEAR_BOX + box_place(row, channel % 64);
   }
   __device__ __forceinline__ void load_rows(u32 (&a)[4], int step) const {
     ldmatrix_x4(a, rows + place(warp * block + lane % 16, step * 16 + lane / 16 * 8));
@@ -39,7 +39,7 @@ struct LinearTriangles {
     return gates + which * block_bytes + (step * 16 + Fragment::column(lane)) * 4;
   }
   __device__ __forceinline__ static u32 scaled(u32 two, float low, float high) {
-    return pack<Elem>(Tiles::half_of(two, 0) * low, Tiles::half_of(two, 1) * high);
+    return pack<Elem>(to_real(Elem{u16(two)}) * low, to_real(Elem{u16(two >> 16)}) * high);
   }
   __device__ __forceinline__ static void multiply(float *s, const u32 (&a)[4], const u32 (&b)[4]) {
     mma_16x8x16<Elem>(reinterpret_cast<float(&)[4]>(s[0]), a, b[0], b[2]);
@@ -51,7 +51,7 @@ struct LinearTriangles {
   __device__ __forceinline__ void add_left(float (&s)[32]) const {
     const u32 row = Fragment::row(lane) * row_bytes;
 #pragma unroll 1
-    for (int step = 0; step < Tiles::k_dim / 16; ++step) {
+    for (int step = 0; step < k_dim / 16; ++step) {
       u32 a[4], b[4];
       load_rows(a, step);
 #pragma unroll
@@ -83,7 +83,7 @@ struct LinearTriangles {
 
   // The size of the largest triangles of which all decay by less than the limit; 1: a token.
   __device__ __forceinline__ int narrow_size() const {
-    const u32 from = gates + warp * block_bytes + lane % Tiles::lanes * 16;
+    const u32 from = gates + warp * block_bytes + lane % (k_dim / 4) * 16;
 #pragma unroll 1
     for (int size = block; size > 1; size /= 2) {
       float most = 0;
@@ -112,7 +112,7 @@ struct LinearTriangles {
       reference[r] = (Between ? (token[r] & ~(2 * size - 1)) + size - 1 : token[r] & ~(size - 1)) * row_bytes;
     }
 #pragma unroll 1
-    for (int step = 0; step < Tiles::k_dim / 16; ++step) {
+    for (int step = 0; step < k_dim / 16; ++step) {
       u32 a[4], b[4];
       load_rows(a, step), load_keys(b, warp, step);
 #pragma unroll

@@ -1,0 +1,388 @@
+// linear/sm90/linear_columns_sm90.cuh: backward of additive updates whose decays differ between channels, all chunks at once:
+// dq, dk, dv and the gradient of decays, from the states and their gradients that the chains have kept
+// (linear_kept_columns.cuh). With D_ij = do_i v_j' and P_ij = sum over d of q_id k_jd e^(G_id - G_jd), for j <= i,
+//
+//     dq_i = scale [e^G_i do_i S' + sum over j of D_ij k_j e^(G_i - G_j)]
+//     dk_j = e^(GC - G_j) v_j dS' + sum over i of scale D_ij q_i e^(G_i - G_j)
+//     dv_j = (k_j e^(GC - G_j)) dS + sum over i of scale P_ij do_i
+//
+// A decay g_t lies on every way that crosses t: of a channel, with q dq and k dk from a state or to one, and from pairs of
+// different tokens,
+//
+//     dg_t = e^GC sum of S dS + sum over i >= t of (q dq + q dq - k dk)_i + sum over j < t of (k dk)_j
+//                               from a state, pairs, pairs                   to a state
+//
+// Config: as in fwd_linear_sm90.cuh, without v_block and stages; v_dim up to 128. Threads: SharedColumns::threads; blocks: as
+// many as there are multiprocessors, or fewer; each takes chunks in turns.
+//
+// A block has a warp that loads, three that write sums of decays, and eight, of which each has 16 tokens and half of the
+// channels: rows of dq have blocks before them, rows of dk blocks behind them, so that all have as much to do.
+#pragma once
+#include "linear/sm90/columns_pipeline.cuh"
+#include "linear/sm90/decayed_rows.cuh"
+#include "linear/sm90/rows_left_alone.cuh"
+#include "arch/stmatrix.cuh"
+#include "arch/warp.cuh"
+
+template <class Spec, class Config>
+struct ColumnRows {
+  using Shared = SharedColumns<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Chain = LinearChain<Config>;
+  using Fragment = MmaFragment;
+  using Queries = DecayedRows<Config, Shared::row_bytes, false>;
+  using Keys = DecayedRows<Config, Shared::row_bytes, true>;
+  using Triangles = LinearTriangles<Config, Shared::row_bytes>;
+  static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1;
+
+  const LuattnLinearParams &p;
+  const Shared shared;
+  const int which, half, lane;  // which block of tokens; of the channels
+
+  // ---- load ----
+
+  __device__ __forceinline__ u32 numbers(int done) const { return shared.numbers(done % 2); }
+  __device__ __forceinline__ int row(int r) const { return which * block + Fragment::row(lane, r); }
+  __device__ __forceinline__ void load_rows(u32 (&a)[4], int tensor, int of, int step) const {
+    ldmatrix_x4(a, shared.at(tensor, of * block + lane % 16, step * 16 + lane / 16 * 8));
+  }
+  // Two adjacent channels of each of the warp's tokens: of row number r and column number 2 j.
+  __device__ __forceinline__ float2 load_two(int tensor, int step, int r, int j) const {
+    const int channel = step * 16 + j * 8;
+    const u32 two = load_shared(shared.at(tensor, row(r), channel) + Fragment::column(lane) * 2);
+    return {to_real(Elem{u16(two)}), to_real(Elem{u16(two >> 16)})};
+  }
+  __device__ __forceinline__ float2 sums(int row, int step, int j) const {
+    return load_pair(shared.gates() + row * Shared::row_bytes + (step * 16 + j * 8 + Fragment::column(lane)) * 4);
+  }
+  // Sums of decays from the chunk's beginning to a block of tokens, and from its end to the chunk's.
+  __device__ __forceinline__ float2 before(int step, int j) const { return between(0, which, step, j); }
+  __device__ __forceinline__ float2 behind(int step, int j) const { return between(which + 1, 4, step, j); }
+  __device__ __forceinline__ float2 between(int first, int end, int step, int j) const {
+    float2 all = {0, 0};
+    for (int b = first; b < end; ++b) {
+      const float2 one = sums(b * block + block - 1, step, j);
+      all.x += one.x, all.y += one.y;
+    }
+    return all;
+  }
+
+  // ---- compute: pairs ----
+
+  // s = rows of one tensor times those of another, whose blocks lie before the warp's, or behind it, or are it.
+  template <bool Later>
+  __device__ __forceinline__ void dots(float (&s)[32], int tensor, int others) const {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = 0;
+#pragma unroll 1
+    for (int step = 0; step < v_dim / 16; ++step) {
+      u32 a[4], b[4];
+      load_rows(a, tensor, which, step);
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        if (Later ? n >= which : n <= which) {
+          load_rows(b, others, n, step);
+          Triangles::multiply(s + 8 * n, a, b);
+        }
+    }
+  }
+  // Pairs times a number of their columns' tokens, rounded, and of the block on the diagonal by itself. own: of each of the
+  // thread's rows the pair with itself.
+  __device__ __forceinline__ void round(u32 (&z)[4][4], u32 (&diagonal)[4], float (&own)[2], const float (&s)[32],
+                                        u32 columns) const {
+    float pair[2] = {0, 0};
+    const int odd = lane / 4 % 2;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 by = load_pair(columns + (16 * n + i / 2 * 8 + Fragment::column(lane)) * 4);
+        const float low = s[8 * n + 2 * i] * by.x, high = s[8 * n + 2 * i + 1] * by.y;
+        z[n][i] = pack<Elem>(low, high);
+        if (n == which && (i == 0 || i == 3)) pair[i / 3] = odd ? high : low;
+        if (n == which) diagonal[i] = z[n][i];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) own[r] = __shfl_sync(0xffffffffu, pair[r], lane / 4 * 4 + lane / 8);
+  }
+  // P times its rows' factor, to shared memory.
+  __device__ __forceinline__ void store_pairs(u32 numbers) const {
+    float s[32];
+    Triangles{shared.at(COLUMN_Q), shared.at(COLUMN_K), shared.gates(), which, lane}.run(s);
+    const float by[2] = {load_number(numbers + COLUMN_QUERY + row(0) * 4),
+                         load_number(numbers + COLUMN_QUERY + row(1) * 4)};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      u32 x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = 16 * n + i / 2 * 8 + Fragment::column(lane), r = i % 2;
+        x[i] = pack<Elem>(column <= row(r) ? s[8 * n + 2 * i] * by[r] : 0.f,
+                          column + 1 <= row(r) ? s[8 * n + 2 * i + 1] * by[r] : 0.f);
+      }
+      stmatrix_x4(shared.pairs() + box_place(which * block + lane % 16, 16 * n + lane / 16 * 8), x[0], x[1], x[2],
+                  x[3]);
+    }
+  }
+
+  // ---- compute: 16 channels of q and k ----
+
+  // x = rows of do or v times a state.
+  __device__ __forceinline__ void meet(float (&x)[8], int tensor, int state, int step) const {
+#pragma unroll 4
+    for (int v = 0; v < v_dim / 16; ++v) {
+      u32 a[4], b[4];
+      load_rows(a, tensor, which, v);
+      ldmatrix_x4_turned(b, shared.at_state(state, v * 16 + lane % 16, step * 16 + lane / 16 * 8));
+      Queries::multiply(x, a, b);
+    }
+  }
+  // Over a block's rows of each of the thread's columns: sums of y from the row on, and of z before it; and all of both.
+  __device__ __forceinline__ void sum_ways(float (&ways)[8], const float (&y)[8], const float (&z)[8],
+                                           u32 totals) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int upper = Fragment::element(0, j), lower = Fragment::element(1, j);
+      float from[2] = {y[upper], y[lower]}, to[2] = {z[upper], z[lower]};
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float down = __shfl_down_sync(0xffffffffu, from[r], step),
+                      up = __shfl_up_sync(0xffffffffu, to[r], step);
+          if (lane + step < 32) from[r] += down;
+          if (lane >= step) to[r] += up;
+        }
+      const float behind = __shfl_sync(0xffffffffu, from[1], lane % 4),
+                  first = __shfl_sync(0xffffffffu, to[0], 28 + lane % 4);
+      float sooner[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float up = __shfl_up_sync(0xffffffffu, to[r], 4);
+        sooner[r] = lane >= 4 ? up : 0.f;
+      }
+      ways[upper] = from[0] + behind + sooner[0], ways[lower] = from[1] + first + sooner[1];
+      const u32 at = totals + which * 512 + Fragment::column(lane, j) * 4;
+      if (lane < 4) store_number(at + TOTAL_BEHIND, from[0] + behind);
+      if (lane >= 28) store_number(at + TOTAL_BEFORE, first + to[1]);
+    }
+  }
+  __device__ __forceinline__ void store_two(const LuattnTensor &to, const Chain &chain, int t, int channel, int dim,
+                                            float low, float high) const {
+    if (!chain.has(t) || channel >= dim) return;
+    Elem *const at = static_cast<Elem *>(to.data) + (Config::packed ? 0 : chain.entry * to.batch) +
+                     chain.site.hv * to.head + i64(chain.start + t) * to.seq + channel;
+    *reinterpret_cast<u32 *>(at) = pack<Elem>(low, high);
+  }
+  // What pairs and states make of the warp's rows; and ways of decays.
+  struct Pairs {
+    u32 z[4][4], diagonal[4];
+    float own[2];
+  };
+  __device__ __forceinline__ void step(const Chain &chain, int chunk, int step, const Pairs &queries, const Pairs &keys,
+                                       u32 numbers, int size) const {
+    float from[8] = {}, to[8] = {}, pairs[8] = {}, y[8], z[8], ways[8];
+    meet(from, COLUMN_DOUT, COLUMN_STATE, step), meet(to, COLUMN_V, COLUMN_GRAD_STATE, step);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float2 first = before(step, j), last = behind(step, j), end = sums(which * block + block - 1, step, j);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 sum = sums(row(r), step, j);
+        const int e = Fragment::element(r, 2 * j);
+        from[e] *= fast_exp2(first.x + sum.x), from[e + 1] *= fast_exp2(first.y + sum.y);
+        to[e] *= fast_exp2(last.x + (end.x - sum.x)), to[e + 1] *= fast_exp2(last.y + (end.y - sum.y));
+      }
+    }
+    Queries{shared.at(COLUMN_K), shared.gates(), which, lane}.add(from, queries.z, queries.diagonal, step, size);
+    Keys{shared.at(COLUMN_Q), shared.gates(), which, lane}.add(pairs, keys.z, keys.diagonal, step, size);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float query = load_number(numbers + COLUMN_QUERY + row(r) * 4),
+                  key = load_number(numbers + COLUMN_KEY + row(r) * 4);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float2 q = load_two(COLUMN_Q, step, r, j), k = load_two(COLUMN_K, step, r, j);
+        const int e = Fragment::element(r, 2 * j), t = chunk * LUATTN_CHUNK + row(r),
+                  channel = step * 16 + j * 8 + Fragment::column(lane);
+        y[e] = q.x * from[e] * query - k.x * pairs[e] * key, z[e] = k.x * to[e] * key;
+        y[e + 1] = q.y * from[e + 1] * query - k.y * pairs[e + 1] * key, z[e + 1] = k.y * to[e + 1] * key;
+        store_two(p.dq, chain, t, channel, Config::k_dim, query * (from[e] + queries.own[r] * k.x),
+                  query * (from[e + 1] + queries.own[r] * k.y));
+        store_two(p.dk, chain, t, channel, Config::k_dim, key * (to[e] + pairs[e] + keys.own[r] * q.x),
+                  key * (to[e + 1] + pairs[e + 1] + keys.own[r] * q.y));
+      }
+    }
+    sum_ways(ways, y, z, shared.totals() + step * 64);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int j = 0; j < 4; j += 2) {
+        const float two[2] = {ways[Fragment::element(r, j)], ways[Fragment::element(r, j + 1)]};
+        store_pair(shared.ways() + row(r) * Shared::row_bytes + (step * 16 + Fragment::column(lane, j)) * 4, two);
+      }
+  }
+
+  // ---- compute: dv ----
+
+  // k e^(GC - G) of the warp's tokens, as A operands.
+  __device__ __forceinline__ void load_joining(u32 (&a)[k_dim / 16][4]) const {
+#pragma unroll
+    for (int step = 0; step < k_dim / 16; ++step) {
+      load_rows(a[step], COLUMN_K, which, step);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float2 last = behind(step, j), end = sums(which * block + block - 1, step, j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float2 sum = sums(row(r), step, j);
+          u32 &two = a[step][2 * j + r];
+          two = Queries::scaled(two, fast_exp2(last.x + (end.x - sum.x)), fast_exp2(last.y + (end.y - sum.y)));
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, u32 numbers) const {
+    u32 joining[k_dim / 16][4], pairs[4][4];
+    load_joining(joining);
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      ldmatrix_x4_turned(
+          pairs[n], shared.pairs() + box_place(n * block + lane % 8 + lane / 16 * 8, which * block + lane / 8 % 2 * 8));
+#pragma unroll 1
+    for (int v = half * (v_dim / 32); v < (half + 1) * (v_dim / 32); ++v) {
+      float x[8] = {};
+      u32 b[4];
+#pragma unroll
+      for (int step = 0; step < k_dim / 16; ++step) {
+        ldmatrix_x4(b, shared.at_state(COLUMN_GRAD_STATE, v * 16 + lane % 16, step * 16 + lane / 16 * 8));
+        Triangles::multiply(x, joining[step], b);
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        if (n >= which) {
+          ldmatrix_x4_turned(b, shared.at(COLUMN_DOUT, n * block + lane % 16, v * 16 + lane / 16 * 8));
+          Queries::multiply(x, pairs[n], b);
+        }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float key = load_number(numbers + COLUMN_KEY + row(r) * 4);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int e = Fragment::element(r, 2 * j);
+          store_two(p.dv, chain, chunk * LUATTN_CHUNK + row(r), v * 16 + j * 8 + Fragment::column(lane), Config::v_dim,
+                    x[e] * key, x[e + 1] * key);
+        }
+      }
+    }
+  }
+
+  // ---- finish: the gradient of decays ----
+
+  __device__ __forceinline__ int warp() const { return half * 4 + which; }
+  // Sums over the warp's value channels of products of both states.
+  __device__ __forceinline__ void sum_across() const {
+    constexpr int lanes = k_dim / 4, rows = 32 / lanes, values = v_dim / 8;  // of a warp
+    const int channel = lane % lanes * 4, first = warp() * values + lane / lanes;
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll 4
+    for (int i = 0; i < values; i += rows) {
+      const u32 at = shared.at_state(0, first + i, channel) - shared.at(0) + channel % 8 * 2;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const u32 s = load_shared(shared.at(COLUMN_STATE) + at + n * 4),
+                  d = load_shared(shared.at(COLUMN_GRAD_STATE) + at + n * 4);
+        sum[2 * n] += to_real(Elem{u16(s)}) * to_real(Elem{u16(d)});
+        sum[2 * n + 1] += to_real(Elem{u16(s >> 16)}) * to_real(Elem{u16(d >> 16)});
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if (rows > 1) sum[n] += __shfl_xor_sync(0xffffffffu, sum[n], 16);
+      if (lane < lanes) store_number(shared.totals() + TOTAL_ACROSS + warp() * 512 + (channel + n) * 4, sum[n]);
+    }
+  }
+  // What all tokens of a block have: of ways that cross other blocks, and all.
+  __device__ __forceinline__ float of_block(int b, int channel) const {
+    const u32 at = shared.totals() + channel * 4;
+    float left = 0, across = 0, sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) across += load_number(at + TOTAL_ACROSS + i * 512);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      left += load_number(shared.gates() + (i * block + block - 1) * Shared::row_bytes + channel * 4);
+      if (i > b) sum += load_number(at + TOTAL_BEHIND + i * 512);
+      if (i < b) sum += load_number(at + TOTAL_BEFORE + i * 512);
+    }
+    return sum + across * fast_exp2(left);
+  }
+  // A lane for each channel; 8 tokens a warp.
+  __device__ __forceinline__ void store_decays(const Chain &chain, int chunk) const {
+    float *const to = p.sums.decay;
+    if (to == nullptr) return;
+    const int first = warp() * 8;
+#pragma unroll 1
+    for (int channel = lane; channel < Config::k_dim; channel += 32) {
+      const float all = of_block(first / block, channel);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int t = chunk * LUATTN_CHUNK + first + i;
+        const float own = load_number(shared.ways() + (first + i) * Shared::row_bytes + channel * 4);
+        if (chain.has(t)) to[chain.token(p, t) * Config::k_dim + channel] = own + all;
+      }
+    }
+  }
+
+  // ---- a chunk ----
+
+  __device__ __forceinline__ void await(int done) const {
+    barrier_wait(shared.gates_full(), u32(done) & 1);
+#pragma unroll
+    for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_wait(shared.full(i), u32(done) & 1);
+  }
+  __device__ __forceinline__ void release() const {
+    __syncwarp();
+    if (!elected()) return;
+    barrier_arrive(shared.gates_empty());
+    for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_arrive(shared.empty(i));
+  }
+  __device__ __forceinline__ void run_chunk(const Chain &chain, int chunk, int done) const {
+    constexpr int steps = k_dim / 32;  // of a half
+    const u32 at = numbers(done);
+    await(done);
+    if (half == 0) store_pairs(at);
+    Pairs queries, keys;
+    float s[32];
+    dots<false>(s, COLUMN_DOUT, COLUMN_V);
+    round(queries.z, queries.diagonal, queries.own, s, at + COLUMN_KEY);
+    dots<true>(s, COLUMN_V, COLUMN_DOUT);
+    round(keys.z, keys.diagonal, keys.own, s, at + COLUMN_QUERY);
+    const int size = Triangles{0, 0, shared.gates(), which, lane}.narrow_size();
+#pragma unroll 1
+    for (int i = half * steps; i < (half + 1) * steps; ++i) step(chain, chunk, i, queries, keys, at, size);
+    sum_across();
+    named_sync(barrier, 32 * Shared::warps);
+    make_dv(chain, chunk, at);
+    store_decays(chain, chunk);
+    release();
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void linear_columns_sm90(const LuattnLinearParams &p, const LuattnLinearRowMaps &maps, void *memory) {
+  using Shared = SharedColumns<Spec, Config>;
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
+  if (warp == 0) {
+    ColumnProducer<Spec, Config>{p, maps, shared}.run();
+    RowsLeftAlone<Spec, Config>{p, lane}.run();
+  } else if (warp < 4) {
+    ColumnGates<Spec, Config>{p, shared, warp - 1, lane}.run();
+  } else {
+    const ColumnRows<Spec, Config> rows{p, shared, warp % 4, warp / 4 - 1, lane};
+    for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { rows.run_chunk(chain, chunk, done); });
+  }
+}
