@@ -44,7 +44,7 @@ struct DecayedRows {
   __device__ __forceinline__ static bool is_beside(int which, int warp) { return Later ? which > warp : which < warp; }
   // A block's operand: with decays between it and the rows' beginning, or end, of which `until` are of whole blocks.
   __device__ __forceinline__ void load_beside(u32 (&b)[4], int which, int step, float (&until)[2]) const {
-    const int channel = step * 16 + lane / 4, token = which * block + lane % 4 * 2;
+    const int channel = step * 16 + Fragment::row(lane), token = which * block + Fragment::column(lane);
     load(b, which, step);
     if constexpr (!Later) until[0] += total(which, channel), until[1] += total(which, channel + 8);
 #pragma unroll
@@ -105,7 +105,7 @@ struct DecayedRows {
   __device__ __forceinline__ void add_diagonal(float (&x)[8], const u32 (&z)[4], int step, int size) const {
     float y[8] = {};
     u32 a[4], b[4];
-    const int first = warp * block, pair = lane % 4 * 2, channel = step * 16 + lane / 4;
+    const int first = warp * block, pair = Fragment::column(lane), channel = step * 16 + Fragment::row(lane);
     load(b, warp, step);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -91,12 +91,12 @@ struct ColumnRows {
   __device__ __forceinline__ void round(u32 (&z)[4][4], u32 (&diagonal)[4], float (&own)[2], const float (&s)[32],
                                         u32 columns) const {
     float pair[2] = {0, 0};
-    const int odd = lane / 4 % 2;
+    const int odd = Fragment::row(lane) % 2;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 by = load_pair(columns + (16 * n + i / 2 * 8 + Fragment::column(lane)) * 4);
+        const float2 by = load_pair(columns + Fragment::column(lane, 4 * n + i / 2 * 2) * 4);
         const float low = s[8 * n + 2 * i] * by.x, high = s[8 * n + 2 * i + 1] * by.y;
         z[n][i] = pack<Elem>(low, high);
         if (n == which && (i == 0 || i == 3)) pair[i / 3] = odd ? high : low;
@@ -104,7 +104,8 @@ struct ColumnRows {
       }
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) own[r] = __shfl_sync(0xffffffffu, pair[r], lane / 4 * 4 + lane / 8);
+    for (int r = 0; r < 2; ++r)
+      own[r] = __shfl_sync(0xffffffffu, pair[r], lane - Fragment::lane_in_row(lane) + Fragment::row(lane) / 2);
   }
   // P times its rows' factor, to shared memory.
   __device__ __forceinline__ void store_pairs(u32 numbers) const {
@@ -117,7 +118,7 @@ struct ColumnRows {
       u32 x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int column = 16 * n + i / 2 * 8 + Fragment::column(lane), r = i % 2;
+        const int column = Fragment::column(lane, 4 * n + i / 2 * 2), r = i % 2;
         x[i] = pack<Elem>(column <= row(r) ? s[8 * n + 2 * i] * by[r] : 0.f,
                           column + 1 <= row(r) ? s[8 * n + 2 * i + 1] * by[r] : 0.f);
       }
@@ -154,8 +155,8 @@ struct ColumnRows {
           if (lane + step < 32) from[r] += down;
           if (lane >= step) to[r] += up;
         }
-      const float behind = __shfl_sync(0xffffffffu, from[1], lane % 4),
-                  first = __shfl_sync(0xffffffffu, to[0], 28 + lane % 4);
+      const float behind = __shfl_sync(0xffffffffu, from[1], Fragment::lane_in_row(lane)),
+                  first = __shfl_sync(0xffffffffu, to[0], 28 + Fragment::lane_in_row(lane));
       float sooner[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
