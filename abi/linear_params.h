@@ -99,6 +99,9 @@ typedef struct LuattnLinearRowMaps {
 ABI_ASSERT((sizeof(LuattnLinearParams) + 63) / 64 * 64 <= 4096 - sizeof(LuattnLinearRowMaps),
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
+/* Bytes of a row of sums of decays of channels: rows begin in other banks. */
+ABI_FN int linear_gate_row(int k_dim) { return (k_dim + 63) / 64 * 256 + 16; }
+
 /* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k, and of the inverse
  * where an update erases; what the inverse is made of; boxes of o for each warpgroup of 64 value channels, or those that it
  * keeps of a chunk for backward; where decays differ between channels, their sums, factors of the state's columns, and of
@@ -132,7 +135,7 @@ ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int era
   l.boxes_o = boxes_o;
   l.at_reads = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
   l.at_gates = l.at_reads + (erases && by_channel ? l.qk : 0);
-  l.gates = by_channel ? 2 * l.qk : 0;
+  l.gates = by_channel ? LUATTN_CHUNK * linear_gate_row(k_dim) : 0;
   l.gate_stages = erases ? 1 : 2;
   l.at_factors = l.at_gates + l.gate_stages * l.gates;
   l.at_numbers = l.at_factors + (by_channel ? LINEAR_PAIR_STAGES * LINEAR_FACTORS + 16 : 0);
@@ -198,14 +201,14 @@ typedef struct LinearColumnsLayout {
   int bytes;
 } LinearColumnsLayout;
 
-enum { LINEAR_COLUMN_NUMBERS = 512, LINEAR_COLUMN_TOTALS = 16 * 512 };
+enum { LINEAR_COLUMN_NUMBERS = 512, LINEAR_COLUMN_TOTALS = 24 * 512 };
 
 ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim) {
   LinearColumnsLayout l = {0};
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_dim, 64) * LINEAR_BOX;
   l.state = layout_ceil(k_dim, 64) * l.v;
-  l.row = layout_ceil(k_dim, 64) * 256 + 16; /* rows begin in other banks */
+  l.row = linear_gate_row(k_dim);
   l.at_k = l.qk;
   l.at_dout = l.at_k + l.qk;
   l.at_v = l.at_dout + l.v;
@@ -216,7 +219,7 @@ ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim) {
   l.at_ways = l.at_gates + LUATTN_CHUNK * l.row;
   l.at_totals = l.at_ways + LUATTN_CHUNK * l.row;
   l.at_numbers = l.at_totals + LINEAR_COLUMN_TOTALS;
-  l.at_barriers = l.at_numbers + 2 * LINEAR_COLUMN_NUMBERS;
+  l.at_barriers = l.at_numbers + LINEAR_COLUMN_NUMBERS;
   l.bytes = l.at_barriers + 256;
   return l;
 }

@@ -103,8 +103,8 @@ static void run_rows(const problem *x, const kept *k) {
             chunks = linear_chunk_slots(c->entries, tokens, c->kernel.packed) * c->heads_v;
   const int bytes = by_channel(c) ? linear_columns_layout(c->kernel.k_dim, c->kernel.v_dim).bytes
                                   : linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim).bytes;
-  linear_launch(module, by_channel(c) ? "luattn_linear_columns" : "luattn_linear_rows", chunks < 3 ? chunks : 3, 384,
-                bytes, &d.p, &maps);
+  linear_launch(module, by_channel(c) ? "luattn_linear_columns" : "luattn_linear_rows", chunks < 3 ? chunks : 3,
+                by_channel(c) ? 512 : 384, bytes, &d.p, &maps);
   linear_release(values.data);
   linear_take_back(&d, c);
   linear_unload(module);

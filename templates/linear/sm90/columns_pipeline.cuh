@@ -1,6 +1,6 @@
-// linear/sm90/columns_pipeline.cuh: shared memory and mbarriers of luattn_linear_columns, and the warps that load.
+// linear/sm90/columns_pipeline.cuh: shared memory and mbarriers of luattn_linear_columns, its chunks, and how they are loaded.
 //
-// Each tensor of a chunk has a place of its own: `full` and `empty` in the order of ColumnTensor.
+// Each tensor of a chunk has a place of its own, and an mbarrier `full`, in the order of ColumnTensor.
 #pragma once
 #include "linear/sm90/linear_gates.cuh"
 
@@ -8,16 +8,17 @@ enum ColumnTensor { COLUMN_K, COLUMN_Q, COLUMN_V, COLUMN_DOUT, COLUMN_STATE, COL
 
 // Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor and w.
 enum { COLUMN_QUERY = 0, COLUMN_KEY = 256 };
-// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; of 8 warps: of
-// products of both states.
+// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; of each warp:
+// of products of both states.
 enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512 };
 
 template <class Spec, class Config>
 struct SharedColumns {
   static constexpr int box = LINEAR_BOX, boxes_k = ceil_div(Config::k_dim, 64), boxes_v = ceil_div(Config::v_dim, 64),
-                       k_dim = boxes_k * 64, v_dim = boxes_v * 64, warps = 8, parts = 4 * boxes_k;
+                       k_dim = boxes_k * 64, v_dim = boxes_v * 64, shares = 4, warps = 4 * shares,
+                       parts = 4 * boxes_k;  // shares: of channels
   static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim);
-  static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 384;
+  static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL);
   static_assert(!Spec::erases && !Spec::has_value_mod && !Spec::has_skip && !Spec::has_query_factor &&
                     !Spec::has_key_factor && !Spec::has_write,
@@ -47,21 +48,16 @@ struct SharedColumns {
   __device__ __forceinline__ u32 ways() const { return start + layout.at_ways; }
   __device__ __forceinline__ u32 pairs() const { return start + layout.at_pairs; }
   __device__ __forceinline__ u32 totals() const { return start + layout.at_totals; }
-  __device__ __forceinline__ u32 numbers(int stage) const {
-    return start + layout.at_numbers + stage * LINEAR_COLUMN_NUMBERS;
-  }
-  __device__ __forceinline__ u32 full(int tensor) const { return start + layout.at_barriers + tensor * 16; }
-  __device__ __forceinline__ u32 empty(int tensor) const { return full(tensor) + 8; }
-  __device__ __forceinline__ u32 gates_full() const { return full(COLUMN_TENSORS); }
-  __device__ __forceinline__ u32 gates_empty() const { return gates_full() + 8; }
+  __device__ __forceinline__ u32 numbers() const { return start + layout.at_numbers; }
+  __device__ __forceinline__ u32 full(int tensor) const { return start + layout.at_barriers + tensor * 8; }
 
   __device__ __forceinline__ void init_barriers() const {
-    for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_init(full(i), 1), barrier_init(empty(i), warps);
-    barrier_init(gates_full(), 32 * (parts + 1)), barrier_init(gates_empty(), warps);
+    for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_init(full(i), 1);
     barrier_init_done();
   }
 };
 
+// Which chunks a block has, by their numbers among those of all entries and value heads, and how they are loaded.
 template <class Spec, class Config>
 struct ColumnProducer {
   using Shared = SharedColumns<Spec, Config>;
@@ -71,63 +67,44 @@ struct ColumnProducer {
   const LuattnLinearRowMaps &maps;
   const Shared shared;
 
-  __device__ __forceinline__ void expect(int tensor, int done) const {
-    barrier_wait(shared.empty(tensor), u32(done + 1) & 1);
-    barrier_arrive_expect(shared.full(tensor), Shared::size(tensor));
+  __device__ __forceinline__ RowChunks<Config> at(int number) const {
+    RowChunks<Config> x(p);
+    x.number = number;
+    return x;
   }
+  __device__ __forceinline__ bool has(int number) const { return at(number).more(); }
+  __device__ __forceinline__ Chain chain(int number) const { return at(number).chain(); }
+  __device__ __forceinline__ int chunk(int number, const Chain &chain) const { return at(number).chunk(chain); }
+  // The first number of the block's from one on that has a chunk, of an entry that is not left alone.
+  __device__ __forceinline__ int next(int number) const {
+#pragma unroll 1
+    for (; has(number); number += int(gridDim.x)) {
+      const Chain of = chain(number);
+      if (chunk(number, of) < of.end && of.state_row(p) >= 0) break;
+    }
+    return number;
+  }
+
   __device__ __forceinline__ void load(int tensor, const LuattnTensorMap &map, const Chain &chain, int chunk, int head,
-                                       int boxes, int done) const {
-    expect(tensor, done);
+                                       int boxes) const {
+    barrier_arrive_expect(shared.full(tensor), Shared::size(tensor));
     for (int i = 0; i < boxes; ++i)
       tensor_load(shared.at(tensor) + i * Shared::box, map, shared.full(tensor), i * 64, chain.box(chunk), head);
   }
-  __device__ __forceinline__ void load_kept(int tensor, const void *kept, i64 slot, int done) const {
+  __device__ __forceinline__ void load_kept(int tensor, const void *kept, i64 slot) const {
     const int bytes = Shared::size(tensor);
-    expect(tensor, done);
+    barrier_arrive_expect(shared.full(tensor), bytes);
     bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * bytes, bytes, shared.full(tensor));
   }
-  __device__ __forceinline__ void run() const {
-    for_each_chunk<Config>(p, [&](const Chain &chain, int chunk, int done) {
-      if (elected()) {
-        load(COLUMN_K, maps.k, chain, chunk, chain.site.h, Shared::boxes_k, done);
-        load(COLUMN_Q, maps.q, chain, chunk, chain.site.h, Shared::boxes_k, done);
-        load(COLUMN_V, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v, done);
-        load(COLUMN_DOUT, maps.dout, chain, chunk, chain.site.hv, Shared::boxes_v, done);
-        load_kept(COLUMN_STATE, p.kept.states, chain.slot(p, chunk), done);
-        load_kept(COLUMN_GRAD_STATE, p.kept.grad_states, chain.slot(p, chunk), done);
-      }
-      __syncwarp();
-    });
+  // What dv does not need, and what it does. All warps have read the places.
+  __device__ __forceinline__ void load_early(const Chain &chain, int chunk) const {
+    load(COLUMN_V, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v);
+    load(COLUMN_Q, maps.q, chain, chunk, chain.site.h, Shared::boxes_k);
+    load_kept(COLUMN_STATE, p.kept.states, chain.slot(p, chunk));
   }
-};
-
-// Three warps that write sums of decays, and numbers of tokens.
-template <class Spec, class Config>
-struct ColumnGates {
-  using Shared = SharedColumns<Spec, Config>;
-  using Chain = LinearChain<Config>;
-  static constexpr int warps = 3;
-
-  const LuattnLinearParams &p;
-  const Shared shared;
-  const int turn, lane;
-
-  __device__ __forceinline__ void write_numbers(const Chain &chain, int chunk, int done) const {
-    const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
-    const u32 at = shared.numbers(done % 2) + 8 * u32(lane);
-    barrier_wait(shared.gates_empty(), u32(done + 1) & 1);
-    store_pair(at + COLUMN_QUERY, x.row), store_pair(at + COLUMN_KEY, x.column);
-    barrier_arrive(shared.gates_full());
-  }
-  __device__ __forceinline__ void run() const {
-    for_each_chunk<Config>(p, [&](const Chain &chain, int chunk, int done) {
-      const GateSums<Spec, Config, Shared::row_bytes, 16> sums{p, chain, lane};
-#pragma unroll 1
-      for (int part = turn; part < Shared::parts; part += warps) {
-        sums.write(shared.gates(), chunk, part, shared.gates_empty(), u32(done + 1) & 1);
-        barrier_arrive(shared.gates_full());
-      }
-      if (turn == warps - 1) write_numbers(chain, chunk, done);
-    });
+  __device__ __forceinline__ void load_late(const Chain &chain, int chunk) const {
+    load(COLUMN_K, maps.k, chain, chunk, chain.site.h, Shared::boxes_k);
+    load(COLUMN_DOUT, maps.dout, chain, chunk, chain.site.hv, Shared::boxes_v);
+    load_kept(COLUMN_GRAD_STATE, p.kept.grad_states, chain.slot(p, chunk));
   }
 };

@@ -15,8 +15,8 @@
 // Config: as in fwd_linear_sm90.cuh, without v_block and stages; v_dim up to 128. Threads: SharedColumns::threads; blocks: as
 // many as there are multiprocessors, or fewer; each takes chunks in turns.
 //
-// A block has a warp that loads, three that write sums of decays, and eight, of which each has 16 tokens and half of the
-// channels: rows of dq have blocks before them, rows of dk blocks behind them, so that all have as much to do.
+// A block has sixteen warps, of which each has 16 tokens and a quarter of the channels: rows of dq have blocks before them, rows
+// of dk blocks behind them, so that all have as much to do.
 #pragma once
 #include "linear/sm90/columns_pipeline.cuh"
 #include "linear/sm90/decayed_rows.cuh"
@@ -35,13 +35,15 @@ struct ColumnRows {
   using Triangles = LinearTriangles<Config, Shared::row_bytes>;
   static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1;
 
+  using Sums = GateSums<Spec, Config, Shared::row_bytes, 16>;
+
   const LuattnLinearParams &p;
+  const ColumnProducer<Spec, Config> producer;
   const Shared shared;
-  const int which, half, lane;  // which block of tokens; of the channels
+  const int which, share, lane;  // which block of tokens; of the channels
 
   // ---- load ----
 
-  __device__ __forceinline__ u32 numbers(int done) const { return shared.numbers(done % 2); }
   __device__ __forceinline__ int row(int r) const { return which * block + Fragment::row(lane, r); }
   __device__ __forceinline__ void load_rows(u32 (&a)[4], int tensor, int of, int step) const {
     ldmatrix_x4(a, shared.at(tensor, of * block + lane % 16, step * 16 + lane / 16 * 8));
@@ -245,6 +247,7 @@ struct ColumnRows {
     }
   }
   __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, u32 numbers) const {
+    constexpr int values = v_dim / 16 / Shared::shares;  // of 16 channels
     u32 joining[k_dim / 16][4], pairs[4][4];
     load_joining(joining);
 #pragma unroll
@@ -252,7 +255,7 @@ struct ColumnRows {
       ldmatrix_x4_turned(
           pairs[n], shared.pairs() + box_place(n * block + lane % 8 + lane / 16 * 8, which * block + lane / 8 % 2 * 8));
 #pragma unroll 1
-    for (int v = half * (v_dim / 32); v < (half + 1) * (v_dim / 32); ++v) {
+    for (int v = share * values; v < (share + 1) * values; ++v) {
       float x[8] = {};
       u32 b[4];
 #pragma unroll
@@ -281,10 +284,10 @@ struct ColumnRows {
 
   // ---- finish: the gradient of decays ----
 
-  __device__ __forceinline__ int warp() const { return half * 4 + which; }
+  __device__ __forceinline__ int warp() const { return share * 4 + which; }
   // Sums over the warp's value channels of products of both states.
   __device__ __forceinline__ void sum_across() const {
-    constexpr int lanes = k_dim / 4, rows = 32 / lanes, values = v_dim / 8;  // of a warp
+    constexpr int lanes = k_dim / 4, rows = 32 / lanes, values = v_dim / Shared::warps;  // of a warp
     const int channel = lane % lanes * 4, first = warp() * values + lane / lanes;
     float sum[4] = {0, 0, 0, 0};
 #pragma unroll 4
@@ -309,7 +312,7 @@ struct ColumnRows {
     const u32 at = shared.totals() + channel * 4;
     float left = 0, across = 0, sum = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) across += load_number(at + TOTAL_ACROSS + i * 512);
+    for (int i = 0; i < Shared::warps; ++i) across += load_number(at + TOTAL_ACROSS + i * 512);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       left += load_number(shared.gates() + (i * block + block - 1) * Shared::row_bytes + channel * 4);
@@ -318,16 +321,17 @@ struct ColumnRows {
     }
     return sum + across * fast_exp2(left);
   }
-  // A lane for each channel; 8 tokens a warp.
+  // A lane for each channel, a few tokens a warp.
   __device__ __forceinline__ void store_decays(const Chain &chain, int chunk) const {
     float *const to = p.sums.decay;
     if (to == nullptr) return;
-    const int first = warp() * 8;
+    constexpr int tokens = LUATTN_CHUNK / Shared::warps;
+    const int first = warp() * tokens;
 #pragma unroll 1
     for (int channel = lane; channel < Config::k_dim; channel += 32) {
       const float all = of_block(first / block, channel);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < tokens; ++i) {
         const int t = chunk * LUATTN_CHUNK + first + i;
         const float own = load_number(shared.ways() + (first + i) * Shared::row_bytes + channel * 4);
         if (chain.has(t)) to[chain.token(p, t) * Config::k_dim + channel] = own + all;
@@ -337,22 +341,48 @@ struct ColumnRows {
 
   // ---- a chunk ----
 
-  __device__ __forceinline__ void await(int done) const {
-    barrier_wait(shared.gates_full(), u32(done) & 1);
+  __device__ __forceinline__ static void sync() { named_sync(barrier, 32 * Shared::warps); }
+  // Sums of decays, and numbers of tokens, once all warps have done the chunk before; then its last places are loaded anew.
+  __device__ __forceinline__ void write_numbers(const Chain &chain, int chunk) const {
+    const auto begin = [&] {
+      sync();
+      if (warp() == 0 && elected()) producer.load_late(chain, chunk);
+      __syncwarp();
+    };
+    if (warp() < Shared::parts) {
+      Sums{p, chain, lane}.write(shared.gates(), chunk, warp(), begin);
+    } else {
+      begin();
+      if (warp() == Shared::warps - 1) {
+        const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
+        const u32 at = shared.numbers() + 8 * u32(lane);
+        store_pair(at + COLUMN_QUERY, x.row), store_pair(at + COLUMN_KEY, x.column);
+      }
+    }
+    sync();
+  }
+  // While states, q and v of the next chunk are loaded, dv, and then gradients of decays.
+  __device__ __forceinline__ void make_rest(const Chain &chain, int chunk, int next) const {
+    sync();
+    if (producer.has(next)) {
+      const Chain other = producer.chain(next);
+      const int at = producer.chunk(next, other);
+      if (warp() == 0 && elected()) producer.load_early(other, at);
+      __syncwarp();
+      Sums{p, other, lane}.template touch<Shared::warps>(at, warp());
+    }
+    make_dv(chain, chunk, shared.numbers());
+    store_decays(chain, chunk);
+  }
+  __device__ __forceinline__ void run_chunk(int number, int next, int done) const {
+    constexpr int steps = k_dim / 16 / Shared::shares;
+    const u32 at = shared.numbers();
+    const Chain chain = producer.chain(number);
+    const int chunk = producer.chunk(number, chain);
+    write_numbers(chain, chunk);
 #pragma unroll
     for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_wait(shared.full(i), u32(done) & 1);
-  }
-  __device__ __forceinline__ void release() const {
-    __syncwarp();
-    if (!elected()) return;
-    barrier_arrive(shared.gates_empty());
-    for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_arrive(shared.empty(i));
-  }
-  __device__ __forceinline__ void run_chunk(const Chain &chain, int chunk, int done) const {
-    constexpr int steps = k_dim / 32;  // of a half
-    const u32 at = numbers(done);
-    await(done);
-    if (half == 0) store_pairs(at);
+    if (share == 0) store_pairs(at);
     Pairs queries, keys;
     float s[32];
     dots<false>(s, COLUMN_DOUT, COLUMN_V);
@@ -361,12 +391,23 @@ struct ColumnRows {
     round(keys.z, keys.diagonal, keys.own, s, at + COLUMN_QUERY);
     const int size = Triangles{0, 0, shared.gates(), which, lane}.narrow_size();
 #pragma unroll 1
-    for (int i = half * steps; i < (half + 1) * steps; ++i) step(chain, chunk, i, queries, keys, at, size);
+    for (int i = share * steps; i < (share + 1) * steps; ++i) step(chain, chunk, i, queries, keys, at, size);
     sum_across();
-    named_sync(barrier, 32 * Shared::warps);
-    make_dv(chain, chunk, at);
-    store_decays(chain, chunk);
-    release();
+    make_rest(chain, chunk, next);
+  }
+  __device__ __forceinline__ void run() const {
+    int number = producer.next(int(blockIdx.x));
+    if (producer.has(number) && warp() == 0 && elected()) {
+      const Chain chain = producer.chain(number);
+      producer.load_early(chain, producer.chunk(number, chain));
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int done = 0; producer.has(number); ++done) {
+      const int next = producer.next(number + int(gridDim.x));
+      run_chunk(number, next, done);
+      number = next;
+    }
   }
 };
 
@@ -377,13 +418,6 @@ LUATTN_FN void linear_columns_sm90(const LuattnLinearParams &p, const LuattnLine
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
-  if (warp == 0) {
-    ColumnProducer<Spec, Config>{p, maps, shared}.run();
-    RowsLeftAlone<Spec, Config>{p, lane}.run();
-  } else if (warp < 4) {
-    ColumnGates<Spec, Config>{p, shared, warp - 1, lane}.run();
-  } else {
-    const ColumnRows<Spec, Config> rows{p, shared, warp % 4, warp / 4 - 1, lane};
-    for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { rows.run_chunk(chain, chunk, done); });
-  }
+  ColumnRows<Spec, Config>{p, {p, maps, shared}, shared, warp % 4, warp / 4, lane}.run();
+  if (warp == 0) RowsLeftAlone<Spec, Config>{p, lane}.run();
 }

@@ -29,15 +29,34 @@ struct GateSums {
       store_pair(to + i * RowBytes, sum);
     }
   }
-  // Waits for `empty` when decays have been loaded.
-  __device__ __forceinline__ void write(u32 to, int chunk, int part, u32 empty, u32 parity) const {
+  // Waits, by `wait`, when decays have been loaded.
+  template <class Wait>
+  __device__ __forceinline__ void write(u32 to, int chunk, int part, const Wait &wait) const {
     const int first = part % 4 * block, d = part / 4 * 64 + 2 * lane;
     float g[at_once][2], sum[2] = {0, 0};
 #pragma unroll 1
     for (int i = 0; i < block; i += at_once) {
       load(g, chunk * LUATTN_CHUNK + first + i, d);
-      if (i == 0) barrier_wait(empty, parity);
+      if (i == 0) wait();
       store_sums(sum, g, to + (first + i) * RowBytes + d * 4);
+    }
+  }
+  // Asks hooks about an element of each 32 bytes of a chunk's decays, so that memory that they read lies in L2 when they are
+  // asked about all. `turn` of so many warps.
+  template <int Warps>
+  __device__ __forceinline__ void touch(int chunk, int turn) const {
+    constexpr int width = ceil_div(Config::k_dim, 8), count = LUATTN_CHUNK * width, all = 32 * Warps,
+                  once = AtOnce < 16 ? 4 : 12;
+#pragma unroll 1
+    for (int first = turn * 32 + lane; first < count; first += once * all) {
+      float x[once];
+#pragma unroll
+      for (int i = 0; i < once; ++i) {
+        const int at = min_of(first + i * all, count - 1), t = chunk * LUATTN_CHUNK + at / width;
+        x[i] = Spec::decay(p, chain.site, max_of(chain.clamped(t), 0), at % width * 8);
+      }
+#pragma unroll
+      for (int i = 0; i < once; ++i) asm volatile("" ::"f"(x[i]));
     }
   }
 };
@@ -45,7 +64,8 @@ struct GateSums {
 template <class Spec, class Config>
 struct LinearGates {
   using Shared = SharedLinear<Spec, Config>;
-  using Sums = GateSums<Spec, Config, Shared::k_dim * 4, Spec::erases ? 4 : 16>;
+  using Sums = GateSums<Spec, Config, linear_gate_row(Config::k_dim), Spec::erases ? 4 : 16>;
+  static constexpr int warps = LinearNumbers<Spec, Config>::warps, ahead = 2;  // chunks
 
   const LuattnLinearParams &p;
   const Shared shared;
@@ -55,15 +75,16 @@ struct LinearGates {
   __device__ __forceinline__ void step(int n, int part) const {
     constexpr int stages = Shared::gate_stages;
     const int stage = n % stages;
-    Sums{p, chain, lane}.write(shared.gates(stage), chain.at(n), part, shared.gates_empty(stage),
-                               u32(n / stages + 1) & 1);
+    Sums{p, chain, lane}.write(shared.gates(stage), chain.at(n), part,
+                               [&] { barrier_wait(shared.gates_empty(stage), u32(n / stages + 1) & 1); });
     barrier_arrive(shared.gates_full(stage));
   }
   __device__ __forceinline__ void run() const {
-    constexpr int warps = LinearNumbers<Spec, Config>::warps, parts = Shared::gate_parts;
+    constexpr int parts = Shared::gate_parts;
     int next = turn;  // the warp's next part, of the chunk and those behind it
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
+      if (n + ahead < chain.chunks()) Sums{p, chain, lane}.template touch<warps>(chain.at(n + ahead), turn);
       if (n % warps == turn) LinearNumbers<Spec, Config>{{p, chain, lane}, shared, turn}.step(n);
 #pragma unroll 1
       for (; next < parts; next += warps) step(n, next);
