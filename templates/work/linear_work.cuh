@@ -136,6 +136,14 @@ struct RowChunks {
     return slot() - linear_first_slot(chain.entry, chain.start, p.tokens, Config::packed);
   }
   __device__ __forceinline__ void next() { number += int(gridDim.x); }
+  // Goes on to one that has a chunk, of an entry that is not left alone.
+  __device__ __forceinline__ void seek() {
+#pragma unroll 1
+    for (; more(); next()) {
+      const LinearChain<Config> of = chain();
+      if (chunk(of) < of.end && of.state_row(p) >= 0) break;
+    }
+  }
 
  private:
   __device__ __forceinline__ int first_slot(int entry) const {

@@ -57,7 +57,6 @@ struct SharedColumns {
   }
 };
 
-// Which chunks a block has, by their numbers among those of all entries and value heads, and how they are loaded.
 template <class Spec, class Config>
 struct ColumnProducer {
   using Shared = SharedColumns<Spec, Config>;
@@ -66,24 +65,6 @@ struct ColumnProducer {
   const LuattnLinearParams &p;
   const LuattnLinearRowMaps &maps;
   const Shared shared;
-
-  __device__ __forceinline__ RowChunks<Config> at(int number) const {
-    RowChunks<Config> x(p);
-    x.number = number;
-    return x;
-  }
-  __device__ __forceinline__ bool has(int number) const { return at(number).more(); }
-  __device__ __forceinline__ Chain chain(int number) const { return at(number).chain(); }
-  __device__ __forceinline__ int chunk(int number, const Chain &chain) const { return at(number).chunk(chain); }
-  // The first number of the block's from one on that has a chunk, of an entry that is not left alone.
-  __device__ __forceinline__ int next(int number) const {
-#pragma unroll 1
-    for (; has(number); number += int(gridDim.x)) {
-      const Chain of = chain(number);
-      if (chunk(number, of) < of.end && of.state_row(p) >= 0) break;
-    }
-    return number;
-  }
 
   __device__ __forceinline__ void load(int tensor, const LuattnTensorMap &map, const Chain &chain, int chunk, int head,
                                        int boxes) const {

@@ -362,11 +362,11 @@ struct ColumnRows {
     sync();
   }
   // While states, q and v of the next chunk are loaded, dv, and then gradients of decays.
-  __device__ __forceinline__ void make_rest(const Chain &chain, int chunk, int next) const {
+  __device__ __forceinline__ void make_rest(const Chain &chain, int chunk, const RowChunks<Config> &next) const {
     sync();
-    if (producer.has(next)) {
-      const Chain other = producer.chain(next);
-      const int at = producer.chunk(next, other);
+    if (next.more()) {
+      const Chain other = next.chain();
+      const int at = next.chunk(other);
       if (warp() == 0 && elected()) producer.load_early(other, at);
       __syncwarp();
       Sums{p, other, lane}.template touch<Shared::warps>(at, warp());
@@ -374,11 +374,12 @@ struct ColumnRows {
     make_dv(chain, chunk, shared.numbers());
     store_decays(chain, chunk);
   }
-  __device__ __forceinline__ void run_chunk(int number, int next, int done) const {
+  __device__ __forceinline__ void run_chunk(const RowChunks<Config> &now, const RowChunks<Config> &next,
+                                            int done) const {
     constexpr int steps = k_dim / 16 / Shared::shares;
     const u32 at = shared.numbers();
-    const Chain chain = producer.chain(number);
-    const int chunk = producer.chunk(number, chain);
+    const Chain chain = now.chain();
+    const int chunk = now.chunk(chain);
     write_numbers(chain, chunk);
 #pragma unroll
     for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_wait(shared.full(i), u32(done) & 1);
@@ -396,17 +397,19 @@ struct ColumnRows {
     make_rest(chain, chunk, next);
   }
   __device__ __forceinline__ void run() const {
-    int number = producer.next(int(blockIdx.x));
-    if (producer.has(number) && warp() == 0 && elected()) {
-      const Chain chain = producer.chain(number);
-      producer.load_early(chain, producer.chunk(number, chain));
+    RowChunks<Config> now(p), next(p);
+    now.seek();
+    if (now.more() && warp() == 0 && elected()) {
+      const Chain chain = now.chain();
+      producer.load_early(chain, now.chunk(chain));
     }
     __syncwarp();
 #pragma unroll 1
-    for (int done = 0; producer.has(number); ++done) {
-      const int next = producer.next(number + int(gridDim.x));
-      run_chunk(number, next, done);
-      number = next;
+    for (int done = 0; now.more(); ++done) {
+      next.number = now.number;
+      next.next(), next.seek();
+      run_chunk(now, next, done);
+      now.number = next.number;
     }
   }
 };
