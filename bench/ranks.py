@@ -1,14 +1,17 @@
 """ranks.py: attention over the GPUs of one host beside one GPU: errors against float64, efficiency (the time of one GPU over that of all, and over
 their number), and copies alone beside a copy between two GPUs.
 
-    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered]
+    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports auto,peer,group] [--trace]
 
+--trace: of each case and schedule, what the GPUs did in one forward and one backward, and how much of the copies no kernel hides.
 --small: tiny tensors over gloo on the CPU, to try the program."""
 
 import argparse
+import itertools
 import json
 import os
 import sys
+import tempfile
 import time
 
 import torch
@@ -90,6 +93,73 @@ def passes(call, qkv, inputs, dout, device):
     return milliseconds(forward, device), milliseconds(lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True), device)
 
 
+# --- traces ---
+
+
+def traced(f, device):
+    """What the GPU does in one call of f: (begin, end, kind, name) in milliseconds, from the first on."""
+    from torch.profiler import ProfilerActivity, profile
+
+    f()
+    dist.barrier()
+    sync(device)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as made:
+        f()
+        sync(device)
+    with tempfile.TemporaryDirectory() as folder:
+        made.export_chrome_trace(f"{folder}/trace.json")
+        with open(f"{folder}/trace.json", encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    found = [(x["ts"] / 1e3, (x["ts"] + x["dur"]) / 1e3, x["name"]) for x in events if x.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    begin = min((x[0] for x in found), default=0)
+    return sorted((a - begin, b - begin, "copy" if "nccl" in name.lower() else "attention" if "luattn" in name else "other", name) for a, b, name in found)
+
+
+def union(spans):
+    """The same times without overlap, in order."""
+    found = []
+    for a, b in sorted(spans):
+        if found and a <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], b)
+        else:
+            found.append([a, b])
+    return found
+
+
+def outside(spans, others):
+    """How long `spans` last while none of `others` does."""
+    others, total = union(others), 0
+    for a, b in union(spans):
+        total += b - a - sum(max(0, min(b, d) - max(a, c)) for c, d in others)
+    return total
+
+
+def of_trace(events):
+    """Milliseconds: all, of kernels of attention, of exchanges, of those that no kernel hides, of other work alone, and of none."""
+    if not events:
+        return {}
+    spans = {kind: [(a, b) for a, b, k, _ in events if k == kind] for kind in ("attention", "copy", "other")}
+    whole = [(a, b) for a, b, *_ in events]
+    end = max(b for _, b in whole)
+    return {
+        "all": end, "attention": outside(spans["attention"], []), "copies": outside(spans["copy"], []), "copies_not_hidden": outside(spans["copy"], spans["attention"]),
+        "other_alone": outside(spans["other"], spans["attention"] + spans["copy"]), "nothing": end - outside(whole, []),
+        "events": [[round(a, 4), round(b, 4), kind, name[:60]] for a, b, kind, name in events],
+    }  # fmt: skip
+
+
+def shortened(trace):
+    return {name: {key: round(x, 3) for key, x in one.items() if key != "events"} for name, one in trace.items()}
+
+
+def traces(call, qkv, inputs, dout, device):
+    leaves = [*qkv, *(t for t in inputs.values() if t.requires_grad)]
+    o = call(*qkv, **inputs)
+    backward = traced(lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True), device)
+    with torch.no_grad():
+        return {"forward": of_trace(traced(lambda: call(*qkv, **inputs), device)), "backward": of_trace(backward)}
+
+
 def slowest(numbers, device):
     t = torch.tensor(numbers, device=device, dtype=torch.float64)
     dist.all_reduce(t, op=dist.ReduceOp.MAX)
@@ -99,12 +169,12 @@ def slowest(numbers, device):
 class Ranks:
     """A case on this rank."""
 
-    def __init__(self, sizes, text, rows, schedule):
+    def __init__(self, sizes, text, rows, schedule, transport=None):
         self.sizes, self.attention = sizes, luattn.attention(text)
         self.inputs = sizes.inputs(self.attention, rows)
         masks = {name: t for name, t in self.inputs.items() if name.startswith("doc")}
         self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule)
-        self.local = ContextParallel(self.attention, None, self.plan)
+        self.local = ContextParallel(self.attention, None, self.plan, transport=transport)
         self.own_inputs = {
             name: self.local.shard(t) if name.startswith("doc") else t.detach().requires_grad_() for name, t in self.inputs.items()
         }
@@ -116,10 +186,11 @@ class Ranks:
         """Milliseconds of the keys of a forward alone, and the bytes that the rank receives."""
         if self.inputs:
             return None
-        job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local._exchange, (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True)
+        job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local.exchange(qkv[0].device), (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True)
 
         def move():
             one = _passes._Forward(job, self.local.schedules[0], *(t.detach() for t in qkv), (), None)
+            one.job.exchange.begin(one.schedule, one.own.tensors, ())
             one._begin(len(one.schedule.rounds))
             one.finish()
 
@@ -128,25 +199,28 @@ class Ranks:
         return milliseconds(move, self.sizes.device), size
 
 
-def measure(sizes, name, schedules):
+def measure(sizes, name, schedules, trace, transports):
     text, thousands = sizes.cases[name]
     rows = thousands * sizes.k
     attention = luattn.attention(text)
     qkv, dout = sizes.tensors(rows)
     one = slowest(passes(attention, qkv, sizes.inputs(attention, rows), dout, sizes.device), sizes.device)
     found = []
-    for schedule in schedules:
-        ranks = Ranks(sizes, text, rows, schedule)
+    for schedule, transport in itertools.product(schedules, transports):
+        ranks = Ranks(sizes, text, rows, schedule, transport)
         own = [ranks.own(t) for t in qkv]
         times = slowest(passes(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device), sizes.device)
         best, n, moved = ranks.plan.prediction, dist.get_world_size(), ranks.copies(own)
         row = {
-            "case": name, "schedule": schedule, "ranks": n, "gathered": ranks.local.gathered, "partition": best.partition, "chunk_rows": best.chunk_rows, "imbalance": best.imbalance,
+            "case": name, "schedule": schedule, "transport": transport, "ranks": n, "gathered": ranks.local.gathered, "partition": best.partition, "chunk_rows": best.chunk_rows, "imbalance": best.imbalance,
             "one": one, "all": times, "efficiency": [x / n / y for x, y in zip(one, times)], "predicted": [best.forward, best.backward],
             "calls": [[len(stage.calls) for stage in schedule.stages] for schedule in ranks.local.schedules],
         }  # fmt: skip
         if moved is not None:
             row["copies"] = {"ms": moved[0], "bytes": moved[1], "bytes_per_second": moved[1] / moved[0] * 1e3}
+        if trace:
+            row["trace"] = [None] * n
+            dist.all_gather_object(row["trace"], traces(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device))
         found.append(row)
     return found
 
@@ -194,19 +268,23 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--cases", default="causal32k,causal64k,documents64k,window64k,video64k,capped64k")
     parser.add_argument("--schedules", default="auto,stages,gathered")
+    parser.add_argument("--transports", default="auto")
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--skip-errors", action="store_true")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
     sizes = Sizes(given.small)
     if sizes.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if sizes.device == "cuda" else "gloo")
-    results = {"errors": errors(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
+    results = {"errors": [] if given.skip_errors else errors(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
     dist.barrier()
+    transports = [None if x == "auto" else x for x in given.transports.split(",")]
     for name in given.cases.split(","):
-        results["cases"] += measure(sizes, name, given.schedules.split(","))
+        results["cases"] += measure(sizes, name, given.schedules.split(","), given.trace, transports)
         if dist.get_rank() == 0:
-            for row in results["cases"][-len(given.schedules.split(",")) :]:
-                print(json.dumps(row), flush=True)
+            for row in results["cases"][-len(given.schedules.split(",")) * len(transports) :]:
+                print(json.dumps({**row, "trace": [shortened(one) for one in row.get("trace", ())]}), flush=True)
     if dist.get_rank() == 0:
         for row in results["errors"]:
             print(json.dumps(row))

@@ -40,17 +40,22 @@ static luattn_status take_rates(const luattn_parallel_rates *given, luattn_paral
                                  .network = or_default(given->network, 45e9),
                                  .memory = or_default(given->memory, 3.6e12),
                                  .stage = or_default(given->stage, 12e-6),
-                                 .node = given->node == 0 ? 8 : given->node};
+                                 .node = given->node == 0 ? 8 : given->node,
+                                 .launch = or_default(given->launch, 5e-6),
+                                 .exchange = or_default(given->exchange, 20e-6),
+                                 .serial = given->serial};
   const struct {
     const char *name;
     double value;
   } all[] = {{"forward", out->forward}, {"backward", out->backward}, {"peer", out->peer}, {"network", out->network},
-             {"memory", out->memory},   {"stage", out->stage},       {"node", out->node}};
+             {"memory", out->memory},   {"stage", out->stage},       {"node", out->node}, {"exchange", out->exchange}};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
     if (!(all[i].value > 0 && all[i].value < INFINITY))
       return luattn_fail(err, LUATTN_INVALID,
                          "parallel plan: rates.%s: is %g, expected a finite number above 0; leave it 0 for an H200's",
                          all[i].name, all[i].value);
+  if (given->serial != 0 && given->serial != 1)
+    return luattn_fail(err, LUATTN_INVALID, "parallel plan: rates.serial: is %d, expected 0 or 1", given->serial);
   return LUATTN_OK;
 }
 

@@ -196,40 +196,78 @@ static pass_costs costs_of(const exchange *x, bool backward) {
 
 double stage_part_bytes(const luattn_parallel_problem *problem) { return problem->elem_bytes > 4 ? 8 : 4; }
 
+static double greater_of(double a, double b) { return a > b ? a : b; }
+
 /* The time of one rank in one pass, by both schedules; received: bytes of keys; in_flight: likewise, that are there at
  * once. */
 typedef struct rank_time {
   double staged, gathered, received, in_flight[2];
 } rank_time;
 
-static rank_time time_of_rank(exchange *x, int rank, const pass_costs *c) {
-  const int sources = order_sources(x, rank), stages = set_stages(x, rank, sources);
-  const rank_calls calls = count_calls(x, rank);
-  const double start = x->rates->stage, own = x->work[rank * x->ranks + rank] * c->tile;
-  double arrived = 0, returned = 0, all = own, before = 0, t = start * calls.calls[0] + own;
-  rank_time out = {.in_flight = {0, calls.hull * c->keys}};
-  t += calls.merged[0] * c->merge;
-  for (int stage = 1, at = 0; stage <= stages; ++stage) {
-    double work = 0, bytes = 0;
-    for (; at < sources && x->stage_of[x->order[at]] == stage; ++at) {
-      const int source = x->order[at];
-      arrived += keys_seconds(x, rank, source, c->keys);
-      returned += gradients_seconds(x, rank, source, c->gradients);
-      work += x->work[rank * x->ranks + source] * c->tile;
-      bytes += x->pieces[rank * x->ranks + source] * c->keys;
-    }
-    all += work;
-    t = (t > arrived ? t : arrived) + start * calls.calls[stage] + work + calls.merged[stage] * c->merge;
-    out.received += bytes;
-    if (bytes + before > out.in_flight[0]) out.in_flight[0] = bytes + before;
-    before = bytes;
+/* A rank's pass so far. now: of its launches; arrived: when the keys that were asked for are there; returned: when the
+ * gradients that were sent have come. */
+typedef struct rank_clock {
+  double now, arrived, returned;
+} rank_clock;
+
+/* What a stage of other ranks' keys takes. */
+typedef struct stage_load {
+  double keys, gradients, work, bytes; /* seconds on the way, likewise, seconds of launches; bytes of keys */
+} stage_load;
+
+static stage_load load_of(const exchange *x, int rank, int stage, int *at, int sources, const pass_costs *c) {
+  stage_load out = {.keys = x->rates->exchange, .gradients = c->gradients > 0 ? x->rates->exchange : 0};
+  for (; *at < sources && x->stage_of[x->order[*at]] == stage; ++*at) {
+    const int source = x->order[*at];
+    out.keys += keys_seconds(x, rank, source, c->keys);
+    out.gradients += gradients_seconds(x, rank, source, c->gradients);
+    out.work += x->work[rank * x->ranks + source] * c->tile;
+    out.bytes += x->pieces[rank * x->ranks + source] * c->keys;
   }
-  out.staged = t > arrived + returned ? t : arrived + returned;
-  out.gathered = arrived + start * calls.runs + all + returned;
   return out;
 }
 
-static double greater_of(double a, double b) { return a > b ? a : b; }
+/* Serial copies take turns with launches; others travel beside them, keys after keys and gradients after gradients. */
+static void add_stage(const exchange *x, rank_clock *t, const stage_load *load) {
+  if (x->rates->serial) {
+    t->now += load->keys + load->work + load->gradients;
+    return;
+  }
+  t->arrived += load->keys;
+  t->now = greater_of(t->now, t->arrived) + load->work;
+  t->returned = greater_of(t->returned, t->now) + load->gradients;
+}
+
+/* Of the rank's own keys: how much of their launches comes before the other stages (context_parallel's _split_own). */
+static double early_share(const rank_calls *calls, bool backward) {
+  return !backward ? 1 : calls->calls[0] > 1 ? 1.0 / calls->calls[0] : 0;
+}
+
+static rank_time time_of_rank(exchange *x, int rank, const pass_costs *c, bool backward) {
+  const int sources = order_sources(x, rank), stages = set_stages(x, rank, sources);
+  const rank_calls calls = count_calls(x, rank);
+  const double start = x->rates->stage, tiles = x->work[rank * x->ranks + rank] * c->tile;
+  const double own = start * calls.calls[0] + tiles + calls.merged[0] * c->merge, early = early_share(&calls, backward);
+  double all = tiles, before = 0;
+  rank_clock t = {.now = stages > 0 ? early * own : own}, gathered = {0};
+  rank_time out = {.in_flight = {0, calls.hull * c->keys}};
+  int launches = calls.calls[0];
+  for (int stage = 1, at = 0; stage <= stages; ++stage) {
+    stage_load load = load_of(x, rank, stage, &at, sources, c);
+    gathered.arrived += load.keys, gathered.returned += load.gradients, all += load.work;
+    launches += calls.calls[stage];
+    load.work += start * calls.calls[stage] + calls.merged[stage] * c->merge;
+    add_stage(x, &t, &load);
+    out.received += load.bytes;
+    out.in_flight[0] = greater_of(out.in_flight[0], load.bytes + before);
+    before = load.bytes;
+  }
+  if (stages > 0) t.now += (1 - early) * own;
+  const double host = x->rates->launch;
+  out.staged = greater_of(greater_of(t.now, t.returned), host * launches);
+  out.gathered = greater_of(gathered.arrived + start * calls.runs + all + gathered.returned, host * calls.runs);
+  return out;
+}
 
 static void predict(exchange *x, stage_prediction *out) {
   double seconds[2][2] = {{0}}, in_flight[2] = {0}; /* by stages, gathered; forward, backward */
@@ -237,7 +275,7 @@ static void predict(exchange *x, stage_prediction *out) {
     const pass_costs c = costs_of(x, backward != 0);
     double total = 0;
     for (int r = 0; r < x->ranks; ++r) {
-      const rank_time one = time_of_rank(x, r, &c);
+      const rank_time one = time_of_rank(x, r, &c, backward != 0);
       double tiles = 0;
       for (int j = 0; j < x->ranks; ++j) tiles += x->work[r * x->ranks + j];
       total += tiles;

@@ -136,12 +136,14 @@ def gradients(
     wants: int,
     want_inputs: Sequence[bool],
     grad_f32: bool = False,
+    out: Sequence[Tensor | None] = (None, None, None),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
-    """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants."""
+    """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants. out: memory for dq, dk and dv."""
     new, dtype = new_where(q), type_of(q, grad_f32)
-    dq = _like(q, new, dtype) if wants & capi.WANT_DQ else None
-    dk = _like(k, new, dtype) if wants & capi.WANT_DK else None
-    dv = _like(v, new, dtype) if wants & capi.WANT_DV else None
+    dq, dk, dv = (
+        None if not wants & want else _like(t, new, dtype) if to is None else to
+        for want, t, to in zip((capi.WANT_DQ, capi.WANT_DK, capi.WANT_DV), (q, k, v), out)
+    )
     if not inputs and not wants & capi.WANT_SCALARS:
         return dq, dk, dv, None, ()
     *_, dscalars, dinputs = fake_gradients(spec, q, k, v, inputs, wants & capi.WANT_SCALARS, want_inputs)

@@ -184,8 +184,10 @@ def gradients_of(
     scalars: Sequence[float],
     scale: float | Tensor | None,
     given: dict[str, Any],
+    out: Sequence[Tensor | None] = (None, None, None),
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Of all that has one, by backward from o, lse and saved of whole rows; of a scale that is a tensor too."""
+    """Of all that has one, by backward from o, lse and saved of whole rows; of a scale that is a tensor too. out: memory for dq, dk and dv, which need
+    not be used."""
     is_learned = isinstance(scale, Tensor)
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale, is_learned)
     scalars, dim, dim_v = [float(x) for x in scalars], q.size(-1), v.size(-1)
@@ -194,12 +196,19 @@ def gradients_of(
         q, k, v, o, dout = _fit.padded(spec, q, k, v, o, dout)
     if o.dtype is torch.float32:
         dout, given = dout.to(q.dtype), {**given, "out_f32": True}
-    wants = [info.grad for info in spec.inputs]
+    wants, lse_or_none, saved_or_none = [info.grad for info in spec.inputs], lse if spec.has_lse else None, saved if spec.num_saved else None
+    made: Any
     with torch.no_grad():
-        dq, dk, dv, dscalars, dinputs = backward_op(
-            spec.line, dout, dlse if spec.has_lse else None, q, k, v, o, *filled(q, (lse if spec.has_lse else None, saved if spec.num_saved else None)),
-            list(inputs), scalars, None, scale, **given, wants=spec.wants, want_inputs=wants,
-        )  # fmt: skip
+        if not torch.compiler.is_compiling() and is_plain((dout, dlse, q, k, v, o, lse_or_none, saved_or_none, *inputs, *_tensors_in(given))):
+            made = tensors.backward(
+                spec, dout, dlse if spec.has_lse else None, q, k, v, o, lse_or_none, saved_or_none, inputs, scalars, scale, given, spec.wants, wants, out
+            )
+        else:
+            made = backward_op(
+                spec.line, dout, dlse if spec.has_lse else None, q, k, v, o, *filled(q, (lse_or_none, saved_or_none)), list(inputs), scalars, None, scale,
+                **given, wants=spec.wants, want_inputs=wants,
+            )  # fmt: skip
+    dq, dk, dv, dscalars, dinputs = made
     named = {info.name: d for info, d in zip(spec.inputs, dinputs) if info.grad}
     named |= {name: dscalars[i] for i, name in enumerate(spec.scalars)}
     of_scale = named.pop(_scale.NAME, None)

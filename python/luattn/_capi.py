@@ -402,7 +402,7 @@ MASK_BY_BATCH, MASK_BY_HEAD = 1, 2  # luattn_mask_differs
 
 
 class ParallelRates(c.Structure):
-    _fields_ = [*((name, c.c_double) for name in ("forward", "backward", "peer", "network", "memory", "stage")), ("node", c.c_int)]
+    _fields_ = [*((name, c.c_double) for name in ("forward", "backward", "peer", "network", "memory", "stage")), ("node", c.c_int), ("launch", c.c_double), ("exchange", c.c_double), ("serial", c.c_int)]
 
 
 class ParallelLayers(c.Structure):

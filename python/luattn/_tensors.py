@@ -592,8 +592,9 @@ def backward(
     given: Mapping[str, Any],
     wants: int,
     want_inputs: Sequence[bool],
+    out: Sequence[Tensor | None] = (None, None, None),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
-    """As gradients() has them."""
+    """As gradients() has them. out: memory for dq, dk and dv."""
     if not spec.has_backward:
         raise spec.blamed(Unsupported(spec.why_no_backward))
     _check(spec, q, inputs, scalars, given)
@@ -601,7 +602,7 @@ def backward(
     dlse = None if dlse is None else dlse.contiguous()
     if not dout.is_contiguous() or dout.data_ptr() % 16:
         dout = _aligned(dout)
-    made = gradients(spec, q, k, v, inputs, wants, want_inputs, bool(given and given.get("grad_f32")))
+    made = gradients(spec, q, k, v, inputs, wants, want_inputs, bool(given and given.get("grad_f32")), out)
     if given and given.get("seqused_q") is not None:
         _clear(made[0])
     if given and given.get("seqused_k") is not None:
@@ -616,7 +617,7 @@ def backward(
             raise spec.blamed(e) if isinstance(e, Error) else e
         q, k, v = map(_aligned, (q, k, v))
         return backward(
-            spec, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, scale, given, wants, want_inputs
+            spec, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, scale, given, wants, want_inputs, out
         )
     finally:
         give_back(frame)

@@ -186,13 +186,12 @@ static void test_stages(void **unused) {
   double third = 1e-5 + 4 * tile; /* rank 2, alone in its node, needs rank 0's keys */
   third = fmax(third, across) + 1e-5 + 5 * tile + merge;
   assert_true(fabs(got.seconds[0] - fmax(t, third)) <= 1e-12);
-  double back = 1e-5 + 4 * tile_b;
-  back = fmax(back, peer) + 1e-5 + 2 * tile_b;
+  double back = peer + 1e-5 + 2 * tile_b, sent = back + gradients / 1e11; /* own keys come last */
   back = fmax(back, peer + across) + 1e-5 + 1 * tile_b;
-  back = fmax(back, peer + across + gradients / 1e11 + gradients / 1e11 + gradients / 1e10 / 2);
-  double back_third = 1e-5 + 4 * tile_b;
-  back_third = fmax(back_third, across) + 1e-5 + 5 * tile_b;
-  back_third = fmax(back_third, across + gradients / 1e11 + gradients / 1e10 / 2);
+  sent = fmax(sent, back) + gradients / 1e11 + gradients / 1e10 / 2;
+  back = fmax(back + 1e-5 + 4 * tile_b, sent);
+  double back_third = across + 1e-5 + 5 * tile_b, sent_third = back_third + gradients / 1e11 + gradients / 1e10 / 2;
+  back_third = fmax(back_third + 1e-5 + 4 * tile_b, sent_third);
   assert_true(fabs(got.seconds[1] - fmax(back, back_third)) <= 1e-12);
   assert_true(got.most_tiles == 9 && got.received == 2 * keys && got.in_flight == 2 * keys);
   assert_true(fabs(got.alone[0] - (23 * tile + 1e-5)) <= 1e-12 && !got.gathered[0] && !got.gathered[1]);
@@ -200,6 +199,22 @@ static void test_stages(void **unused) {
   assert_true(stage_predict(&p, &rates, &(chunk_counts){3, tiles}, rows, rank_of, &got));
   assert_true(fabs(got.seconds[0] - fmax(peer + across + 7 * tile, across + 9 * tile) - 1e-5) <= 1e-12);
   assert_true(got.gathered[0] && got.gathered[1] && got.in_flight == 3 * keys);
+}
+
+/* No launch hides a copy: all times add up. */
+static void test_serial(void **unused) {
+  (void)unused;
+  const double tiles[4] = {4, 0, 3, 4};
+  const int rank_of[2] = {0, 1}, rows = 1024;
+  luattn_parallel_problem p = problem_of(NULL, 2, 2, rows);
+  p.schedule = LUATTN_SCHEDULE_STAGES;
+  luattn_parallel_rates serial = rates;
+  serial.serial = 1, serial.exchange = 1e-3;
+  stage_prediction got;
+  assert_true(stage_predict(&p, &serial, &(chunk_counts){2, tiles}, rows, rank_of, &got));
+  const double dims = p.head_dim + p.head_dim_v, keys = rows * p.heads_kv * dims * 2;
+  const double tile_b = (6.0 * p.head_dim + 4.0 * p.head_dim_v) * 128 * 128 * p.heads / 5e14;
+  assert_true(fabs(got.seconds[1] - (2e-5 + 7 * tile_b + 2e-3 + keys / 1e11 + 2 * keys / 1e11)) <= 1e-12);
 }
 
 /* Ranks whose queries lie in two runs, and keys in ranges: each pair of them is a launch. */
@@ -263,6 +278,8 @@ static void test_refusals(void **unused) {
   x.layers = &weightless, refuse(x, "layers[0].weight: is 0"), x = p;
   x.layers = &negative, refuse(x, "layers[0].tiles: is -2 for chunks 0 and 1"), x = p;
   x.rates.peer = -1, refuse(x, "rates.peer: is -1"), x = p;
+  x.rates.exchange = -1, refuse(x, "rates.exchange: is -1"), x = p;
+  x.rates.serial = 2, refuse(x, "rates.serial: is 2"), x = p;
   x.rates.node = -1, refuse(x, "rates.node: is -1"), x = p;
   x.schedule = 3, refuse(x, "schedule: is 3, expected 0 to 2"), x = p;
   x.struct_size = 8, refuse(x, "struct_size");
@@ -276,6 +293,7 @@ int main(void) {
                                      cmocka_unit_test(test_layers),
                                      cmocka_unit_test(test_one_rank),
                                      cmocka_unit_test(test_stages),
+                                     cmocka_unit_test(test_serial),
                                      cmocka_unit_test(test_launches),
                                      cmocka_unit_test(test_edges),
                                      cmocka_unit_test(test_refusals)};

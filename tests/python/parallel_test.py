@@ -5,6 +5,7 @@ usage: parallel_test.py [PROCESSES ..]   with groups of so many, for 3, 2 and 4:
 
 import functools
 import os
+import shutil
 import sys
 import tempfile
 import unittest
@@ -15,6 +16,7 @@ from problems import EXAMPLES, example, inputs_of, rand, torch  # exits without 
 import luattn
 import torch.distributed as dist
 from luattn.parallel import ContextParallel, Plan, plan
+from luattn.parallel._peer_copies import PeerExchange
 
 warnings.filterwarnings("ignore")
 SIZES = [3, 2, 4]
@@ -358,7 +360,68 @@ def check_memory(n):
     assert max(seen) > 0
 
 
-FEW = [check_examples, check_shuffled]
+class HostMemory:
+    """What GPUs see of each other, in files that processes share. late: copies are made when they are waited for, else at once."""
+
+    def __init__(self, folder, group, late):
+        self.folder, self.group, self.late = folder, group, late
+        self.size = self.half = 0
+
+    def enter(self, size):
+        if 2 * size > self.size:
+            self.size = 2 * size
+            files = [os.path.join(self.folder, f"{rank}_{self.size}") for rank in range(self.group.size())]
+            self.tensors = [torch.from_file(file, shared=True, size=self.size, dtype=torch.uint8) for file in files]
+            self.of(self.group.rank()).fill_(255)
+            self.barrier()
+        self.half = self.size // 2 - self.half
+        return self.half
+
+    def leave(self):
+        pass
+
+    def of(self, rank):
+        return self.tensors[rank]
+
+    def start(self, copies):
+        if not self.late:
+            copies()
+        return copies
+
+    def done(self, started):
+        if self.late:
+            started()
+
+    def barrier(self):
+        dist.barrier(self.group)
+
+
+def check_peer_copies(n):
+    """As GPUs exchange rows; their memory is shared by passes of other sizes, and by layers."""
+    torch.manual_seed(9 + n)
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    attentions = [luattn.attention(text) for text in (CAUSAL, WINDOW)] + [example("alibi")]
+    rows = 128 * 3 * n
+    chunks = torch.tensor([r for r in range(n) for _ in range(3)])[torch.randperm(3 * n)].tolist()
+    for late in (False, True):
+        memory = HostMemory(folder[0], dist.group.WORLD, late)
+        for schedule in ("stages", "gathered"):
+            for attention in attentions:
+                for of_ranks in (chunks, None):
+                    p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", schedule=schedule, rank_of=of_ranks, batch=B)
+                    local = ContextParallel(attention, None, p)
+                    local._exchanges[torch.device("cpu")] = PeerExchange(local.group, p.chunk_rows, memory), "of a test"
+                    Case(attention, rows).compare(local)
+                    assert "copies between GPUs (of a test)" in repr(local)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder[0])
+    refuses(lambda: ContextParallel(attention, None, p, transport="nccl"), "transport: is the string 'nccl'", "peer, group")
+    refuses(lambda: ContextParallel(attention, None, p, transport="peer")(*(torch.zeros(B, h, p.rows, D, dtype=torch.float64) for h in (H, HKV, HKV))), 'is "peer", and the tensors are on cpu')
+
+
+FEW = [check_examples, check_shuffled, check_peer_copies]
 CHECKS = [*FEW, check_empty, check_random, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
 
 

@@ -1,14 +1,14 @@
-"""Rows of tensors that travel between ranks, by batched sends and receives of torch.distributed: gloo on the CPU; NCCL between GPUs, which copies on
-a stream of its own."""
+"""Rows of tensors that travel between ranks, by batched sends and receives of torch.distributed: gloo on the CPU; NCCL between GPUs, whose kernels
+take multiprocessors (_peer_copies.py has the exchange that takes none)."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._stages import Round, ranges_of
+from ._stages import Round, Schedule, ranges_of
 
 
 class Rows(NamedTuple):
@@ -16,6 +16,12 @@ class Rows(NamedTuple):
 
     tensors: Sequence[Tensor]
     place: dict[int, int]
+
+
+class Work(Protocol):
+    """What is on its way."""
+
+    def wait(self) -> object: ...
 
 
 def rows_first(t: Tensor, dim: int) -> Tensor:
@@ -30,6 +36,12 @@ class Exchange:
         self.group, self.chunk_rows = group, chunk_rows
         self._global = [dist.get_global_rank(group, r) for r in range(group.size())]
 
+    def begin(self, schedule: Schedule, keys: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        """Before a pass. keys, made: tensors of keys, and of their gradients that go back, for the size of a row."""
+
+    def end(self) -> None:
+        """After a pass, all of whose rounds have been waited for."""
+
     def _ops(self, op: Callable[..., dist.Work | None], chunks: Sequence[int], rows: Rows, peer: int) -> list[dist.P2POp]:
         """Chunks that follow each other in the whole do so at both ends, and travel at once."""
         ops = []
@@ -41,18 +53,22 @@ class Exchange:
                     ops.append(dist.P2POp(op, part.view(-1).view(torch.uint8), self._global[peer], self.group))
         return ops
 
-    def keys(self, one: Round, own: Rows, received: Rows | None) -> list[dist.Work]:
+    def keys(self, one: Round, own: Rows, received: Rows | None) -> list[Work]:
         """Starts a round in which keys go where they are needed."""
         ops = [] if received is None else self._ops(dist.irecv, one.received, received, one.source)
         return self._start(ops + self._ops(dist.isend, one.sent, own, one.to))
 
-    def gradients(self, one: Round, made: Rows | None, returned: Rows | None) -> list[dist.Work]:
-        """Starts the same round the other way: gradients go back to the keys' owners."""
+    def gradients(self, one: Round, made: Rows) -> tuple[list[Work], Rows | None]:
+        """Starts the same round the other way: gradients go back to the keys' owners. Those of the rank's own chunks that will have come; None of none."""
+        returned = None
+        if one.sent:
+            place = {c: i * self.chunk_rows for i, c in enumerate(one.sent)}
+            returned = Rows([t.new_empty((len(place) * self.chunk_rows, *t.shape[1:])) for t in made.tensors], place)
         ops = [] if returned is None else self._ops(dist.irecv, one.sent, returned, one.to)
-        return self._start(ops + ([] if made is None else self._ops(dist.isend, one.received, made, one.source)))
+        return self._start(ops + self._ops(dist.isend, one.received, made, one.source)), returned
 
-    def _start(self, ops: list[dist.P2POp]) -> list[dist.Work]:
-        return dist.batch_isend_irecv(ops) if ops else []
+    def _start(self, ops: list[dist.P2POp]) -> list[Work]:
+        return list(dist.batch_isend_irecv(ops)) if ops else []
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor by its sum over the ranks; in their order where torch is to be deterministic."""
@@ -69,7 +85,7 @@ class Exchange:
                 dist.all_reduce(t, group=self.group)
 
 
-def wait(works: list[dist.Work]) -> None:
+def wait(works: list[Work]) -> None:
     """Once: gloo would wait for another transfer."""
     while works:
         works.pop().wait()

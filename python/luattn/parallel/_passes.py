@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from .. import _capi as capi
@@ -18,8 +17,8 @@ from .._attend import attend_state, gradients_of
 from .._spec import Spec
 from .._torch_merge import merge_into
 from ..errors import Error
-from ._exchange import Exchange, Rows, rows_first, wait
-from ._stages import Call, Schedule, ranges_of
+from ._exchange import Exchange, Rows, Work, rows_first, wait
+from ._stages import RETURNING, Call, Schedule, Stage, ranges_of
 from .rank_plan import Plan
 
 
@@ -78,7 +77,7 @@ class _Pass:
         places = {c: i * job.plan.chunk_rows for i, c in enumerate(self.schedule.own)}
         self.own = Rows([rows_first(t, dim) for t, dim in zip(self.keys, self.dims)], places)
         self.stage_of = {t: i for i, stage in enumerate(self.schedule.stages) for t in stage.rounds}
-        self.works: list[list[dist.Work]] = []  # of the rounds that have begun
+        self.works: list[list[Work]] = []  # of the rounds that have begun
         self.buffers: dict[int, Rows] = {}  # of stages
 
     def _begin(self, end: int) -> None:
@@ -106,12 +105,11 @@ class _Pass:
         stages = self.schedule.stages
         self.buffers.pop(i - 1, None)
         self._begin(max((max(stage.rounds, default=-1) + 1 for stage in stages[i : i + 2]), default=0))
+        for t in stages[i].rounds:  # all ranks wait in one order, though some have all of these keys
+            wait(self.works[t])
         if stages[i].own:
             return self.keys
-        rows = self._buffer(i)
-        for t in stages[i].rounds:
-            wait(self.works[t])
-        return [t.movedim(0, dim) for t, dim in zip(rows.tensors, self.dims)]
+        return [t.movedim(0, dim) for t, dim in zip(self._buffer(i).tensors, self.dims)]
 
     def finish(self) -> None:
         """Until nothing reads the rank's keys any more."""
@@ -119,6 +117,7 @@ class _Pass:
         self._begin(len(self.schedule.rounds))
         for works in self.works:
             wait(works)
+        self.job.exchange.end()
 
     @contextlib.contextmanager
     def whole_exchange(self) -> Iterator[None]:
@@ -168,6 +167,7 @@ class _Forward(_Pass):
         self.done: list[tuple[Tensor, Tensor]] = [(self.q.new_empty(0), self.q.new_empty(0))] * len(runs)
         self.parts: list[list[_Part]] = [[] for _ in runs]
         self.left = list(self.schedule.parts)
+        job.exchange.begin(self.schedule, self.own.tensors, ())
         with self.whole_exchange():
             for i, stage in enumerate(self.schedule.stages):
                 keys = self.arrive(i)
@@ -258,31 +258,50 @@ class _Backward(_Pass):
         self.begun = [False] * len(schedule.runs)
         # Of k and v, and of the inputs along the keys that have a gradient.
         self.back = [0, 1, *(2 + j for j, i in enumerate(self.of_keys) if job.parameters[i].name in self.named)]
-        first = schedule.stages[0]
-        self.mine = self._made_for(self.own, self.own.place, first.own and first.fills(self.q.shape[2]))
-        self.returning: list[tuple[list[dist.Work], Sequence[int], Rows | None, Rows]] = []
+        self.mine: Rows | None = None
+        job.exchange.begin(schedule, self.own.tensors, [self._empty(i, 1) for i in self.back])
+        self.returning: list[tuple[list[Work], Sequence[int], Rows | None, Rows]] = []
         with self.whole_exchange():
             for i, stage in enumerate(schedule.stages):
-                keys = self.arrive(i)
-                fills = stage.fills(self.q.shape[2])
-                made = self.mine if stage.own else self._made_for(self._buffer(i), stage.place, fills)
-                for j, call in enumerate(stage.calls):
-                    self._part(call, keys, made, fills and j == 0)
-                if not stage.own:
-                    self._keep_own(made)
-                self._return(stage.rounds, made)
+                self._stage(i, stage)
         while self.returning:
             self._take_back()
         self.finish()
-        keys = [t.movedim(0, self.dims[i]) for i, t in zip(self.back, self.mine.tensors)]
+        mine = self._of_own()
+        keys = [t.movedim(0, self.dims[i]) for i, t in zip(self.back, mine.tensors)]
         for i, d in zip(self.back[2:], keys[2:]):
             self.named[job.spec.inputs[self.of_keys[i - 2]].name] = d
         return self._whole_dq(), keys[0], keys[1], self.named
 
-    def _made_for(self, rows: Rows, place: dict[int, int], fills: bool) -> Rows:
-        """For gradients of these keys; fills: of which the first call writes all."""
-        new = torch.empty_like if fills else torch.zeros_like
-        return Rows([new(rows.tensors[i], dtype=rows_type(self.q)) for i in self.back], place)
+    def _stage(self, i: int, stage: Stage) -> None:
+        keys = self.arrive(i)
+        if stage.own and self.mine is None:
+            self.mine = self._made_for(stage)
+        made = self._of_own() if stage.own else self._made_for(stage)
+        for call in stage.calls:
+            self._part(call, keys, made)
+        if not stage.own:
+            self._keep_own(made)
+        self._return(stage.rounds, made)
+
+    def _made_for(self, stage: Stage) -> Rows:
+        """For gradients of a stage's keys; 0 where no call writes them first."""
+        tensors = [self._empty(i, self.q.shape[2] if stage.own else stage.rows) for i in self.back]
+        for first, end in stage.unwritten:
+            for t in tensors:
+                _rows(t, first, end - first).zero_()
+        return Rows(tensors, self.own.place if stage.own else stage.place)
+
+    def _empty(self, i: int, rows: int) -> Tensor:
+        """For gradients of so many rows of keys."""
+        of = self.own.tensors[i]
+        return of.new_empty((rows, *of.shape[1:]), dtype=rows_type(self.q))
+
+    def _of_own(self) -> Rows:
+        """Gradients of the rank's own keys; 0 where no stage has come that has them."""
+        if self.mine is None:
+            self.mine = Rows([self._empty(i, self.q.shape[2]).zero_() for i in self.back], self.own.place)
+        return self.mine
 
     def _zeros_of(self, i: int) -> Tensor:
         """For the gradient of a parameter; of one that lies along the keys it is in `mine`."""
@@ -290,7 +309,7 @@ class _Backward(_Pass):
         shape = () if i in self.of_keys else shape
         return torch.zeros(shape, dtype=rows_type(self.q), device=self.q.device)
 
-    def _part(self, call: Call, keys: Sequence[Tensor], made: Rows, fills: bool) -> None:
+    def _part(self, call: Call, keys: Sequence[Tensor], made: Rows) -> None:
         job, run = self.job, self.schedule.runs[call.run]
         q, k, v, inputs, options = self.arguments(call, keys)
         if q.dtype.itemsize == 2:
@@ -298,13 +317,16 @@ class _Backward(_Pass):
         o, dout = (t[:, :, run.first : run.end] for t in (self.rows[0], self.dout))
         dlse = None if self.dlse is None else self.dlse[:, :, run.first : run.end]
         lse, saved = (t[..., run.first : run.end].contiguous() if t.dim() > 1 else t for t in self.rows[1:])
-        dq, dk, dv, named = gradients_of(job.spec, dout, dlse, q, k, v, o, lse, saved, inputs, job.scalars, self.scale, options)
+        rows = [t[call.first : call.first + call.length].movedim(0, self.dims[i]) for i, t in zip(self.back, made.tensors)]
+        out = (None, *rows[:2]) if call.writes else (None, None, None)
+        dq, dk, dv, named = gradients_of(job.spec, dout, dlse, q, k, v, o, lse, saved, inputs, job.scalars, self.scale, options, out)
         one = self.dq[call.run]
         self.dq[call.run] = dq if one is None else one.add_(dq)
-        of_keys = [dk, dv, *(named.pop(job.spec.inputs[self.of_keys[i - 2]].name) for i in self.back[2:])]
-        for i, to, d in zip(self.back, made.tensors, of_keys):
-            rows = to[call.first : call.first + call.length].movedim(0, self.dims[i])
-            rows.copy_(d) if fills else rows.add_(d)
+        for to, d in zip(rows, [dk, dv, *(named.pop(job.spec.inputs[self.of_keys[i - 2]].name) for i in self.back[2:])]):
+            if not call.writes:
+                to.add_(d)
+            elif to.data_ptr() != d.data_ptr():
+                to.copy_(d)
         self._add_named(call, named)
         self.begun[call.run] = True
 
@@ -322,28 +344,33 @@ class _Backward(_Pass):
     # --- gradients of keys, on their way to the owners ---
 
     def _keep_own(self, made: Rows) -> None:
-        """Of the rank's own chunks among gathered ones."""
-        self._add_rows([c for c in self.schedule.own if c in made.place], made)
+        """Of the rank's own chunks among gathered ones, which are the first that there are of these."""
+        chunks, size = [c for c in self.schedule.own if c in made.place], self.job.plan.chunk_rows
+        if not chunks:
+            return
+        if self.mine is None and len(chunks) == len(self.schedule.own):
+            if len(ranges_of(chunks)) == 1:
+                tensors = [_rows(t, made.place[chunks[0]], len(chunks) * size) for t in made.tensors]
+            else:
+                tensors = [torch.cat([_rows(t, made.place[c], size) for c in chunks]) for t in made.tensors]
+            self.mine = Rows(tensors, self.own.place)
+        else:
+            self._add_rows(chunks, made)
 
     def _add_rows(self, chunks: Sequence[int], made: Rows) -> None:
         """Adds chunks to the rank's own; those that follow each other do so in both."""
-        size = self.job.plan.chunk_rows
+        size, mine = self.job.plan.chunk_rows, self._of_own()
         for first, end in ranges_of(chunks):
-            for to, t in zip(self.mine.tensors, made.tensors):
-                _rows(to, self.mine.place[first], (end - first) * size).add_(_rows(t, made.place[first], (end - first) * size))
+            for to, t in zip(mine.tensors, made.tensors):
+                _rows(to, mine.place[first], (end - first) * size).add_(_rows(t, made.place[first], (end - first) * size))
 
     def _return(self, rounds: Sequence[int], made: Rows) -> None:
         """Begins a stage's rounds the other way, of which at most two are on their way. All ranks do in one order."""
-        size = self.job.plan.chunk_rows
         for i in rounds:
             one = self.schedule.rounds[i]
-            returned = None
-            if one.sent:
-                tensors = [t.new_empty((len(one.sent) * size, *t.shape[1:])) for t in self.mine.tensors]
-                returned = Rows(tensors, {c: j * size for j, c in enumerate(one.sent)})
-            if len(self.returning) == 2:
+            if len(self.returning) == RETURNING:
                 self._take_back()
-            works = self.job.exchange.gradients(one, made if one.received else None, returned)
+            works, returned = self.job.exchange.gradients(one, made)
             self.returning.append((works, one.sent, returned, made))
 
     def _take_back(self) -> None:
@@ -354,10 +381,14 @@ class _Backward(_Pass):
             self._add_rows(chunks, returned)
 
     def _whole_dq(self) -> Tensor:
-        dq = torch.zeros_like(self.q)
+        """Of the rank's rows, which runs have in their order; 0 in those that keep nothing, and in padding."""
+        dq, at = torch.empty_like(self.q), 0
         for run, one in zip(self.schedule.runs, self.dq):
             if one is not None:
+                dq[:, :, at : run.first].zero_()
                 dq[:, :, run.first : run.end] = one
+                at = run.end
+        dq[:, :, at:].zero_()
         return dq
 
 

@@ -1,9 +1,11 @@
 """What one rank computes and exchanges for one layer: in which rounds keys travel, which of them a stage has, and its calls."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .rank_plan import Layer, Plan
+
+RETURNING = 2  # rounds of gradients that are on their way at once
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Call:
-    """A run of queries with keys of a range: positions position .. position + length - 1 of the whole, rows `first` and on of the stage's keys."""
+    """A run of queries with keys of a range: positions position .. position + length - 1 of the whole, rows `first` and on of the stage's keys. writes: it writes
+    gradients of these keys, to which other calls add."""
 
     run: int
     first: int
     length: int
     position: int
+    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Round:
 @dataclass(frozen=True)
 class Stage:
     """own: the keys are the rank's, as they lie. Else chunk c lies from row place[c] of a buffer of `rows` rows on, those of `rounds` and, where all
-    keys are gathered, the rank's own. gaps: the buffer has rows that no chunk fills: no query sees them, and they are 0."""
+    keys are gathered, the rank's own. gaps: the buffer has rows that no chunk fills: no query sees them, and they are 0. unwritten: (first, end) of rows of
+    these keys whose gradients no call writes; they begin as 0."""
 
     own: bool
     rounds: tuple[int, ...]
@@ -48,25 +53,58 @@ class Stage:
     place: dict[int, int]
     gaps: bool
     calls: tuple[Call, ...]  # those with the most keys first
+    unwritten: tuple[tuple[int, int], ...]
 
-    def fills(self, rows: int) -> bool:
-        """Whether the first call has all of the stage's rows of keys, of which there are so many if they are the rank's."""
-        return bool(self.calls) and (self.calls[0].first, self.calls[0].length) == (0, rows if self.own else self.rows)
+
+def _marked(calls: Iterable[Call]) -> tuple[Call, ...]:
+    """In their order: the first one with some keys writes."""
+    found: list[Call] = []
+    for one in calls:
+        apart = all(one.first + one.length <= x.first or x.first + x.length <= one.first for x in found)
+        found.append(replace(one, writes=apart))
+    return tuple(found)
 
 
 def _longest_first(calls: Iterable[Call | None]) -> tuple[Call, ...]:
-    return tuple(sorted((x for x in calls if x is not None), key=lambda x: -x.length))
+    return _marked(sorted((x for x in calls if x is not None), key=lambda x: -x.length))
+
+
+def _unwritten(calls: Sequence[Call], rows: int) -> tuple[tuple[int, int], ...]:
+    """Of keys that lie in so many rows."""
+    written = sorted((one.first, one.first + one.length) for one in calls if one.writes)
+    ends = [0, *(end for _, end in written)]
+    return tuple((end, first) for end, first in zip(ends, [*(first for first, _ in written), rows]) if end < first)
+
+
+def _split_own(stages: Sequence[Stage], rounds: int, rows: int) -> list[Stage]:
+    """For backward: of the calls with the rank's own keys the shortest comes before the other stages, while keys travel, and the others after them, while
+    gradients travel back; one call alone does too, since gradients in float32 take longer than keys. Where more rounds go back than are on their way at
+    once, some are added to the gradients of own keys before the last calls have come, which then only add."""
+    own, *others = stages
+    if not others:
+        return list(stages)
+    cut = len(own.calls) - (len(own.calls) > 1)
+    late, early = own.calls[:cut], own.calls[cut:]
+    if rounds <= RETURNING:
+        both = _marked([*early, *late])
+    else:
+        both = *_marked(early), *(replace(x, writes=False) for x in late)
+    early, late = both[: len(early)], both[len(early) :]
+    return [replace(own, calls=early, unwritten=_unwritten(both, rows)), *others, replace(own, calls=late, unwritten=())]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Of a rank. parts[i]: in how many calls run i is."""
+    """Of a rank. parts[i]: in how many calls run i is. round_chunks: the most that a round of any rank brings; ahead: the most rounds that are on their way at
+    once. Both are the same on all ranks."""
 
     runs: tuple[Run, ...]
     rounds: tuple[Round, ...]
     stages: tuple[Stage, ...]
     parts: tuple[int, ...]
     own: tuple[int, ...]  # its chunks, in the order of its rows
+    round_chunks: int
+    ahead: int
 
 
 def order_of(rank: int, world_size: int, node: int) -> list[tuple[int, int]]:
@@ -110,6 +148,7 @@ class _Maker:
         self.own = plan.chunks(rank)
         self.places = {c: i * plan.chunk_rows for i, c in enumerate(self.own)}
         self._set_ranges(ranges_of(self.own))
+        self.round_chunks = 0
 
     def _set_ranges(self, ranges: list[tuple[int, int]]) -> None:
         self.ranges = ranges
@@ -135,7 +174,9 @@ class _Maker:
             needed[rank] |= _bits(self.layer.needs[c])
         orders = [order_of(rank, plan.world_size, plan.node) for rank in range(plan.world_size)]
         for t, (source, to) in enumerate(orders[self.rank]):
-            if any(needed[rank] & owned[orders[rank][t][0]] for rank in range(plan.world_size)):
+            most = max((needed[rank] & owned[orders[rank][t][0]]).bit_count() for rank in range(plan.world_size))
+            self.round_chunks = max(self.round_chunks, most)
+            if most:
                 received, sent = needed[self.rank] & owned[source], needed[to] & owned[self.rank]
                 found.append(Round(source, _chunks_of(received), to, _chunks_of(sent)))
         return found
@@ -175,9 +216,11 @@ class _Maker:
             places.append({c: i * self.plan.chunk_rows for i, c in enumerate(sorted(c for t in taken[-1] for c in rounds[t].received))})
             size = size * 2 if len(taken) > 2 else size
         self.split(places)
-        return [
-            Stage(i == 0, taken[i], len(place) * self.plan.chunk_rows if i else 0, place, False, self.calls(place)) for i, place in enumerate(places)
-        ]
+        made = []
+        for i, place in enumerate(places):
+            calls, rows = self.calls(place), len(place if i else self.own) * self.plan.chunk_rows
+            made.append(Stage(i == 0, taken[i], rows if i else 0, place, False, calls, _unwritten(calls, rows)))
+        return made
 
     def gathered(self, rounds: Sequence[Round]) -> list[Stage]:
         """All keys from the first to the last that is needed, and one call for each run."""
@@ -186,18 +229,21 @@ class _Maker:
         first = self.places.get(lowest, 0)
         own = all(self.places.get(lowest + i) == first + i * size for i in range(hull))  # they lie after each other: nothing is to be copied
         place = {c: (c - lowest) * size + (first if own else 0) for c in keys}
-        calls = (self._call(i, needs[0], needs[-1] + 1, place[needs[0]]) for i, needs in enumerate(self.needs) if needs)
-        rows = 0 if own else hull * size
-        return [Stage(own, tuple(range(len(rounds))), rows, place, len(place) < hull, _longest_first(calls))]
+        calls = _longest_first(self._call(i, needs[0], needs[-1] + 1, place[needs[0]]) for i, needs in enumerate(self.needs) if needs)
+        rows = len(self.own) * size if own else hull * size
+        return [Stage(own, tuple(range(len(rounds))), 0 if own else rows, place, len(place) < hull, calls, _unwritten(calls, rows))]
 
 
-def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool) -> Schedule:
+def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: bool) -> Schedule:
     maker = _Maker(plan, layer, rank)
     rounds = maker.rounds()
     stages = maker.gathered(rounds) if gathered else maker.stages(rounds)
+    if backward:
+        stages = _split_own(stages, len(rounds), len(maker.own) * plan.chunk_rows)
     runs = maker.runs()
     parts = [0] * len(runs)
     for stage in stages:
         for one in stage.calls:
             parts[one.run] += 1
-    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own))
+    ahead = max(len(x.rounds) + len(y.rounds) for x, y in zip(stages, [*stages[1:], stages[-1]])) if stages else 0
+    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks, ahead)

@@ -19,8 +19,9 @@ from ..attention import Attention
 from ..errors import InvalidError, Unsupported
 from ._exchange import Exchange
 from ._passes import Distributed, Job, Parameter, side_of
+from ._peer_copies import PeerExchange, exchange_of
 from ._stages import schedule_of
-from .rank_plan import Plan
+from .rank_plan import TRANSPORTS, Plan
 
 _PLACE = "luattn.parallel.ContextParallel"
 _REFUSED = {
@@ -40,16 +41,20 @@ class ContextParallel:
     rows, for parameters of a model whose gradients are added up over the ranks anyway.
 
     group: of torch.distributed, gloo for tensors on the CPU, NCCL on GPUs; None: the default one. schedule: as plan()'s; None: what the plan chose.
+    transport: "peer": rows travel by the copy engines of GPUs of one host, beside attention's kernels (torch's symmetric memory); "group": by sends and receives of the
+    group, which wait for these kernels; None: the first where it can be. Once the object has been called, printing it says which one it is, and why.
 
     Errors: InvalidError, where ranks have other plans or specs; Unsupported, where rows of this spec do not merge (the message has one that shows it)."""
 
-    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True) -> None:
+    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str | None = None) -> None:
         if not isinstance(attention, Attention):
             raise InvalidError(f"{_PLACE}: attention: is {what(attention)}, expected what luattn.attention(..) makes")
         if not isinstance(plan, Plan):
             raise InvalidError(f"{_PLACE}: plan: is {what(plan)}, expected what luattn.parallel.plan(..) makes")
         if schedule not in (None, *capi.SCHEDULES):
             raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}, or None")
+        if transport not in (None, *TRANSPORTS):
+            raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}, or None")
         self.attention, self.plan = attention, plan
         self._sums = take(_PLACE, "sum_gradients", "flag", sum_gradients)
         self.group = _group_of(group)
@@ -58,9 +63,9 @@ class ContextParallel:
             raise InvalidError(f"{_PLACE}: group: has {self.group.size()} ranks, and the plan is for {plan.world_size}")
         self._parameters = _parameters_of(attention._spec)
         self.gathered, self.why = self._order(schedule)
-        forward = schedule_of(plan, self.layer, self.rank, self.gathered[0])
-        self.schedules = forward, forward if self.gathered[0] == self.gathered[1] else schedule_of(plan, self.layer, self.rank, self.gathered[1])
-        self._exchange = Exchange(self.group, plan.chunk_rows)
+        self.schedules = schedule_of(plan, self.layer, self.rank, self.gathered[0], False), schedule_of(plan, self.layer, self.rank, self.gathered[1], True)
+        self._transport = transport
+        self._exchanges: dict[torch.device, tuple[Exchange, str]] = {}
         self._seen: dict[str, tuple[Tensor, int]] = {}  # what the mask reads, as the last call had it, and its version
         self._agreed: set[Any] = set()  # what tensors of calls were
         self._compare()
@@ -88,11 +93,11 @@ class ContextParallel:
 
     def _compare(self) -> None:
         """That all ranks have one plan and one spec. Once."""
-        texts = self._said_by_all(f"{self.plan.hash} {self.gathered} {self.attention.text}")
-        others = [r for r, text in enumerate(texts) if text != texts[0]]
-        if others:
-            kind = "specs" if all(text.split(" ", 2)[:2] == texts[0].split(" ", 2)[:2] for text in texts) else "plans"
-            raise InvalidError(f"{_PLACE}: ranks have different {kind}: rank {others[0]} differs from rank 0; call plan() with equal arguments on all ranks")
+        said = self._said_by_all({"plans": self.plan.hash, "specs": self.attention.text, "schedules": self.gathered, "transports": self._transport})
+        for rank, others in enumerate(said):
+            for kind, first in said[0].items():
+                if others[kind] != first:
+                    raise InvalidError(f"{_PLACE}: ranks have different {kind}: rank {rank} differs from rank 0; make the plan and this object with equal arguments on all ranks")
 
     def _said_by_all(self, mine: Any) -> list[Any]:
         said: list[Any] = [None] * self.plan.world_size
@@ -138,7 +143,8 @@ class ContextParallel:
 
     def __repr__(self) -> str:
         order = ", ".join(f"{name}: {'keys gathered' if gathered else 'own keys first'}" for name, gathered in zip(("forward", "backward"), self.gathered))
-        return f"<luattn.parallel.ContextParallel {self.attention.name}, rank {self.rank} of {self.plan.world_size}, {order} ({self.why})>"
+        transport = "".join(f", over {device}: {'copies between GPUs' if isinstance(x, PeerExchange) else 'by the group'} ({why})" for device, (x, why) in self._exchanges.items())
+        return f"<luattn.parallel.ContextParallel {self.attention.name}, rank {self.rank} of {self.plan.world_size}, {order} ({self.why}){transport}>"
 
     # --- calls ---
 
@@ -181,13 +187,19 @@ class ContextParallel:
             raise Unsupported(f"{_PLACE}: is inside a transform of torch.func (grad, vmap, ..), which does not see the other ranks: use .backward() or torch.autograd.grad")
         self._agree({**named, **{f"scalar {i}": t for i, t in enumerate(learned) if t is not None}})
         job = Job(
-            spec, self.schedules, self.plan, self._exchange, self._parameters, tuple(info.axes for info in spec.inputs),
+            spec, self.schedules, self.plan, self.exchange(q.device), self._parameters, tuple(info.axes for info in spec.inputs),
             values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
             by_lse=not self.gathered[0] and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
         )  # fmt: skip
         o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)
         o = o.transpose(1, 2) if swapped else o
         return (o, lse) if return_lse else o
+
+    def exchange(self, device: torch.device) -> Exchange:
+        """How rows on such a device travel, which all ranks ask alike."""
+        if device not in self._exchanges:
+            self._exchanges[device] = exchange_of(self.group, self.plan.chunk_rows, device, self._transport)
+        return self._exchanges[device][0]
 
     def _seed(self, seed: Any, q: Tensor) -> Tensor | None:
         """Of a spec that draws, rank 0's where none is given: ranks drop what one process would."""

@@ -17,8 +17,11 @@ from ..errors import InvalidError, Unsupported
 from . import _counting
 
 _PLACE = "luattn.parallel.plan"
-_CALL_SECONDS = 250e-6  # of a launch from Python, as two H200 showed it: bench/results/context_parallel_h200.md
-_RATES = ("forward", "backward", "peer", "network", "memory", "stage")
+# Seconds from Python, as two H200 showed them (bench/results/context_parallel_h200.md): of a launch of long rows on the GPU, with its last tiles, and on the host;
+# until an exchange is on its way.
+_SECONDS = {"stage": 100e-6, "launch": 250e-6, "exchange": 120e-6}
+TRANSPORTS = ("peer", "group")  # copies between GPUs of one host; the group's own sends and receives
+_RATES = ("forward", "backward", "peer", "network", "memory", "stage", "launch", "exchange")
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -291,11 +294,11 @@ def _layer_of(of: Attention, weight: float, shape: _Shape, tiles: Any, chunks: i
     return Layer(of.text, of.name, weight, _counting.needs_of(tiles, chunks, times), gathered, read, (shape.batch, shape.heads[0]), differs)
 
 
-def _rates_of(rates: Mapping[str, float] | None, node: int) -> capi.ParallelRates:
+def _rates_of(rates: Mapping[str, float] | None, node: int, serial: bool) -> capi.ParallelRates:
     for name in rates or {}:
         if name not in _RATES:
             raise InvalidError(f"{_PLACE}: rates: there is no '{name}'; there are {', '.join(_RATES)}")
-    return capi.ParallelRates(**{name: float(x) for name, x in ({"stage": _CALL_SECONDS} | dict(rates or {})).items()}, node=node)
+    return capi.ParallelRates(**{name: float(x) for name, x in (_SECONDS | dict(rates or {})).items()}, node=node, serial=serial)
 
 
 def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], weights: Sequence[float], rates: capi.ParallelRates, schedule: int) -> Any:
@@ -345,6 +348,7 @@ def plan(
     rates: Mapping[str, float] | None = None,
     schedule: str = "auto",
     rank_of: Sequence[int] | None = None,
+    transport: str | None = None,
 ) -> Plan:
     """Shares a sequence of q_len rows out to ranks: one plan for all layers of a model, whose attentions are `specs`: one, or a list, each as
     attention() takes it or has made it. It is a function of its arguments: ranks that call it with equal ones have equal plans.
@@ -353,8 +357,9 @@ def plan(
     weights: how many layers have each spec. heads: (of queries, of keys), head_dim: (of q and k, of v), dtype: of what is predicted; where the mask
     differs by heads, they are the call's. batch: entries, where it differs by them.
 
-    node: ranks of one machine. rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
-    and a launch takes 250 us, as from Python.
+    node: ranks of one machine. transport: as ContextParallel's, of the prediction: by "group" no kernel hides a copy; None: "peer" where there is one machine.
+    rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
+    and a launch takes 100 us of the GPU and 250 us of the host, and an exchange 120 us until rows are on their way, as from Python.
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
     each run of rows that lie after each other, once they are there, which is for functions whose parts do not merge, too; "auto": the one that is
     predicted to be faster, by layer.
@@ -366,6 +371,9 @@ def plan(
     found = _attentions(specs)
     if schedule not in capi.SCHEDULES:
         raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}")
+    if transport not in (None, *TRANSPORTS):
+        raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}, or None")
+    node = take(_PLACE, "node", "integer", node)
     of_layers = _inputs_of(inputs, found)
     numbers = [take(_PLACE, f"weights[{i}]", "real", x) for i, x in enumerate(_list_of("weights", weights, len(found), 1.0))]
     unit = shape.world_size * capi.TILE
@@ -379,7 +387,7 @@ def plan(
     gathered = [(schedule == "gathered",) * 2] * len(found)
     if partition is None:
         partition, used_rows, gathered, candidates, chosen = _choose(
-            shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, take(_PLACE, "node", "integer", node)), capi.SCHEDULES.index(schedule)
+            shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, node, transport == "group" or (transport is None and world_size > (node or 8))), capi.SCHEDULES.index(schedule)
         )
     layers = [_layer_of(a, numbers[i], shape, tiles[i], chunks, used_rows // chunk_rows, gathered[i], read[i]) for i, a in enumerate(found)]
     return Plan(shape.q_len, shape.world_size, used_rows, partition, layers, node or 8, candidates, chosen, schedule)
