@@ -66,9 +66,18 @@ def sync(device):
         torch.cuda.synchronize()
 
 
-def milliseconds(f, device, repeats=5, count=4):
-    """The least of some means over calls that follow each other, so that the host is ahead of the GPU."""
+def milliseconds(f, device, repeats=5, least=60):
+    """The least of some means over calls that follow each other for so long at least, so that the host is ahead of the GPU."""
     f()
+    sync(device)
+    begin = time.perf_counter()
+    f()
+    sync(device)
+    count = torch.tensor([min(32, max(4, int(least / (1e3 * (time.perf_counter() - begin)))))], device=device)
+    if dist.get_world_size() > 1:
+        dist.all_reduce(count)  # the same on all ranks
+        count //= dist.get_world_size()
+    count = int(count)
     found = []
     for _ in range(repeats):
         if dist.get_world_size() > 1:

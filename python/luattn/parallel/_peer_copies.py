@@ -1,14 +1,14 @@
 """Rows of tensors that travel between GPUs of one host by their copy engines, each into memory of the other GPU that both see (torch's symmetric memory).
 
 Attention's kernels hold every multiprocessor until they end, so kernels that send and receive, as NCCL's, wait for them, and hide behind none. A copy engine
-needs no multiprocessor: a copy runs on a stream of its own beside the kernels. What has come is known by a barrier of all ranks, a tiny kernel between two
-others.
+needs no multiprocessor: a copy runs on a stream of its own beside the kernels. After it, the engine copies a 1 into a word of the receiver, which waits for it
+between two of its own kernels: ranks wait for what they need alone.
 
-A round's rows go to one of some slots of the receiver's memory, which are taken in turns. A slot may be written again once its owner has read it, which the
-barrier of the round after says to all: so there is one slot more than rounds are on their way at once. Passes take turns with two halves of the memory,
-whatever their slots are: a barrier of the pass between says that the half is free."""
+Each round of a pass has a place of its own in the memory of the receiver. A pass begins with a barrier of all ranks: then nobody reads what came in the one
+before."""
 
 import datetime
+import itertools
 import math
 import socket
 import weakref
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import Unsupported
 from ._exchange import Exchange, Rows, Work
-from ._stages import RETURNING, Round, Schedule, ranges_of
+from ._stages import Round, Schedule, ranges_of
 
 _ALIGNED = 512
 
@@ -29,33 +29,35 @@ _ALIGNED = 512
 class Memory(Protocol):
     """Of the ranks of a group, seen by all of them."""
 
-    def of(self, rank: int) -> Tensor:
-        """The bytes of a rank."""
-
-    def start(self, copies: Callable[[], None]) -> Any:
-        """Runs copies of what the current stream has made, beside what follows in it. What done() waits for."""
-
-    def done(self, started: Any) -> None:
-        """The current stream waits for copies of this rank."""
-
-    def barrier(self) -> None:
-        """The current stream waits until those of all ranks are here."""
-
-    def enter(self, size: int) -> int:
-        """Before a pass, which takes so many bytes of each rank: where they begin. All ranks call it alike, on streams that need not be those of the pass before."""
+    def enter(self, size: int) -> None:
+        """Before a pass, which takes so many bytes of each rank: nobody reads or writes them any more. All ranks call it alike, on streams that need not be those
+        of the pass before."""
 
     def leave(self) -> None:
         """After it."""
+
+    def of(self, rank: int) -> Tensor:
+        """The bytes of a rank."""
+
+    def send(self, rank: int, channel: int, copies: Callable[[], None]) -> Any:
+        """Runs copies of what the current stream has made, beside what follows in it, and then tells the rank by a channel. What sent() waits for."""
+
+    def sent(self, started: Any) -> None:
+        """The current stream waits until these copies are done."""
+
+    def receive(self, rank: int, channel: int) -> None:
+        """The current stream waits until the rank has told by a channel, once."""
 
 
 class PeerMemory:
     """Of GPUs of one host."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        self._group, self._device, self._rank = group, device, group.rank()
+        self._group, self._device, self._rank, self._ranks = group, device, group.rank(), group.size()
         self._copies = torch.cuda.Stream(device)
         self._last = torch.cuda.Event()
-        self._bytes = self._half = 0
+        self._one = torch.ones(1, dtype=torch.int32, device=device)
+        self._bytes = 0
         self._limit = _timeout_of(group, device) // datetime.timedelta(milliseconds=1)
 
     def _reserve(self, size: int) -> None:
@@ -63,40 +65,44 @@ class PeerMemory:
         import torch.distributed._symmetric_memory as symmetric
 
         if self._bytes:
-            torch.cuda.synchronize(self._device)
-            self.barrier()  # no rank writes to what goes now
-            torch.cuda.synchronize(self._device)
+            self._barrier()  # no rank writes to what goes now
+        torch.cuda.synchronize(self._device)
         self._bytes = -(-size // 2**21) * 2**21
         mine = symmetric.empty(self._bytes, dtype=torch.uint8, device=self._device)
         self._handle = symmetric.rendezvous(mine, self._group)
-        self._of = [mine if r == self._rank else self._handle.get_buffer(r, (self._bytes,), torch.uint8) for r in range(self._group.size())]
+        self._of = [mine if r == self._rank else self._handle.get_buffer(r, (self._bytes,), torch.uint8) for r in range(self._ranks)]
+        self._words = [self._handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
+
+    def enter(self, size: int) -> None:
+        torch.cuda.current_stream(self._device).wait_event(self._last)
+        if size > self._bytes:
+            self._reserve(size)
+        self._barrier()
+
+    def leave(self) -> None:
+        self._last.record(torch.cuda.current_stream(self._device))
 
     def of(self, rank: int) -> Tensor:
         return self._of[rank]
 
-    def start(self, copies: Callable[[], None]) -> torch.cuda.Event:
+    def send(self, rank: int, channel: int, copies: Callable[[], None]) -> torch.cuda.Event:
         self._copies.wait_stream(torch.cuda.current_stream(self._device))
+        word = self._ranks * (channel + 1) + self._rank  # as wait_signal of symmetric memory reads it; channel 0 is the barrier's
         with torch.cuda.stream(self._copies):
             copies()
+            self._words[rank][word : word + 1].copy_(self._one)
         made = torch.cuda.Event()
         made.record(self._copies)
         return made
 
-    def done(self, started: torch.cuda.Event) -> None:
+    def sent(self, started: torch.cuda.Event) -> None:
         torch.cuda.current_stream(self._device).wait_event(started)
 
-    def barrier(self) -> None:
+    def receive(self, rank: int, channel: int) -> None:
+        self._handle.wait_signal(rank, channel + 1, self._limit)
+
+    def _barrier(self) -> None:
         self._handle.barrier(channel=0, timeout_ms=self._limit)
-
-    def enter(self, size: int) -> int:
-        torch.cuda.current_stream(self._device).wait_event(self._last)
-        if 2 * size > self._bytes:
-            self._reserve(2 * size)
-        self._half = self._bytes // 2 - self._half
-        return self._half
-
-    def leave(self) -> None:
-        self._last.record(torch.cuda.current_stream(self._device))
 
 
 def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> datetime.timedelta:
@@ -108,67 +114,77 @@ def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> datetime.time
     return found
 
 
-class _Slots:
-    """Bytes from `first` on: of rounds in turns, and of tensors in them, which have these bytes a row."""
+class _Places:
+    """Where rounds and their tensors begin, from byte `first` on: tensors that have these bytes a row."""
 
-    def __init__(self, count: int, rows: int, row_bytes: Sequence[int]) -> None:
-        self.first, self._count, self._places, self._slot, self._taken = 0, count, [], 0, 0
+    def __init__(self, first: int, rounds: int, rows: int, row_bytes: Sequence[int]) -> None:
+        self._places, self._first, self._size = [], first, 0
         for n in row_bytes:
-            self._places.append(self._slot)
-            self._slot += -(-n * rows // _ALIGNED) * _ALIGNED
-        self.size = count * self._slot
+            self._places.append(self._size)
+            self._size += -(-n * rows // _ALIGNED) * _ALIGNED
+        self.end = first + rounds * self._size
 
-    def take(self) -> list[int]:
-        """Where the tensors of the next round begin."""
-        at = self.first + self._taken % self._count * self._slot
-        self._taken += 1
-        return [at + place for place in self._places]
+    def of(self, round_: int) -> list[int]:
+        return [self._first + round_ * self._size + place for place in self._places]
 
 
 def _row_bytes(tensors: Sequence[Tensor]) -> list[int]:
     return [t.element_size() * math.prod(t.shape[1:]) for t in tensors]
 
 
-class _Round(Work):
-    def __init__(self, memory: Memory, started: Any, take: Callable[[], None]) -> None:
-        self._memory, self._started, self._take = memory, started, take
+class _Round:
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self._wait = wait
 
     def wait(self) -> None:
-        if self._started is not None:
-            self._memory.done(self._started)
-        self._memory.barrier()
-        self._take()
+        self._wait()
 
 
 class PeerExchange(Exchange):
     def __init__(self, group: dist.ProcessGroup, chunk_rows: int, memory: Memory) -> None:
         super().__init__(group, chunk_rows)
-        self._memory, self._rank, self._is_open = memory, group.rank(), False
+        self._memory, self._rank = memory, group.rank()
 
     def begin(self, schedule: Schedule, keys: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-        rounds, rows = len(schedule.rounds), schedule.round_chunks * self.chunk_rows
-        self._is_open = rounds > 0
-        if not self._is_open:
-            return
-        self._keys = _Slots(min(rounds, schedule.ahead + 1), rows, _row_bytes(keys))
-        self._made = _Slots(min(rounds, RETURNING + 1), rows, _row_bytes(made))
-        self._keys.first = self._memory.enter(self._keys.size + self._made.size)
-        self._made.first = self._keys.first + self._keys.size
+        self._rounds, rows = len(schedule.rounds), schedule.round_chunks * self.chunk_rows
+        self._begun, self._returned = itertools.count(), itertools.count()
+        self._keys = _Places(0, self._rounds, rows, _row_bytes(keys))
+        self._made = _Places(self._keys.end, self._rounds, rows, _row_bytes(made))
+        if self._rounds:
+            self._memory.enter(self._made.end)
 
     def end(self) -> None:
-        if self._is_open:
+        if self._rounds:
             self._memory.leave()
 
     def keys(self, one: Round, own: Rows, received: Rows | None) -> list[Work]:
-        at = self._keys.take()
-        started = self._memory.start(lambda: self._push(one.to, at, one.sent, own)) if one.sent else None
-        return [_Round(self._memory, started, lambda: self._take(at, one.received, received))]
+        number = next(self._begun)
+        at = self._keys.of(number)
+        started = self._send(one.to, number, at, one.sent, own)
+
+        def wait() -> None:
+            self._wait(started, one.source, number, one.received)
+            if received is not None:
+                self._take(at, one.received, received)
+
+        return [_Round(wait)]
 
     def gradients(self, one: Round, made: Rows) -> tuple[list[Work], Rows | None]:
-        at = self._made.take()
-        started = self._memory.start(lambda: self._push(one.source, at, one.received, made)) if one.received else None
+        number = next(self._returned)
+        at, channel = self._made.of(number), self._rounds + number
+        started = self._send(one.source, channel, at, one.received, made)
         returned = Rows([self._slot(at[i], t, len(one.sent)) for i, t in enumerate(made.tensors)], self._compact(one.sent)) if one.sent else None
-        return [_Round(self._memory, started, lambda: None)], returned
+        return [_Round(lambda: self._wait(started, one.to, channel, one.sent))], returned
+
+    def _send(self, rank: int, channel: int, at: Sequence[int], chunks: Sequence[int], rows: Rows) -> Any:
+        return self._memory.send(rank, channel, lambda: self._push(rank, at, chunks, rows)) if chunks else None
+
+    def _wait(self, started: Any, source: int, channel: int, chunks: Sequence[int]) -> None:
+        """Until what this rank sent is no longer read, and what it receives is there."""
+        if started is not None:
+            self._memory.sent(started)
+        if chunks:
+            self._memory.receive(source, channel)
 
     def _compact(self, chunks: Sequence[int]) -> dict[int, int]:
         return {c: i * self.chunk_rows for i, c in enumerate(chunks)}

@@ -95,8 +95,7 @@ def _split_own(stages: Sequence[Stage], rounds: int, rows: int) -> list[Stage]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Of a rank. parts[i]: in how many calls run i is. round_chunks: the most that a round of any rank brings; ahead: the most rounds that are on their way at
-    once. Both are the same on all ranks."""
+    """Of a rank. parts[i]: in how many calls run i is. round_chunks: the most that a round of any rank brings, the same on all ranks."""
 
     runs: tuple[Run, ...]
     rounds: tuple[Round, ...]
@@ -104,7 +103,6 @@ class Schedule:
     parts: tuple[int, ...]
     own: tuple[int, ...]  # its chunks, in the order of its rows
     round_chunks: int
-    ahead: int
 
 
 def order_of(rank: int, world_size: int, node: int) -> list[tuple[int, int]]:
@@ -245,5 +243,4 @@ def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: b
     for stage in stages:
         for one in stage.calls:
             parts[one.run] += 1
-    ahead = max(len(x.rounds) + len(y.rounds) for x, y in zip(stages, [*stages[1:], stages[-1]])) if stages else 0
-    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks, ahead)
+    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks)
