@@ -148,6 +148,9 @@ def scale_of(place: str, scale: Any) -> Any:
     return None if scale is None or scale == 0 else check_scale(place, scale)
 
 
+_MOST_OF_BOX = 256
+
+
 def check_kernels(place: str, rank: int | None, given: dict[str, Any]) -> None:
     """Arguments that choose among NATTEN's kernels. rank: of tile shapes; None: tiles have one size."""
     if torch.compiler.is_dynamo_compiling():
@@ -162,10 +165,22 @@ def check_kernels(place: str, rank: int | None, given: dict[str, Any]) -> None:
             if x is not None and getattr(x, "value", x) not in _SCHEDULES and type(x).__name__ != "KernelSchedule":
                 raise InvalidError(f"{place}: kernel_schedule: is {what(x)}, expected one of {', '.join(_SCHEDULES)} or None")
         elif "tile" in name or "splits" in name:
-            if x is not None:
-                _whole(place, name, rank or 1, 1, x)
+            extents = () if x is None else _whole(place, name, rank or 1, 1, x)
+            if rank is not None and "shape" in name and max(extents, default=1) > _MOST_OF_BOX:
+                raise InvalidError(f"{place}: {name}: is {extents}, expected 1 to {_MOST_OF_BOX} places along an axis")
         else:
             take(place, name, "flag", x)
+
+
+def boxes_of(given: dict[str, Any]) -> list[int]:
+    """Tile shapes that check_kernels has checked, as the ops take them: those of forward's queries and keys, then of backward's. Nothing: none is given."""
+    boxes = []
+    for name in ("q_tile_shape", "kv_tile_shape", "backward_q_tile_shape", "backward_kv_tile_shape"):
+        box, shape = 0, given[name]
+        for extent in () if shape is None else shape if isinstance(shape, (tuple, list)) else (shape,):
+            box = box << 16 | int(extent)
+        boxes.append(box)
+    return boxes if any(boxes) else []
 
 
 def _check_lengths(place: str, name: str, x: Tensor) -> None:

@@ -33,10 +33,11 @@ _BATCH = (
 # seed: int64 [2], the seed and an offset, where q is or on the CPU.
 # num_splits: of decode kernels, how many blocks share the keys of a row; 0: the library chooses. decode: _call.DECODE.
 # deterministic: of backward, beside torch.use_deterministic_algorithms; forward hands it on.
+# boxes: over a grid, query_tile_size and key_tile_size of luattn_args, of forward, which hands them on, and of backward; or nothing.
 # whole: _call.WHOLE, or nothing. q_offset, kv_offset: int32 [batch], in the place of whole's first two.
 _SPEC = (
     "str spec, {}Tensor q, Tensor k, Tensor v, {}Tensor[] inputs, float[] scalars, Tensor? learned, float scale, *, "
-    "SymInt[] whole=[], Tensor? q_offset=None, Tensor? kv_offset=None, " + _BATCH + ", {}bool deterministic=False"
+    "SymInt[] whole=[], Tensor? q_offset=None, Tensor? kv_offset=None, " + _BATCH + ", {}bool deterministic=False, int[] boxes=[]"
 )
 _lib = torch.library.Library("luattn", "DEF")
 _OF_CHOICES = "".join(f"bool {name}=False, " for name in CHOICES)

@@ -2,7 +2,7 @@
 
 Argument lists and layouts are those of 0.21, [batch, .., heads, head_dim] with any strides; nothing is permuted or copied. Types, head dims, gradients and
 devices are luattn's: the CPU, float32 and float64 too, and lse has a gradient. A call is a spec of its neighborhood over a grid, which is written and loaded
-when it is first needed. Arguments that choose among NATTEN's kernels are checked, and change nothing.
+when it is first needed. Tile shapes name the boxes of luattn's kernels; other arguments that choose among NATTEN's are checked, and change nothing.
 """
 
 import functools
@@ -16,7 +16,7 @@ from . import _natten_taps as taps
 from . import _torch_merge as _torch_merge
 from ._arguments import Arguments, take
 from ._attend import attend
-from ._natten_arguments import Window, at_least, check_additional, check_fmha, check_kernels, check_more, check_rpb, check_tensors, lengths_of, scale_of, window_of
+from ._natten_arguments import Window, at_least, boxes_of, check_additional, check_fmha, check_kernels, check_more, check_rpb, check_tensors, lengths_of, scale_of, window_of
 from ._spec import Spec, spec_of
 from .errors import InvalidError
 from .merge import merge
@@ -135,7 +135,8 @@ def _neighborhood(
     if keeps_all:
         o, lse = _attend(_constant(_WHOLE), *_flat(query, key, value), [], scale)
     else:
-        o, lse = _attend(_spec(window, rpb is not None), query, key, value, inputs, scale)
+        boxes = boxes_of(of_kernels)
+        o, lse = _attend(_spec(window, rpb is not None), query, key, value, inputs, scale, {"boxes": boxes} if boxes else None)
         if additional:
             o, lse = o.flatten(2, -2), lse.flatten(2)
     if additional:
@@ -198,7 +199,10 @@ def na2d(
 
     rpb, of NATTEN up to 0.17: a bias [heads, 2 k - 1 an axis] at (key - query) / dilation + k - 1, with a gradient, beside is_causal too.
 
-    backend to torch_compile choose among NATTEN's kernels: they are checked, and luattn chooses its own."""
+    q_tile_shape and kv_tile_shape are the boxes of queries and of keys of forward's kernel, backward_q_tile_shape and backward_kv_tile_shape those of
+    backward's, as luattn_args.query_tile_size and key_tile_size: without them the mask and the extents choose. A box that no kernel here has is refused,
+    with those that there are; on the CPU, and where a window keeps all keys, there are none. The other arguments from backend to torch_compile choose
+    among NATTEN's kernels: they are checked, and change nothing."""
     return _neighborhood(
         "na2d", 2, query, key, value, kernel_size, stride, dilation, is_causal, scale, additional_keys, additional_values,
         attention_kwargs, return_lse, rpb, backend=backend, q_tile_shape=q_tile_shape, kv_tile_shape=kv_tile_shape,

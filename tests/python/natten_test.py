@@ -4,11 +4,13 @@ lse, additional keys, relative position bias, modules, torch.compile, and what i
 import inspect
 import random
 import unittest
+import unittest.mock
 
 from with_torch import torch  # exits without torch, so first
 
 import luattn
 from luattn import natten
+from luattn._call import Frame
 
 
 def kept(n, k, s, d, causal):
@@ -241,6 +243,24 @@ class Natten(unittest.TestCase):
         given = tensors((6, 7))
         self.assertTrue(torch.equal(natten.na2d(*given, 3), natten.na2d(*given, (3, 3), None, None, None, **tiles, **others)))
 
+    def test_tile_shapes(self):
+        """Each pass is given its own boxes, and the next call none."""
+        given, seen = tensors((6, 7)), []
+        set_options = Frame.set_options
+
+        def note(frame, **numbers):
+            if (frame.backward, numbers) not in seen:
+                seen.append((frame.backward, numbers))
+            set_options(frame, **numbers)
+
+        with unittest.mock.patch.object(Frame, "set_options", note):
+            o = natten.na2d(*given, 3, q_tile_shape=(16, 8), kv_tile_shape=[4, 28], backward_kv_tile_shape=(8, 16))
+            o.sum().backward()
+            natten.na2d(*given, 3).sum().backward()
+            natten.na2d(*given, (6, 7), q_tile_shape=(16, 8))  # keeps all keys, by a kernel without boxes
+        forward, backward = ({"query_tile_size": q, "key_tile_size": kv} for q, kv in ((16 << 16 | 8, 4 << 16 | 28), (0, 8 << 16 | 16)))
+        self.assertEqual(seen, [(False, forward), (True, backward)])
+
     def test_refused(self):
         q, k, v = (t.detach() for t in tensors((6, 7)))
         one = torch.randn(2, 5, 2, 8, dtype=torch.float64)
@@ -268,6 +288,7 @@ class Natten(unittest.TestCase):
             (r"na2d: rpb: is \(4, 5, 6\), expected \(4, 5, 5\)", lambda: natten.na2d(q, k, v, 3, rpb=torch.zeros(4, 5, 6, dtype=torch.float64))),
             ("na2d: backend: is the string 'fastest', expected one of cutlass-fna, hopper-fna", lambda: natten.na2d(q, k, v, 3, backend="fastest")),
             ("na2d: q_tile_shape: has 1 entries, and the tensors 2 axes", lambda: natten.na2d(q, k, v, 3, q_tile_shape=(64,))),
+            (r"na2d: kv_tile_shape: is \(8, 257\), expected 1 to 256 places along an axis", lambda: natten.na2d(q, k, v, 3, kv_tile_shape=(8, 257))),
             ("na2d: kernel_schedule: is the string 'fast', expected one of non, coop, pp or None", lambda: natten.na2d(q, k, v, 3, kernel_schedule="fast")),
             ("na2d_qk: query: has 4 axes, expected 5: batch, heads, y, x and head_dim", lambda: natten.na2d_qk(q[0], k[0], 3)),
             ("na1d_qk: key: has 3 heads, which is no divisor of query's 5", lambda: natten.na1d_qk(one, one[:, :3], 2)),
