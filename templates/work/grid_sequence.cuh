@@ -156,8 +156,8 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
     return static_cast<Elem *>(t.data) + at;
   }
 #endif
-  // Boxes for TMA: of queries those of a warpgroup in forward, all of a tile in backward; of keys all of a tile. Those of
-  // other tensors than q and k: of_v, of_o, of_dout (arch/tensor_box.cuh).
+  // Boxes for TMA: of queries those of a warpgroup in forward, all of a tile in backward; of keys all of a tile, which is half
+  // of a box where two blocks share it. Those of other tensors than q and k: of_v, of_o, of_dout (arch/tensor_box.cuh).
   __device__ __forceinline__ GridBoxAt q_box(const LuattnParams &p, int slot) const {
 #ifdef LUATTN_FREE_BOXES
     constexpr int rows = 64;
@@ -170,14 +170,14 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
     return box;
   }
   __device__ __forceinline__ GridBoxAt kv_box(const LuattnParams &p, int slot) const {
-    GridBoxAt box = box_of<KeysOf>(p, KeysOf::rows, static_cast<const LuattnGridParams &>(p).grid.units_k);
+    GridBoxAt box = box_of<KeysOf>(p, Config::tile_n, static_cast<const LuattnGridParams &>(p).grid.units_k);
     KeysOf::each_corner(p, slot / KeysOf::rows,
                         [&](auto axis, int at) { box.at[axis.value] = at + KeysOf::along<axis.value>(slot); });
     return box;
   }
 #ifdef LUATTN_FREE_BOXES
   __device__ __forceinline__ GridBoxAt kv_box(const LuattnParams &p, const BoxKey &key) const {
-    GridBoxAt box = box_of<KeysOf>(p, KeysOf::rows, static_cast<const LuattnGridParams &>(p).grid.units_k);
+    GridBoxAt box = box_of<KeysOf>(p, Config::tile_n, static_cast<const LuattnGridParams &>(p).grid.units_k);
     each_axis([&](auto axis) {
       constexpr int a = axis.value;
       box.at[a] = key.at<a>();

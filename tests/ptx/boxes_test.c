@@ -140,6 +140,16 @@ static const spec_row specs[] = {
      {14, 17},
      {{NULL, 0, {0}}},
      .is_wide = true},
+    {"wide_four",
+     "return attention { grid = {'a', 't', 'y', 'x'}, block_mask = causal_along('t') }",
+     4,
+     1,
+     8,
+     8,
+     {3, 2, 3, 5},
+     {3, 3, 2, 7},
+     {{NULL, 0, {0}}},
+     .is_wide = true},
     {"dilated",
      "return attention { grid = {'t', 'y', 'x'}, inputs = { columns = { axes = {'kv.x'}, grad = true } },\n"
      "  score_mod = function(s, b, h, q, k) return s + columns[k.x] * (k.t - q.t) end,\n"
