@@ -146,6 +146,16 @@ ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int era
 ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases, int by_channel) {
   return linear_layout_of(k_dim, v_block, stages, erases, by_channel, erases && by_channel ? 1 : 2);
 }
+/* The stages of a pass for a gradient of an additive update. */
+ABI_FN int linear_grad_stages(int k_dim, int v_block) {
+  int stages = 4;
+  while (stages > 2 && linear_layout(k_dim, v_block, stages, 0, 0).bytes > LUATTN_SM90_SHARED_BYTES) stages--;
+  return stages;
+}
+/* Shared memory of luattn_linear_numbers: a chunk's q, k, v and do; numbers of tokens; sums of warps. */
+ABI_FN int linear_numbers_bytes(int k_dim, int v_dim) {
+  return LUATTN_CHUNK * 4 * (layout_ceil(k_dim, 16) + layout_ceil(v_dim, 16)) * 16 + 24 * LUATTN_CHUNK * 4;
+}
 /* Of kernels that keep states of chunks. */
 ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages, int by_channel) {
   return by_channel ? linear_layout_of(k_dim, v_block, stages, 0, 1, layout_ceil(k_dim, 64))

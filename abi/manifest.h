@@ -49,6 +49,9 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_GRAD_K,
   LUATTN_ROLE_LINEAR_GRAD_V_STATES,
   LUATTN_ROLE_LINEAR_GRAD_V,
+  LUATTN_ROLE_LINEAR_CHAIN,  /* backward of updates that erase: the chain that keeps states, */
+  LUATTN_ROLE_LINEAR_GRAD_CHAIN, /* that of their gradients; grids as LINEAR */
+  LUATTN_ROLE_LINEAR_ROWS,       /* and rows of all chunks; grid (multiprocessors, or fewer, 1, 1) */
   LUATTN_ROLE_LINEAR_WAYS,   /* gradients of numbers of tokens; grid (chunks * value heads, 1, 1) */
   LUATTN_ROLE_LINEAR_FINISH, /* gradients of rows and numbers to those of tensors, inputs and scalars; grid (the sum of
                               * LuattnLinearRows.blocks, 1, 1) */
@@ -61,7 +64,7 @@ typedef enum luattn_role {
  * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) {
   return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV || role == LUATTN_ROLE_LINEAR ||
-         role == LUATTN_ROLE_LINEAR_GRAD_V;
+         role == LUATTN_ROLE_LINEAR_GRAD_V || role == LUATTN_ROLE_LINEAR_ROWS;
 }
 
 enum {
@@ -161,7 +164,7 @@ typedef struct manifest_linear {
   uint32_t numbers;                 /* backward: bits: gradients of decays, of what is written */
   uint32_t alone; /* backward: bits of inputs to an element of whose gradient one token and value head adds, where its
                      * axes are whole */
-  uint32_t grad_v_block; /* value channels of a block of dq and dk */
+  uint32_t terms; /* backward: bits: mods of q, k and v, and what skips, that inputs or scalars get gradients of */
   uint32_t unused;
 } manifest_linear;
 

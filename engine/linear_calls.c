@@ -56,12 +56,20 @@ static int64_t tokens_of_entry(const luattn_linear_args *a) {
   return cu == NULL || cu->ndim != 1 || cu->shape == NULL || cu->shape[0] < 2 ? tokens : tokens / (cu->shape[0] - 1);
 }
 
-static luattn_status read_key(const luattn_spec *spec, const char *function, const luattn_linear_args *a,
-                              kernel_key *key, luattn_error *err) {
+/* The gradients that backward is compiled for: of tensors always, as passes of those not wanted are not launched. */
+static unsigned wants_of(const luattn_linear_args *a) {
+  unsigned wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
+  for (size_t i = 0; i < a->num_inputs && a->inputs != NULL; ++i)
+    if (a->inputs[i].grad != NULL) wants |= LUATTN_WANT_INPUTS;
+  return a->scalar_grads != NULL ? wants | LUATTN_WANT_SCALARS : wants;
+}
+
+static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const char *function,
+                              const luattn_linear_args *a, kernel_key *key, luattn_error *err) {
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   *key = (kernel_key){
-      .spec = spec, .spec_hash = {info.hash[0], info.hash[1]}, .pass = LUATTN_FORWARD, .packed = a->cu_seqlens != NULL};
+      .spec = spec, .spec_hash = {info.hash[0], info.hash[1]}, .pass = pass, .packed = a->cu_seqlens != NULL};
   const DLTensor *const of[] = {a->q, a->v};
   for (int i = 0; i < 2; i++) {
     const char *name = i == 0 ? "q" : "v";
@@ -78,48 +86,80 @@ static luattn_status read_key(const luattn_spec *spec, const char *function, con
   if (dtype == KERNEL_DTYPES)
     return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected float32, bfloat16 or float16", function,
                        text);
-  key->decode = a->ring_k != NULL ? 2 : tokens_of_entry(a) <= MOST_WALKED;
+  if (pass == LUATTN_FORWARD) key->decode = a->ring_k != NULL ? 2 : tokens_of_entry(a) <= MOST_WALKED;
+  if (pass == LUATTN_BACKWARD) key->wants = wants_of(a);
   key->dtype = (luattn_dtype)dtype;
   key->head_dim = (int)a->q->shape[3], key->head_dim_v = (int)a->v->shape[3];
   return read_types(spec, function, a, &key->input_types, err);
 }
 
-luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_linear_args *args,
-                                    void *stream, luattn_error *err) {
+typedef luattn_status cpu_call(const luattn_spec *spec, const luattn_linear_args *args, luattn_error *err);
+
+static luattn_status run(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, cpu_call *on_cpu,
+                         const char *function, const luattn_linear_args *args, void *stream, luattn_error *err) {
   kernel_key key;
   const luattn_kernel *kernel;
   luattn_linear_args used;
   luattn_error said;
-  fail_clear(err);
-  NEED(engine);
-  NEED(spec);
-  NEED(args);
-  TRY(take(spec, __func__, args, &used, err));
+  TRY(take(spec, function, args, &used, err));
   if (engine_get_place(engine).driver == NULL) {
     if (stream != NULL)
-      return luattn_fail(err, LUATTN_INVALID, "%s: stream: is not NULL, and the CPU has none; give NULL", __func__);
-    return luattn_cpu_linear_forward(spec, args, err);
+      return luattn_fail(err, LUATTN_INVALID, "%s: stream: is not NULL, and the CPU has none; give NULL", function);
+    return on_cpu(spec, args, err);
   }
-  TRY(read_key(spec, __func__, &used, &key, err));
+  TRY(read_key(spec, pass, function, &used, &key, err));
   TRY(engine_kernel(engine, &key, &kernel, err));
   return engine_tell(luattn_linear_launch(kernel, args, stream, &said), &said, err);
 }
 
-luattn_status luattn_linear_workspace_size(luattn_engine *engine, const luattn_spec *spec,
-                                           const luattn_linear_args *args, size_t *size, luattn_error *err) {
+static luattn_status find_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const char *function,
+                               const luattn_linear_args *args, size_t *size, luattn_error *err) {
   kernel_key key;
   const luattn_kernel *kernel;
   luattn_linear_args used;
   luattn_error said;
+  TRY(take(spec, function, args, &used, err));
+  *size = 0;
+  if (engine_get_place(engine).driver == NULL) return LUATTN_OK;
+  TRY(read_key(spec, pass, function, &used, &key, err));
+  TRY(engine_kernel(engine, &key, &kernel, err));
+  return engine_tell(luattn_linear_launch_size(kernel, args, size, &said), &said, err);
+}
+
+luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_linear_args *args,
+                                    void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  return run(engine, spec, LUATTN_FORWARD, luattn_cpu_linear_forward, __func__, args, stream, err);
+}
+
+luattn_status luattn_linear_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_linear_args *args,
+                                     void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  return run(engine, spec, LUATTN_BACKWARD, luattn_cpu_linear_backward, __func__, args, stream, err);
+}
+
+luattn_status luattn_linear_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                           const luattn_linear_args *args, size_t *size, luattn_error *err) {
   fail_clear(err);
   NEED(engine);
   NEED(spec);
   NEED(args);
   NEED(size);
-  TRY(take(spec, __func__, args, &used, err));
-  *size = 0;
-  if (engine_get_place(engine).driver == NULL) return LUATTN_OK;
-  TRY(read_key(spec, __func__, &used, &key, err));
-  TRY(engine_kernel(engine, &key, &kernel, err));
-  return engine_tell(luattn_linear_launch_size(kernel, args, size, &said), &said, err);
+  return find_size(engine, spec, LUATTN_FORWARD, __func__, args, size, err);
+}
+
+luattn_status luattn_linear_backward_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                                    const luattn_linear_args *args, size_t *size, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(size);
+  return find_size(engine, spec, LUATTN_BACKWARD, __func__, args, size, err);
 }

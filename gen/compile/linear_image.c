@@ -40,8 +40,20 @@ static void fill_entry(const linear_plan *p, const linear_entry *of, image_manif
   e->role = (uint32_t)of->role;
   e->threads = (uint32_t)of->threads;
   e->shared_bytes = (uint32_t)of->shared_bytes;
-  e->tile_m = of->role == LUATTN_ROLE_LINEAR_PREPARE ? (uint32_t)of->threads / 32 : LUATTN_CHUNK;
+  e->tile_m = of->role == LUATTN_ROLE_LINEAR_PREPARE ? (uint32_t)of->threads / 32
+              : of->role == LUATTN_ROLE_LINEAR_ROUND ? (uint32_t)of->threads
+                                                     : LUATTN_CHUNK;
   e->tile_n = (uint32_t)p->v_block;
+}
+
+static uint32_t numbers_of(const linear_lowered *f) {
+  return (uint32_t)((f->of_decay.count > 0) | (f->of_write.count > 0) << 1 | (f->of_read.count > 0) << 2);
+}
+
+static uint32_t terms_of(const linear_lowered *f) {
+  uint32_t bits = (uint32_t)(f->skipped.terms.count > 0) << 3;
+  for (int i = 0; i < 3; i++) bits |= (uint32_t)(f->row[i].terms.count > 0) << i;
+  return bits;
 }
 
 static void fill_manifest(const linear_source *s, image_manifest *m) {
@@ -62,6 +74,7 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->params_bytes = sizeof(LuattnLinearParams);
   m->packed = p->packed;
   m->linear = 1;
+  m->wants = p->pass == LUATTN_FORWARD ? 0 : s->target.wants != 0 ? s->target.wants : (uint32_t)LUATTN_WANT_ALL;
   m->linear_facts[0] =
       (manifest_linear){.scale = t->linear.scale,
                         .v_block = (uint32_t)p->v_block,
@@ -76,7 +89,8 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
                         .normalizes = p->normalizes,
                         .made = p->made,
                         .skips = s->lowered.skip != IR_NONE,
-                        .numbers = (s->lowered.of_decay.count > 0) | (s->lowered.of_write.count > 0) << 1,
+                        .numbers = numbers_of(&s->lowered),
+                         .terms = terms_of(&s->lowered),
                         .alone = s->lowered.alone};
   m->num_inputs = (uint32_t)t->num_inputs;
   m->num_scalars = (uint32_t)t->num_scalars;

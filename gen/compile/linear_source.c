@@ -46,6 +46,7 @@ static luattn_status add_reasons(linear_source *s, const char *passed_over, luat
 static luattn_status add_rows(linear_source *s, luattn_error *err) {
   static const char *const names[] = {"q", "k", "v"};
   linear_plan *p = &s->plan;
+  p->has_ways = s->lowered.of_decay.count + s->lowered.of_write.count + s->lowered.of_read.count > 0;
   for (int i = 0; i < 3; i++) {
     if (!s->lowered.row[i].made) continue;
     if (p->made == 0) {
@@ -69,6 +70,7 @@ static luattn_status choose(linear_source *s, uint32_t real, luattn_error *err) 
   fail_clear(&first);
   for (int i = 0; i < linear_plan_families(); i++) {
     luattn_error why;
+    if (!linear_plan_is_of(i, s->target.pass)) continue;
     fail_clear(&why);
     const luattn_status planned = linear_plan_make(s->a, s->spec, &s->target, i, &s->plan, &why);
     const luattn_status status = planned == LUATTN_OK ? lower(s, real, &s->lowered, &why) : planned;

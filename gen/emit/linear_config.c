@@ -13,7 +13,8 @@ luattn_status emit_linear_config(arena *a, const linear_plan *p, const char **ou
            : p->dtype == LUATTN_F16 ? "half_t"
                                     : "float");
   text_add(&t, "  static constexpr LinearPass pass = LINEAR_FORWARD;\n");
-  if (p->pass == LUATTN_BACKWARD) text_add(&t, "  static constexpr bool deterministic = true;\n");
+  if (p->pass == LUATTN_BACKWARD)
+    text_add(&t, "  static constexpr bool deterministic = true, has_ways = %s;\n", p->has_ways ? "true" : "false");
   text_add(&t, "  static constexpr int k_dim = %d, v_dim = %d, v_block = %d", p->k_dim, p->v_dim, p->v_block);
   if (p->stages > 0) text_add(&t, ", stages = %d", p->stages);
   text_add(&t, ";\n%s", p->constants != NULL ? p->constants : "");

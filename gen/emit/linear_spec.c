@@ -54,13 +54,16 @@ static const char *print_hooks(writer *w, const linear_lowered *f) {
   }
   w->names = of_values;
   if (!f->backward) return names;
-  const bool skips = f->skip != IR_NONE, decays = f->of_decay.count > 0, writes = f->of_write.count > 0;
+  const bool skips = f->skip != IR_NONE, decays = f->of_decay.count > 0, writes = f->of_write.count > 0,
+             reads = f->of_read.count > 0;
   if (skips) linear_print_row(w, "SkipRow", &f->skipped, true);
   if (decays) linear_print_number(w, "DecayTerms", &f->of_decay);
   if (writes) linear_print_number(w, "WriteTerms", &f->of_write);
-  return writer_format(w, "%s  using Skipped = %s;\n  using OfDecay = %s;\n  using OfWrite = %s;\n", names,
-                       skips ? "SkipRow" : "NoRowHook", decays ? "DecayTerms" : "NoRowHook",
-                       writes ? "WriteTerms" : "NoRowHook");
+  if (reads) linear_print_number(w, "ReadTerms", &f->of_read);
+  return writer_format(
+      w, "%s  using Skipped = %s;\n  using OfDecay = %s;\n  using OfWrite = %s;\n  using OfRead = %s;\n", names,
+      skips ? "SkipRow" : "NoRowHook", decays ? "DecayTerms" : "NoRowHook", writes ? "WriteTerms" : "NoRowHook",
+      reads ? "ReadTerms" : "NoRowHook");
 }
 
 static void print(writer *w, const linear_lowered *f) {
@@ -95,9 +98,10 @@ static void print(writer *w, const linear_lowered *f) {
   w->names = of_values;
   function(w, "value_mod", OF_ELEMENT, f->value_mod);
   close(w, has_mods);
-  const char *const skip = part(w, "SpecSkip", "NoSkip", f->skip != IR_NONE, "bool has_skip = true");
-  function(w, "skip", OF_ELEMENT, f->skip);
-  close(w, f->skip != IR_NONE);
+  const bool skips = f->skip != IR_NONE && !f->backward; /* the last kernel of backward has its derivative */
+  const char *const skip = part(w, "SpecSkip", "NoSkip", skips, "bool has_skip = true");
+  if (skips) function(w, "skip", OF_ELEMENT, f->skip);
+  close(w, skips);
   text_add(&w->out, "\n");
   if (f->row[0].made || f->row[1].made || f->row[2].made) text_add(&w->out, "#define LUATTN_MAKES_ROWS\n");
   const char *const rows = print_hooks(w, f);

@@ -68,9 +68,10 @@ static luattn_status row_mod(linear_work *w, linear_hook_id id, ir_ref *out, lin
 static luattn_status value_mod(linear_work *w) {
   linear_lowered *f = w->f;
   const linear_hook *hook = &w->d->hook[LINEAR_VALUE];
+  if (!hook->given) return LUATTN_OK;
   const bool in_kernel = hook->sums.count == 0 &&
                          (!w->backward || (!f->writes_channels && factor_of(f->g, hook->sums.value, 16) != IR_NONE));
-  if (hook->given && !in_kernel) return linear_lower_row(w, LINEAR_VALUE, true, &f->row[2]);
+  if (!in_kernel) return linear_lower_row(w, LINEAR_VALUE, true, &f->row[2]);
   TRY(value_of(w, LINEAR_VALUE, &f->value_mod));
   return LUATTN_OK;
 }
@@ -137,6 +138,7 @@ static luattn_status check_class(const linear_work *w) {
 static luattn_status lower_gradients(linear_work *w) {
   linear_lowered *f = w->f;
   TRY(linear_lower_terms(w, LINEAR_DECAY, IR_NONE, &f->of_decay));
+  TRY(linear_lower_terms(w, LINEAR_READ, IR_NONE, &f->of_read));
   if (f->skip != IR_NONE) TRY(linear_lower_row(w, LINEAR_SKIP, false, &f->skipped));
   linear_find_alone(w);
   return LUATTN_OK;

@@ -40,7 +40,7 @@ typedef struct linear_lowered {
   ir_ref decay, write, read, erase, query_factor, key_factor, value_mod, skip;
   bool before, reads_rows, writes_channels;
   linear_row_hook row[3];          /* of q, k and v */
-  linear_terms of_decay, of_write; /* backward: of VAR_GRAD, the gradient of a token's number; of_write: of all that
+  linear_terms of_decay, of_write, of_read; /* backward: of VAR_GRAD, the gradient of a token's number; of_write: of all that
                                     * `write` is made of */
   linear_row_hook skipped;         /* backward: dx and terms */
   unsigned alone;                  /* manifest_linear */

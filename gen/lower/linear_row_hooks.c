@@ -117,7 +117,7 @@ static bool has_own_place(const linear_work *w, const derived_term *t) {
 void linear_find_alone(linear_work *w) {
   linear_lowered *f = w->f;
   unsigned seen = 0, shared = 0;
-  const linear_terms *const of_numbers[] = {&f->of_decay, &f->of_write}, *const others[] = {
+  const linear_terms *const of_numbers[] = {&f->of_decay, &f->of_write, &f->of_read}, *const others[] = {
                                                                              &f->row[0].terms, &f->row[1].terms,
                                                                              &f->row[2].terms, &f->skipped.terms};
   for (size_t i = 0; i < sizeof of_numbers / sizeof *of_numbers; i++)

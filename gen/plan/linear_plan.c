@@ -59,6 +59,8 @@ static const linear_family *const families[] = {
 
 int linear_plan_families(void) { return (int)(sizeof families / sizeof *families); }
 
+bool linear_plan_is_of(int i, luattn_pass pass) { return families[i]->pass == pass; }
+
 const char *linear_plan_family_name(int i) { return families[i]->name; }
 
 static luattn_status check_family(const linear_family *f, const luattn_target *t, luattn_error *err) {

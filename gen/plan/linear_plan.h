@@ -29,6 +29,7 @@ typedef struct linear_plan {
   bool ring_erases;
   bool packed, erases, normalizes;
   bool cuts;     /* entries may be cut into segments */
+  bool has_ways; /* backward: some gradient is of numbers of tokens; linear_source.c, as is */
   unsigned made; /* bits: rows of q, k and v that a kernel makes; linear_source.c */
   int num_entries;
   linear_entry entry[MANIFEST_MAX_ENTRIES];
@@ -42,6 +43,7 @@ luattn_status linear_plan_check(const luattn_target *target, luattn_error *err);
 /* How many families there are, and the plan of number i of them for a target of this version's size whose head_dim_v is
  * said. Errors: LUATTN_UNSUPPORTED (what of the target the family lacks), LUATTN_NO_MEMORY. */
 int linear_plan_families(void);
+bool linear_plan_is_of(int i, luattn_pass pass); /* whether family number i computes it */
 const char *linear_plan_family_name(int i);
 luattn_status linear_plan_make(arena *a, const luattn_spec *spec, const luattn_target *target, int i, linear_plan *out,
                                luattn_error *err);

@@ -17,11 +17,6 @@ static luattn_status check_dim(const char *name, int x, luattn_error *err) {
 }
 
 static luattn_status check_any(const luattn_target *t, luattn_error *err) {
-  if (t->pass != LUATTN_FORWARD)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "target: pass: is %s, and linear attention has kernels of forward alone yet; run its backward on the CPU",
-        kernel_pass_name(t->pass));
   if (t->arch < 80)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,

@@ -21,11 +21,6 @@ static luattn_status check(const luattn_target *t, luattn_error *err) {
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: decode: is %d, and this kernel of linear attention takes chunks of tokens; leave it 0",
                        t->decode);
-  if (t->pass != LUATTN_FORWARD)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "target: pass: is %s, and linear attention has kernels of forward alone yet; run its backward on the CPU",
-        kernel_pass_name(t->pass));
   if (t->arch != 90)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: arch: is sm_%d, and linear attention has kernels for sm_90a alone yet; run it on the "

@@ -95,10 +95,18 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
  * Errors: LUATTN_UNSUPPORTED, LUATTN_INVALID, LUATTN_COMPILE, LUATTN_CUDA, .. */
 LUATTN_API luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec,
                                                const luattn_linear_args *args, void *stream, luattn_error *err);
-/* The bytes of workspace for these arguments, which may be 0. Reads q, k, v, cu_seqlens and inputs, whose data may be
+/* Backward: kernels of Hopper, with head dims up to 128, of additive updates whose decays are of nothing, heads or tokens,
+ * and of the delta rule; others are refused by name. dq, dk and dv have q's type, gradients of inputs and scalars are
+ * float32, contiguous. dout may not be NULL on a GPU. The same bits in every run. */
+LUATTN_API luattn_status luattn_linear_backward(luattn_engine *engine, const luattn_spec *spec,
+                                                const luattn_linear_args *args, void *stream, luattn_error *err);
+/* The bytes of workspace of forward and of backward for these arguments, which may be 0. Reads q, k, v, cu_seqlens and inputs, whose data may be
  * NULL. */
 LUATTN_API luattn_status luattn_linear_workspace_size(luattn_engine *engine, const luattn_spec *spec,
                                                       const luattn_linear_args *args, size_t *size, luattn_error *err);
+LUATTN_API luattn_status luattn_linear_backward_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                                               const luattn_linear_args *args, size_t *size,
+                                                               luattn_error *err);
 /* The same with a kernel that was loaded from an image of a spec of linear attention. */
 LUATTN_API luattn_status luattn_linear_launch(const luattn_kernel *kernel, const luattn_linear_args *args, void *stream,
                                               luattn_error *err);

@@ -18,13 +18,13 @@ class Place(NamedTuple):
     memory: Callable[[int], Any]
 
 
-def _run_there(spec: Spec, args: capi.LinearArgs, place: Place) -> None:
+def _run_there(spec: Spec, backward: bool, args: capi.LinearArgs, place: Place) -> None:
     size = ctypes.c_size_t()
-    call("luattn_linear_workspace_size", place.engine, spec.pointer, ctypes.byref(args), ctypes.byref(size))
+    call("luattn_linear_backward_workspace_size" if backward else "luattn_linear_workspace_size", place.engine, spec.pointer, ctypes.byref(args), ctypes.byref(size))
     room = place.memory(size.value) if size.value else None
     if room is not None:
         args.workspace, args.workspace_size = room.data_ptr(), size.value
-    call("luattn_linear_forward", place.engine, spec.pointer, ctypes.byref(args), place.stream)
+    call("luattn_linear_backward" if backward else "luattn_linear_forward", place.engine, spec.pointer, ctypes.byref(args), place.stream)
 
 
 def run(
@@ -65,6 +65,6 @@ def run(
     for i, x in enumerate(scalars):
         of_scalars[i] = capi.Scalar(names[n + i], x)
     if place is not None:
-        _run_there(spec, args, place)
+        _run_there(spec, backward, args, place)
         return
     call(f"luattn_cpu_linear_{'backward' if backward else 'forward'}", spec.pointer, ctypes.byref(args))

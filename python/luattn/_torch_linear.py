@@ -1,4 +1,4 @@
-"""Linear attention of torch tensors: on the CPU, with autograd; on a GPU, forward."""
+"""Linear attention of torch tensors, with autograd."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from . import _capi as capi
 from . import _linear_call, _tangents, _tensors
 from ._arguments import what
 from ._spec import Spec
-from ._tensors import fill, mark_written
+from ._tensors import mark_written
 from .errors import InvalidError, Unsupported
 
 _PLAIN = ("cu_seqlens", "state_indices")
@@ -25,6 +25,28 @@ def _number(x: Any) -> float:
     return float(x.detach()) if isinstance(x, Tensor) else float(x)
 
 
+def _list_there(spec: Spec, name: str, x: Any, q: Tensor) -> Tensor | None:
+    """Integers as kernels read them."""
+    if x is None:
+        return None
+    if not isinstance(x, Tensor) or x.dtype not in (torch.int32, torch.int64) or x.device != q.device:
+        raise InvalidError(f"{spec.name}: {name}: is {what(x)}; give an int32 or int64 tensor on {q.device}, where q is")
+    return x.to(torch.int32).contiguous()
+
+
+def empty(q: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory where q lies."""
+    return torch.empty(tuple(shape), dtype=dtype, device=q.device)
+
+
+def _place(q: Tensor) -> _linear_call.Place | None:
+    """Of a GPU; None: the CPU."""
+    if _tensors.gpu_of(q) == capi.CPU:
+        return None
+    index, stream = _tensors.place(q)
+    return _linear_call.Place(_tensors.engine_for(index, None), stream, lambda size: empty(q, (size,), torch.uint8))
+
+
 class _Linear(torch.autograd.Function):
     """spec, numbers of the call, q, k, v, initial_state, then inputs and scalars."""
 
@@ -32,12 +54,15 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, spec: Spec, call: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, first: Tensor | None, *others: Any) -> Any:
         n = len(spec.inputs)
         inputs, scalars = others[:n], others[n:]
-        o = torch.zeros_like(v, memory_format=torch.contiguous_format)  # rows of no sequence stay 0
+        place = _place(q)
+        o = empty(q, v.shape, v.dtype)
+        if place is None or call["arrays"]["cu_seqlens"] is not None:
+            o.zero_()  # rows of no sequence stay 0
         final = call["final"]
         if call["shape"] is not None:
-            final = torch.empty(call["shape"], dtype=first.dtype if first is not None else _rows_type(q))
-        tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **call["arrays"]}
-        _linear_call.run(spec, False, fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"])
+            final = empty(q, call["shape"], first.dtype if first is not None else _rows_type(q))
+        tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **call["arrays"], **call["ring"]}
+        _linear_call.run(spec, False, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], place=place)
         ctx.spec, ctx.call, ctx.has = spec, call, first is not None
         ctx.numbers = [None if isinstance(x, Tensor) else x for x in scalars]
         ctx.save_for_backward(q, k, v, *([first] if first is not None else []), *inputs, *(x for x in scalars if isinstance(x, Tensor)), *call["arrays"].values())
@@ -57,13 +82,16 @@ class _Linear(torch.autograd.Function):
         arrays = dict(zip(_PLAIN, saved[-len(_PLAIN) :]))
         scalars = [next(tensors_left) if x is None else x for x in ctx.numbers]
         wanted = ctx.needs_input_grad
-        made = [torch.empty_like(t, memory_format=torch.contiguous_format) if want else None for t, want in zip((q, k, v), wanted[2:5])]
-        dfirst = torch.zeros_like(first) if first is not None and wanted[5] else None
-        grads = [torch.empty(x.shape, dtype=_rows_type(q)) if want and info.grad else None for info, x, want in zip(spec.inputs, inputs, wanted[6:])]
-        dscalars = torch.empty(len(scalars), dtype=_rows_type(q)) if any(wanted[6 + n :]) else None
+        place = _place(q)
+        if place is not None:
+            dout = empty(q, v.shape, v.dtype).zero_() if dout is None else _rows_there(dout)
+        made = [empty(q, t.shape, t.dtype) if want else None for t, want in zip((q, k, v), wanted[2:5])]
+        dfirst = empty(q, first.shape, first.dtype).zero_() if first is not None and wanted[5] else None
+        grads = [empty(q, x.shape, _rows_type(q)) if want and info.grad else None for info, x, want in zip(spec.inputs, inputs, wanted[6:])]
+        dscalars = empty(q, (len(scalars),), _rows_type(q)) if any(wanted[6 + n :]) else None
         tensors = {"q": q, "k": k, "v": v, "dout": dout, "initial_state": first, "dfinal_state": dfinal, "dinitial_state": dfirst,
                    "dq": made[0], "dk": made[1], "dv": made[2], "scalar_grads": dscalars, **arrays}  # fmt: skip
-        _linear_call.run(spec, True, fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads)
+        _linear_call.run(spec, True, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads, place)
         of_inputs = [None if g is None else g.to(x.dtype) for g, x in zip(grads, inputs)]
         of_scalars = [
             dscalars[i].to(x.dtype).reshape(x.shape) if dscalars is not None and isinstance(x, Tensor) and wanted[6 + n + i] else None
@@ -72,62 +100,10 @@ class _Linear(torch.autograd.Function):
         return (None, None, *made, dfirst, *of_inputs, *of_scalars)
 
 
-def _refuse_gradients(spec: Spec, named: Mapping[str, Any]) -> None:
-    for name, x in named.items():
-        if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
-            raise Unsupported(
-                f"{spec.name}: {name}: requires a gradient, and linear attention has kernels of forward alone on a GPU yet; "
-                "call it under torch.no_grad(), or pass tensors on the CPU"
-            )
-
-
-def _list_there(spec: Spec, name: str, x: Any, q: Tensor) -> Tensor | None:
-    """Integers as kernels read them."""
-    if x is None:
-        return None
-    if not isinstance(x, Tensor) or x.dtype not in (torch.int32, torch.int64) or x.device != q.device:
-        raise InvalidError(f"{spec.name}: {name}: is {what(x)}; give an int32 or int64 tensor on {q.device}, where q is")
-    return x.to(torch.int32).contiguous()
-
-
-def empty(q: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory where q lies."""
-    return torch.empty(tuple(shape), dtype=dtype, device=q.device)
-
-
-def _forward_there(
-    spec: Spec,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: Sequence[Tensor],
-    scalars: Sequence[Any],
-    own: Mapping[str, Any],
-    scale: float,
-    layout: str | None,
-    shape: Sequence[int] | None,
-    final: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    first = own["initial_state"]
-    of_inputs = {f"input '{info.name}'": x for info, x in zip(spec.inputs, inputs)}
-    of_scalars = {f"scalar '{name}'": x for name, x in zip(spec.scalars, scalars)}
-    _refuse_gradients(spec, {"q": q, "k": k, "v": v, "initial_state": first, "final_state": final, **of_inputs, **of_scalars})
-    arrays = {name: _list_there(spec, name, own[name], q) for name in _PLAIN}
-    o = empty(q, v.shape, v.dtype)
-    if arrays["cu_seqlens"] is not None:
-        o.zero_()  # rows of no sequence stay 0
-    given = final
-    if shape is not None:
-        final = empty(q, shape, first.dtype if first is not None else torch.float32)
-    index, stream = _tensors.place(q)
-    where = _linear_call.Place(_tensors.engine_for(index, None), stream, lambda size: empty(q, (size,), torch.uint8))
-    ring = {name: x for name, x in own.items() if name.startswith("ring_")}
-    tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **arrays, **ring}
-    _linear_call.run(spec, False, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], scale, layout, place=where)
-    for written in (given, *(x for name, x in ring.items() if name != "ring_used")):
-        if written is not None:
-            mark_written(written)
-    return o, final
+def _rows_there(x: Tensor) -> Tensor:
+    """Rows that TMA reads: each is contiguous, and no stride is 0 or negative."""
+    steps = x.stride()
+    return x if steps[3] == 1 and all(s > 0 and s * x.element_size() % 16 == 0 for s in steps[:3]) else x.contiguous()
 
 
 def forward(
@@ -152,15 +128,18 @@ def forward(
     for info, x in zip(spec.inputs, inputs):
         if x.requires_grad and not info.grad and torch.is_grad_enabled():
             raise InvalidError(f"{spec.name}: input '{info.name}': requires a gradient, and the spec does not mark it; write grad = true there, or pass {info.name}.detach()")
-    if _tensors.gpu_of(q) != capi.CPU:
-        return _forward_there(spec, q, k, v, inputs, scalars, own, scale, layout, shape, final)
-    if "ring_k" in own:
+    ring = {name: x for name, x in own.items() if name.startswith("ring_")}
+    if ring and _tensors.gpu_of(q) == capi.CPU:
         raise Unsupported(f"{spec.name}: ring: q is on the CPU, and rings are of GPUs alone; leave it out, and the state is updated in place")
+    if ring and torch.is_grad_enabled() and any(x.requires_grad for x in every):
+        raise Unsupported(f"{spec.name}: ring: a gradient is wanted, and steps behind a ring have none; leave the ring out, or call under torch.no_grad()")
     if final is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (*every, final)):
         raise InvalidError(f"{spec.name}: final_state: is written in place, and a gradient is wanted; leave it out and take output_final_state=True, or call under torch.no_grad()")
-    arrays = {name: own[name] for name in _PLAIN}
-    call = {"arrays": arrays, "scale": scale, "layout": layout, "shape": shape, "final": final}
+    on_cpu = _tensors.gpu_of(q) == capi.CPU
+    arrays = {name: own[name] if on_cpu else _list_there(spec, name, own[name], q) for name in _PLAIN}
+    call = {"arrays": arrays, "ring": ring, "scale": scale, "layout": layout, "shape": shape, "final": final}
     o, last = _Linear.apply(spec, call, q, k, v, first, *inputs, *scalars)
-    if final is not None:
-        mark_written(final)
+    for written in (final, *(x for name, x in ring.items() if name != "ring_used")):
+        if written is not None:
+            mark_written(written)
     return o, final if final is not None else last

@@ -51,6 +51,25 @@ static luattn_status size_of(const args_call *c, const char *what, int64_t x, in
   return LUATTN_OK;
 }
 
+/* Backward: gradients, where a tensor that is NULL is not wanted. */
+static luattn_status fill_gradients(linear_call *l) {
+  const luattn_linear_args *a = l->args;
+  LuattnLinearRows *r = &l->p.rows;
+  const int k_dim = (int)l->c.info->head_dim, v_dim = (int)l->c.info->head_dim_v;
+  const struct {
+    const char *name, *axes;
+    const DLTensor *t;
+    int heads, dim;
+  } rows[] = {{"dq", QK_AXES, a->dq, l->p.heads, k_dim},
+              {"dk", QK_AXES, a->dk, l->p.heads, k_dim},
+              {"dv", V_AXES, a->dv, l->p.heads_v, v_dim}};
+  for (int i = 0; i < LUATTN_LINEAR_TENSORS; i++)
+    if (rows[i].t != NULL)
+      TRY(fill_tokens(l, rows[i].name, rows[i].t, rows[i].axes, rows[i].heads, rows[i].dim, true, &r->grad[i]));
+  if (a->dout == NULL) return args_fail(&l->c, "dout: is NULL; give a tensor [" V_AXES "], of zeros if o has no gradient");
+  return fill_tokens(l, "dout", a->dout, V_AXES, l->p.heads_v, v_dim, false, &r->dout);
+}
+
 static luattn_status fill_sizes(linear_call *l) {
   const args_call *c = &l->c;
   const luattn_linear_args *a = l->args;
@@ -145,10 +164,13 @@ static luattn_status fill_state(linear_call *l, const char *name, const DLTensor
 static luattn_status fill_states(linear_call *l) {
   const luattn_linear_args *a = l->args;
   int64_t rows = a->state_indices != NULL ? -1 : l->p.entries;
+  const bool backward = l->c.info->pass == LUATTN_BACKWARD;
   TRY(fill_state(l, "initial_state", a->initial_state, false, &rows, &l->p.first));
-  TRY(fill_state(l, "final_state", a->final_state, true, &rows, &l->p.last));
+  if (!backward) TRY(fill_state(l, "final_state", a->final_state, true, &rows, &l->p.last));
+  if (backward) TRY(fill_state(l, "dfinal_state", a->dfinal_state, false, &rows, &l->dlast));
+  if (backward) TRY(fill_state(l, "dinitial_state", a->dinitial_state, true, &rows, &l->dfirst));
   if (a->state_indices == NULL) return LUATTN_OK;
-  if (a->initial_state == NULL && a->final_state == NULL)
+  if (a->initial_state == NULL && a->final_state == NULL && a->dfinal_state == NULL)
     return args_fail(&l->c, "state_indices: is given, and there is no state; leave it NULL");
   return fill_list(&l->c, "state_indices", "entries", a->state_indices, l->p.entries, &l->p.state_rows);
 }
@@ -249,7 +271,8 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
                      .shared = {.inputs = args->inputs,
                                 .num_inputs = args->num_inputs,
                                 .scalars = args->scalars,
-                                .num_scalars = args->num_scalars}};
+                                .num_scalars = args->num_scalars,
+                                .scalar_grads = args->scalar_grads}};
   l->c = args_call_of(kernel, &l->shared, shapes_only, err);
   const args_call *c = &l->c;
   const int k_dim = (int)m->head_dim, v_dim = (int)m->head_dim_v;
@@ -259,14 +282,16 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   TRY(fill_tokens(l, "q", args->q, QK_AXES, p->heads, k_dim, false, &p->rows.from[0]));
   TRY(fill_tokens(l, "k", args->k, QK_AXES, p->heads, k_dim, false, &p->rows.from[1]));
   TRY(fill_tokens(l, "v", args->v, V_AXES, p->heads_v, v_dim, false, &p->rows.from[2]));
-  if (!shapes_only) TRY(fill_tokens(l, "o", args->o, V_AXES, p->heads_v, v_dim, true, &p->o));
+  if (m->pass == LUATTN_BACKWARD)
+    TRY(fill_gradients(l));
+  else if (!shapes_only)
+    TRY(fill_tokens(l, "o", args->o, V_AXES, p->heads_v, v_dim, true, &p->o));
   TRY(fill_entries(l));
   if (!isfinite(args->scale)) return args_fail(c, "scale: is %g, expected a finite number", args->scale);
   const double scale = args->scale != 0 ? args->scale : m->linear_facts[0].scale;
   p->scale = (float)(scale != 0 ? scale : 1 / sqrt((double)k_dim));
   if (!shapes_only) TRY(fill_states(l));
   if (!shapes_only) TRY(fill_ring(l));
-  TRY(linear_place_passes(l, NULL));
   choose_warps(l);
   LuattnParams shared = {.shape = {.batch = p->entries, .heads = p->heads}};
   const input_axes axes = {
@@ -276,30 +301,57 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   if (status == LUATTN_OK) status = args_scalars(&l->c, &shared);
   l->c.linear = NULL;
   p->inputs = shared.inputs;
-  return status;
+  return status == LUATTN_OK ? linear_place_passes(l, NULL) : status;
+}
+
+enum { MOST_ITEMS = 14 + 2 * MANIFEST_MAX_INPUTS };
+
+static int items_of_forward(const linear_call *l, overlap_item *items) {
+  const luattn_linear_args *a = l->args;
+  const bool in_place = a->initial_state != NULL && a->final_state != NULL && l->p.first.data == l->p.last.data;
+  const overlap_item of[] = {{"o", a->o, true},
+                             {"final_state", a->final_state, true},
+                             {"initial_state", in_place ? NULL : a->initial_state, false},
+                             {"ring_k", a->ring_k, true},
+                             {"ring_u", a->ring_u, true},
+                             {"ring_decays", a->ring_decays, true},
+                             {"ring_e", a->ring_e, true},
+                             {"ring_y", a->ring_y, true},
+                             {"ring_used", a->ring_used, false}};
+  memcpy(items, of, sizeof of);
+  return (int)(sizeof of / sizeof *of);
+}
+
+static int items_of_backward(const linear_call *l, overlap_item *items) {
+  const luattn_linear_args *a = l->args;
+  const overlap_item of[] = {{"dq", a->dq, true},
+                             {"dk", a->dk, true},
+                             {"dv", a->dv, true},
+                             {"dinitial_state", a->dinitial_state, true},
+                             {"initial_state", a->initial_state, false},
+                             {"dout", a->dout, false},
+                             {"dfinal_state", a->dfinal_state, false},
+                             {"scalar_grads", a->scalar_grads, true}};
+  int n = (int)(sizeof of / sizeof *of);
+  memcpy(items, of, sizeof of);
+  for (size_t i = 0; i < a->num_inputs && i < MANIFEST_MAX_INPUTS; i++)
+    if (a->inputs[i].grad != NULL) items[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].grad, true};
+  return n;
 }
 
 static luattn_status refuse_overlap(const linear_call *l) {
   const luattn_linear_args *a = l->args;
-  const bool in_place = a->initial_state != NULL && a->final_state != NULL && l->p.first.data == l->p.last.data;
-  overlap_item items[14 + MANIFEST_MAX_INPUTS] = {{"o", a->o, true},
-                                                  {"final_state", a->final_state, true},
-                                                  {"q", a->q, false},
-                                                  {"k", a->k, false},
-                                                  {"v", a->v, false},
-                                                  {"cu_seqlens", a->cu_seqlens, false},
-                                                  {"state_indices", a->state_indices, false},
-                                                  {"initial_state", in_place ? NULL : a->initial_state, false},
-                                                  {"ring_k", a->ring_k, true},
-                                                  {"ring_u", a->ring_u, true},
-                                                  {"ring_decays", a->ring_decays, true},
-                                                  {"ring_e", a->ring_e, true},
-                                                  {"ring_y", a->ring_y, true},
-                                                  {"ring_used", a->ring_used, false}};
-  int n = 14;
+  overlap_item items[MOST_ITEMS];
+  int n = l->c.info->pass == LUATTN_BACKWARD ? items_of_backward(l, items) : items_of_forward(l, items);
+  const overlap_item both[] = {{"q", a->q, false},
+                               {"k", a->k, false},
+                               {"v", a->v, false},
+                               {"cu_seqlens", a->cu_seqlens, false},
+                               {"state_indices", a->state_indices, false}};
   overlap_pair pair;
   char text[400];
-  for (size_t i = 0; i < a->num_inputs && n < 14 + MANIFEST_MAX_INPUTS; i++)
+  for (size_t i = 0; i < sizeof both / sizeof *both; i++) items[n++] = both[i];
+  for (size_t i = 0; i < a->num_inputs && i < MANIFEST_MAX_INPUTS; i++)
     items[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].tensor, false};
   if (!overlap_find_among(items, n, &pair)) return LUATTN_OK;
   overlap_text(&pair, text, sizeof text);
@@ -320,7 +372,8 @@ static luattn_status check_ends(const linear_call *l, const int32_t *at) {
 
 static luattn_status check_rows(const linear_call *l, const int32_t *row) {
   const luattn_linear_args *a = l->args;
-  const int64_t rows = (a->final_state != NULL ? a->final_state : a->initial_state)->shape[0];
+  const DLTensor *const pool = a->initial_state != NULL ? a->initial_state : a->final_state != NULL ? a->final_state : a->dfinal_state;
+  const int64_t rows = pool->shape[0];
   char *seen = calloc((size_t)rows + 1, 1);
   luattn_status status = LUATTN_OK;
   if (seen == NULL) return luattn_fail(l->c.err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
@@ -330,7 +383,7 @@ static luattn_status check_rows(const linear_call *l, const int32_t *row) {
                          "state_indices: number %d is %d, and the pool has %" PRId64
                          " rows; expected -1 for no state, or a row",
                          i, (int)row[i], rows);
-    else if (row[i] >= 0 && a->final_state != NULL && seen[row[i]]++)
+    else if (row[i] >= 0 && (a->final_state != NULL || a->dinitial_state != NULL) && seen[row[i]]++)
       status = args_fail(&l->c,
                          "state_indices: two entries have row %d, whose state is written; give each entry a row of "
                          "its own",

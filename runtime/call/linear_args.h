@@ -22,7 +22,8 @@ typedef struct linear_pass {
   int64_t blocks, map_blocks; /* of one segment of each entry; besides, of its map */
 } linear_pass;
 
-enum { LINEAR_PASSES = 4 }; /* forward, and the gradients of q, k and v */
+/* Forward, and the gradients of q, k and v; of updates that erase 1 and 2 are the two chains. */
+enum { LINEAR_PASSES = 4 };
 
 typedef struct linear_call {
   const luattn_linear_args *args; /* of this version's size */
@@ -30,6 +31,9 @@ typedef struct linear_call {
   args_call c;
   LuattnLinearParams p; /* but for what passes differ in */
   linear_pass pass[LINEAR_PASSES];
+  LuattnStates dlast, dfirst; /* backward */
+  void *exact;                /* backward: exact sums, which begin with zeros */
+  size_t exact_bytes;
   int warps; /* of a block that a launch may give fewer; else 0 */
   size_t workspace;
 } linear_call;
@@ -37,6 +41,8 @@ typedef struct linear_call {
 /* linear_passes.c: chooses segments of each pass, and places what lies in the workspace, which begins at `base`; NULL: sets
  * `workspace` alone. Errors: LUATTN_INVALID. */
 luattn_status linear_place_passes(linear_call *l, void *base);
+/* Whether a backward image is of updates that erase. */
+bool linear_erases(const image_manifest *m);
 /* The parameters of a pass. */
 LuattnLinearParams linear_pass_params(const linear_call *l, int pass);
 

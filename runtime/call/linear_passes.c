@@ -1,5 +1,8 @@
 /* linear_passes.c: the passes of a call of linear attention: their tensors, segments, and what lies in the workspace. */
 #include <stdint.h>
+#include <string.h>
+
+#include "abi/workspace.h"
 
 #include "runtime/call/linear_args.h"
 
@@ -61,6 +64,152 @@ static void place_rows(linear_call *l, room *r) {
                  : p->rows.from[i];
 }
 
+/* ---- backward ---- */
+
+bool linear_erases(const image_manifest *m) {
+  for (uint32_t i = 0; i < m->num_entries; i++)
+    if (m->entry[i].role == LUATTN_ROLE_LINEAR_ROWS) return true;
+  return false;
+}
+
+/* Whether the caller wants the gradient of q, k or v. */
+static bool grad_of(const linear_call *l, int which) {
+  const DLTensor *const of[] = {l->args->dq, l->args->dk, l->args->dv};
+  return of[which] != NULL;
+}
+
+static bool is_grad_given(const linear_call *l, uint32_t input) {
+  const luattn_linear_args *a = l->args;
+  for (size_t i = 0; i < a->num_inputs; i++)
+    if (a->inputs[i].name != NULL && strcmp(a->inputs[i].name, l->c.info->input[input].name) == 0)
+      return a->inputs[i].grad != NULL;
+  return false;
+}
+
+/* Whether each element of the input has a token and value head of its own, and they have one each. */
+static bool is_alone(const linear_call *l, uint32_t input) {
+  const luattn_input_info *info = &l->c.info->input[input];
+  const LuattnInput *in = &l->p.inputs.input[input];
+  bool by_entry = l->c.info->packed != 0 || l->p.entries <= 1;
+  if (!(l->c.info->linear_facts[0].alone >> input & 1)) return false;
+  for (uint32_t i = 0; i < info->num_axes; i++) {
+    if (info->axis[i] == LUATTN_AXIS_HV && in->size[i] != l->p.heads_v) return false;
+    if (info->axis[i] == LUATTN_AXIS_B) by_entry |= in->size[i] == l->p.entries;
+  }
+  return by_entry;
+}
+
+/* Exact sums of gradients of inputs and scalars; whether some are wanted. */
+static bool place_sums(linear_call *l, room *r) {
+  const image_manifest *m = l->c.info;
+  LuattnInputs *in = &l->p.inputs;
+  const size_t limbs = (size_t)workspace_limbs(sizeof(float)) * sizeof(uint64_t), first = r->used;
+  const bool scalars = l->args->scalar_grads != NULL && m->num_scalars > 0;
+  bool any = scalars;
+  in->num_scalars = (int)m->num_scalars;
+  for (uint32_t i = 0; i < m->num_inputs; i++) {
+    LuattnInput *one = &in->input[i];
+    one->count = 1, one->exact = NULL;
+    for (uint32_t k = 0; k < m->input[i].num_axes; k++) one->count *= one->size[k];
+    if (!is_grad_given(l, i)) continue;
+    any = true;
+    if (!is_alone(l, i)) one->exact = take(r, limbs * (size_t)one->count);
+  }
+  if (scalars) in->scalar_exact = take(r, limbs * m->num_scalars);
+  l->exact = r->base != NULL ? r->base + first : NULL, l->exact_bytes = r->used - first;
+  return any;
+}
+
+/* Rows of gradients that main kernels write: the caller's, or ones that are finished. */
+static linear_tensor place_gradient(linear_call *l, room *r, int which, bool wanted) {
+  const image_manifest *m = l->c.info;
+  LuattnLinearRows *rows = &l->p.rows;
+  const int dim = (int)(which < 2 ? m->head_dim : m->head_dim_v);
+  static const char *const names[] = {"dq", "dk", "dv"};
+  const bool is_direct = !(m->linear_facts[0].made >> which & 1) && (which == 2 || l->p.group == 1) && grad_of(l, which);
+  rows->made[which] = (LuattnTensor){0};
+  if (wanted) rows->made[which] = is_direct ? rows->grad[which] : take_rows(r, l, l->p.heads_v, dim);
+  return (linear_tensor){rows->made[which], names[which], l->p.heads_v, dim};
+}
+
+/* Blocks of luattn_linear_finish. Rows of no entry become 0. */
+static void count_blocks(linear_call *l, const bool wanted[3], bool numbers) {
+  const manifest_linear *m = &l->c.info->linear_facts[0];
+  LuattnLinearRows *rows = &l->p.rows;
+  const size_t all = rows_of(l), tiles = (all + LUATTN_FINISH_ROWS - 1) / LUATTN_FINISH_ROWS;
+  const bool has_gaps = l->c.info->packed || l->args->state_indices != NULL;
+  for (int i = 0; i < 3; i++) {
+    const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips : l->p.group == 1);
+    const bool runs = is_direct ? has_gaps && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
+    rows->blocks[i] = runs ? (unsigned)(tiles * (size_t)(i < 2 ? l->p.heads : l->p.heads_v)) : 0;
+  }
+  rows->blocks[3] = numbers ? (unsigned)((all + 255) / 256 * (size_t)l->p.heads_v) : 0;
+}
+
+/* A state whose rows are channels of k. */
+static LuattnStates turned(LuattnStates s) {
+  const long long value = s.value;
+  s.value = s.key, s.key = value;
+  return s;
+}
+
+static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
+  const LuattnLinearParams *p = &l->p;
+  const LinearRowsLayout size = linear_rows_layout((int)l->c.info->head_dim, (int)l->c.info->head_dim_v);
+  const size_t slots =
+      (size_t)linear_chunk_slots(p->entries, p->tokens, l->c.info->packed != 0) * (size_t)p->heads_v,
+               each = rows_of(l) * (size_t)p->heads_v * sizeof(float);
+  LuattnLinearKept *kept = &l->p.kept;
+  LuattnLinearSums *sums = &l->p.sums;
+  const uint32_t which = l->c.info->linear_facts[0].numbers;
+  if (erases || numbers) {
+    kept->states = take(r, slots * (size_t)size.state);
+    kept->grad_states = take(r, slots * (size_t)size.state);
+  }
+  if (erases) {
+    kept->values = take(r, slots * (size_t)size.v);
+    kept->grad_values = take(r, slots * (size_t)size.v);
+  }
+  if (!numbers) return;
+  float **const to[] = {&sums->decay, &sums->write, &sums->read};
+  for (int i = 0; i < 3; i++)
+    if (which >> i & 1) *to[i] = take(r, each);
+}
+
+static luattn_status place_backward(linear_call *l, room *r) {
+  const image_manifest *m = l->c.info;
+  const manifest_linear *facts = &m->linear_facts[0];
+  const LuattnLinearParams *p = &l->p;
+  const int k_dim = (int)m->head_dim, v_dim = (int)m->head_dim_v;
+  const bool any = place_sums(l, r), numbers = any && facts->numbers != 0;
+  const bool erases = linear_erases(m);
+  bool wanted[3];
+  linear_tensor o[3];
+  for (int i = 0; i < 3; i++) {
+    wanted[i] = erases || grad_of(l, i) || (any && facts->terms >> i & 1) || (i < 2 && numbers) ||
+                (i == 2 && l->args->dinitial_state != NULL);
+    o[i] = place_gradient(l, r, i, wanted[i]);
+  }
+  place_kept(l, r, erases, numbers);
+  count_blocks(l, wanted, numbers);
+  const linear_tensor q = {p->q, "q", p->heads, k_dim}, k = {p->k, "k", p->heads, k_dim},
+                      v = {p->v, "v", p->heads_v, v_dim}, dout = {p->rows.dout, "dout", p->heads_v, v_dim};
+  if (erases) {
+    l->pass[1] = (linear_pass){true, q, k, v, v, p->first, {0}, 1, 0};
+    l->pass[2] = (linear_pass){true, q, k, dout, dout, l->dlast, l->dfirst, 1, 0};
+    l->p.dq = o[0].t, l->p.dk = o[1].t, l->p.dv = o[2].t;
+  } else {
+    l->pass[1] = (linear_pass){wanted[0], dout, v, k, o[0], turned(p->first), {0}, 1, 0};
+    l->pass[2] = (linear_pass){wanted[1], v, dout, q, o[1], turned(l->dlast), {0}, 1, 0};
+    l->pass[3] = (linear_pass){wanted[2], k, q, dout, o[2], l->dlast, l->dfirst, 1, 0};
+  }
+  for (int i = 1; i < LINEAR_PASSES; i++)
+    if (l->pass[i].wanted) TRY(choose_segments(l, l->pass[i].value.dim > 64 ? 128 : 64, &l->pass[i]));
+  return LUATTN_OK;
+}
+
+/* ---- forward ---- */
+
 static luattn_status place_forward(linear_call *l) {
   const LuattnLinearParams *p = &l->p;
   const int k_dim = (int)l->c.info->head_dim, v_dim = (int)l->c.info->head_dim_v;
@@ -92,7 +241,7 @@ luattn_status linear_place_passes(linear_call *l, void *base) {
   room r = {base, 0};
   l->p.segments.count = 1;
   place_rows(l, &r);
-  TRY(place_forward(l));
+  TRY(l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r) : place_forward(l));
   place_segments(l, &r);
   l->workspace = r.used;
   return LUATTN_OK;

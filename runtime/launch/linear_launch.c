@@ -40,11 +40,47 @@ static int64_t of_rows(const linear_call *l, const manifest_entry *e, const line
   return 3 * ((rows * l->p.heads_v + e->tile_m - 1) / e->tile_m);
 }
 
+static int64_t of_chunks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)pass;
+  const int64_t all =
+      (int64_t)linear_chunk_slots(l->p.entries, l->p.tokens, l->c.info->packed != 0) * l->p.heads_v;
+  if (e->role == LUATTN_ROLE_LINEAR_WAYS) return l->p.rows.blocks[3] > 0 ? all : 0;
+  return all < l->c.multiprocessors ? all : l->c.multiprocessors;
+}
+
+static int64_t of_finish(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)e, (void)pass;
+  const unsigned *blocks = l->p.rows.blocks;
+  return (int64_t)blocks[0] + blocks[1] + blocks[2] + blocks[3];
+}
+
+/* The elements of the largest sum. */
+static int64_t of_sums(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)pass;
+  const LuattnInputs *in = &l->p.inputs;
+  int64_t most = in->scalar_exact != NULL ? in->num_scalars : 0;
+  for (uint32_t i = 0; i < l->c.info->num_inputs; i++)
+    if (in->input[i].exact != NULL && in->input[i].count > most) most = in->input[i].count;
+  return (most + e->tile_m - 1) / e->tile_m;
+}
+
 static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_STATES] = {but_last_segments, 0},
     [LUATTN_ROLE_LINEAR_JOIN] = {joins, 0},
     [LUATTN_ROLE_LINEAR] = {all_segments, 0},
     [LUATTN_ROLE_LINEAR_PREPARE] = {of_rows, 0},
+    [LUATTN_ROLE_LINEAR_GRAD_Q_STATES] = {but_last_segments, 1},
+    [LUATTN_ROLE_LINEAR_GRAD_Q] = {all_segments, 1},
+    [LUATTN_ROLE_LINEAR_GRAD_K_STATES] = {but_last_segments, 2},
+    [LUATTN_ROLE_LINEAR_GRAD_K] = {all_segments, 2},
+    [LUATTN_ROLE_LINEAR_GRAD_V_STATES] = {but_last_segments, 3},
+    [LUATTN_ROLE_LINEAR_GRAD_V] = {all_segments, 3},
+    [LUATTN_ROLE_LINEAR_CHAIN] = {all_segments, 1},
+    [LUATTN_ROLE_LINEAR_GRAD_CHAIN] = {all_segments, 2},
+    [LUATTN_ROLE_LINEAR_ROWS] = {of_chunks, 0},
+    [LUATTN_ROLE_LINEAR_WAYS] = {of_chunks, 0},
+    [LUATTN_ROLE_LINEAR_FINISH] = {of_finish, 0},
+    [LUATTN_ROLE_LINEAR_ROUND] = {of_sums, 0},
 };
 
 /* Of kernels that walk tokens: (entries * value heads, blocks of value channels). */
@@ -56,21 +92,37 @@ static luattn_status start_walk(const luattn_kernel *k, linear_call *l, cu_strea
   return launch_threads(k, 0, 32 * (unsigned)l->warps, &l->p, grid, stream, l->c.err);
 }
 
+/* Gradients of inputs and scalars, which kernels add to. */
+static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu_stream stream) {
+  const LuattnInputs *in = &l->p.inputs;
+  if (k->info.pass != LUATTN_BACKWARD) return LUATTN_OK;
+  TRY(launch_zero(k, l->exact, l->exact_bytes, "exact sums", stream, l->c.err));
+  for (uint32_t i = 0; i < k->info.num_inputs; i++)
+    TRY(launch_zero(k, in->input[i].grad, (size_t)in->input[i].count * sizeof(float), k->info.input[i].name, stream,
+                    l->c.err));
+  return launch_zero(k, in->scalar_grad, k->info.num_scalars * sizeof(float), "scalar_grads", stream, l->c.err);
+}
+
 static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream stream) {
   const image_manifest *m = &k->info;
   if (l->warps > 0) return start_walk(k, l, stream);
   const bool by_tma = m->family == LUATTN_SM90;
   LuattnTensorMaps maps[LINEAR_PASSES];
+  LuattnLinearRowMaps of_rows_maps;
   for (int i = 0; by_tma && i < LINEAR_PASSES; i++)
     if (l->pass[i].wanted) TRY(descriptors_fill_linear(k->driver, k->descriptors, l, i, &maps[i]));
+  if (linear_erases(m)) TRY(descriptors_fill_linear_rows(k->driver, k->descriptors, l, &of_rows_maps));
+  TRY(clear_sums(k, l, stream));
   for (uint32_t i = 0; i < m->num_entries; ++i) {
-    const role_blocks *of = &blocks_of[m->entry[i].role];
-    LuattnLinearParams p = linear_pass_params(l, of->pass);
+    const uint32_t role = m->entry[i].role;
+    const role_blocks *of = &blocks_of[role];
+    LuattnLinearParams p = of->pass > 0 ? linear_pass_params(l, of->pass) : m->pass == LUATTN_FORWARD ? linear_pass_params(l, 0) : l->p;
     const int64_t blocks = of->blocks(l, &m->entry[i], &l->pass[of->pass]);
     if (blocks > INT32_MAX)
       return args_fail(&l->c, "q, v: are %lld blocks, more than a launch has; split the batch", (long long)blocks);
-    const unsigned grid[] = {(unsigned)blocks, 1, 1};
-    TRY(launch_entry(k, i, &p, by_tma ? &maps[of->pass] : NULL, grid, stream, l->c.err));
+    const unsigned grid[] = {(unsigned)blocks, role == LUATTN_ROLE_LINEAR_ROUND ? m->num_inputs + 1 : 1, 1};
+    void *const given = role == LUATTN_ROLE_LINEAR_ROWS ? (void *)&of_rows_maps : by_tma ? (void *)&maps[of->pass] : NULL;
+    TRY(launch_entry(k, i, &p, given, grid, stream, l->c.err));
   }
   return LUATTN_OK;
 }

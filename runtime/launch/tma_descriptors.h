@@ -19,8 +19,12 @@ luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *c
                                      const LuattnParams *p, const LuattnPaging *paging, LuattnPagedMaps *out);
 
 struct linear_call;
+struct LuattnLinearRowMaps;
 /* Those of a pass of linear attention, with boxes of 64 tokens by 64 channels. */
 luattn_status descriptors_fill_linear(const luattn_driver *d, descriptor_cache *cache, const struct linear_call *l,
                                       int pass, LuattnTensorMaps *out);
+/* Those of luattn_linear_rows. */
+luattn_status descriptors_fill_linear_rows(const luattn_driver *d, descriptor_cache *cache, const struct linear_call *l,
+                                           struct LuattnLinearRowMaps *out);
 
 #endif

@@ -70,6 +70,30 @@ struct LaneRow {
   }
 };
 
+// The hooks of q, k and v; and of what skips.
+template <class Spec, int Which>
+struct HookOf {
+  using Type = typename Spec::Query;
+};
+template <class Spec>
+struct HookOf<Spec, 1> {
+  using Type = typename Spec::Key;
+};
+template <class Spec>
+struct HookOf<Spec, 2> {
+  using Type = typename Spec::Value;
+};
+template <class Spec>
+constexpr bool HasSkipped = !same_type<typename Spec::Skipped, NoRowHook>::value;
+template <class Spec, bool Skips>
+struct SkipOf {
+  using Type = NoRowHook;
+};
+template <class Spec>
+struct SkipOf<Spec, true> {
+  using Type = typename Spec::Skipped;
+};
+
 // Sums over a warp, in one order.
 template <int N>
 LUATTN_FN void sum_over_warp(float (&x)[N]) {

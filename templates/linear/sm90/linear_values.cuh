@@ -20,6 +20,10 @@
 #include "ops/math.cuh"
 #include "source/cp_async_tile.cuh"
 
+// Whether a pass for a gradient keeps the state of each chunk.
+template <class Config>
+concept KeepsWays = requires { requires Config::keeps_ways; };
+
 template <class Spec, class Config, bool OnlyState>
 struct LinearValues {
   using Shared = SharedLinear<Spec, Config>;
@@ -240,6 +244,15 @@ struct LinearValues {
     decay_state(state);
     if constexpr (Shared::by_channel) scale_columns(state, factors + OF_WITHIN);
   }
+  // Keeps the state before the chunk, or that behind it, as registers have it, for number_grads.cuh.
+  __device__ __forceinline__ void keep_rounded(const u32 (&state)[k_dim / 16][4], int n) const {
+    if (first_value() >= Config::v_dim) return;
+    const i64 at = chain.slot(p, chain.at(n)) * ceil_div(Config::v_dim, 64) + first_value() / 64;
+    uint4 *const to = static_cast<uint4 *>(LinearChain<Config>::backwards ? p.kept.grad_states : p.kept.states) +
+                      at * (k_dim / 16 * 128) + warp * 32 + lane;
+#pragma unroll
+    for (int s = 0; s < k_dim / 16; ++s) to[s * 128] = {state[s][0], state[s][1], state[s][2], state[s][3]};
+  }
   // What derives from the thread's number is computed anew in each chunk: the loop has no registers to keep it.
   __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
     const int chunk = chain.at(n);
@@ -247,6 +260,7 @@ struct LinearValues {
     u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4];
     lane = lane_anew();
     round_state(rounded, state);
+    if constexpr (KeepsWays<Config>) keep_rounded(rounded, n);
     barrier_wait(shared.full(in.stage), in.parity);
     wgmma_fence();
     read_state(o, rounded, shared.q(in.stage));

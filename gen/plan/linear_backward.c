@@ -1,0 +1,100 @@
+/* linear_backward.c: backward of linear attention by TMA and wgmma. Additive updates: a pass of the forward kernel for each of dq,
+ * dk and dv, and a kernel over chunks for gradients of numbers of tokens. Updates that erase: two chains, which keep states of
+ * chunks, and a kernel over chunks. Then one finishes rows and numbers (templates/linear/around). */
+#include <stddef.h>
+
+#include "abi/kernel_facts.h"
+#include "abi/linear_params.h"
+#include "common/fail.h"
+#include "gen/analysis/linear/linear_adjoint.h"
+#include "gen/plan/linear_family.h"
+
+enum { MOST = 128, FINISH_THREADS = 256, NUMBER_THREADS = 128, ROW_THREADS = 384, CHAIN_STAGES = 2 };
+
+static luattn_status check(const luattn_target *t, luattn_error *err) {
+  if (t->arch != 90)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: arch: is sm_%d, and backward of linear attention has kernels for sm_90a alone yet; run "
+                       "it on the CPU",
+                       t->arch);
+  if (t->dtype != LUATTN_BF16 && t->dtype != LUATTN_F16)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: dtype: is %s, and backward of linear attention has kernels of bf16 and f16 alone yet; "
+                       "convert q, k and v, or run it on the CPU",
+                       kernel_dtype_name(t->dtype));
+  const struct {
+    const char *name;
+    int size;
+  } dims[] = {{"head_dim", t->head_dim}, {"head_dim_v", t->head_dim_v}};
+  for (int i = 0; i < 2; i++)
+    if (dims[i].size % 8 != 0 || dims[i].size > MOST)
+      return luattn_fail(err, LUATTN_UNSUPPORTED,
+                         "target: %s: is %d, and backward of linear attention takes multiples of 8 up to %d channels; "
+                         "run it on the CPU",
+                         dims[i].name, dims[i].size, MOST);
+  return LUATTN_OK;
+}
+
+static int block_of(int dim) { return dim > 64 ? 128 : 64; }
+
+static void add_gradient(linear_plan *p, const char *states, const char *name, luattn_role role, int k_dim, int v_dim) {
+  const int block = block_of(v_dim), threads = 128 * (2 + block / 64),
+            bytes = linear_layout(k_dim, block, linear_grad_stages(k_dim, block), 0, 0).bytes;
+  linear_plan_add(p, states, role - 1, threads, bytes);
+  linear_plan_add(p, name, role, threads, bytes);
+}
+
+static void add_finish(linear_plan *p) {
+  linear_plan_add(p, "luattn_linear_finish", LUATTN_ROLE_LINEAR_FINISH, FINISH_THREADS, 0);
+  linear_plan_add(p, "luattn_linear_round", LUATTN_ROLE_LINEAR_ROUND, FINISH_THREADS, 0);
+}
+
+static void plan_additive(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
+  (void)t;
+  const int K = p->k_dim, V = p->v_dim;
+  p->source = "entry/linear_bwd_sm90.cu";
+  p->cuts = true;
+  p->v_block = block_of(V);
+  add_gradient(p, "luattn_linear_grad_q_states", "luattn_linear_grad_q", LUATTN_ROLE_LINEAR_GRAD_Q, V, K);
+  add_gradient(p, "luattn_linear_grad_k_states", "luattn_linear_grad_k", LUATTN_ROLE_LINEAR_GRAD_K, V, K);
+  add_gradient(p, "luattn_linear_grad_v_states", "luattn_linear_grad_v", LUATTN_ROLE_LINEAR_GRAD_V, K, V);
+  linear_plan_add(p, "luattn_linear_numbers", LUATTN_ROLE_LINEAR_WAYS, NUMBER_THREADS, linear_numbers_bytes(K, V));
+  add_finish(p);
+  p->why = arena_printf(a,
+                        "backward of linear attention of class L%d: a pass over chunks of %d tokens for each of dq, dk "
+                        "and dv, whose states stay in registers\n"
+                        "gradients of decays and of what is written are sums over ways, by a kernel that reads the "
+                        "state of each chunk; a last kernel has those of mods, inputs and scalars\n",
+                        (int)spec->linear->class.number, LUATTN_CHUNK);
+}
+
+const linear_family linear_sm90_backward = {.name = "backward of additive updates by TMA and wgmma",
+                                            .family = LUATTN_SM90,
+ .pass = LUATTN_BACKWARD,
+                                            .check = check,
+                                            .plan = plan_additive};
+
+static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
+  (void)t;
+  const int threads = 128 * (2 + block_of(p->v_dim) / 64),
+            bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES).bytes;
+  p->source = "entry/linear_erasing_bwd_sm90.cu";
+  p->v_block = block_of(p->v_dim);
+  linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, bytes);
+  linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, threads, bytes);
+  linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,
+                  linear_rows_layout(p->k_dim, p->v_dim).bytes);
+  add_finish(p);
+  p->why = arena_printf(a,
+                        "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
+                        "their gradients, and a kernel over all chunks at once makes dq, dk, dv and gradients of "
+                        "numbers of tokens of these; a last kernel has those of mods, inputs and scalars\n",
+                        (int)spec->linear->class.number, LUATTN_CHUNK);
+}
+
+const linear_family linear_sm90_erasing_backward = {.name = "backward of the delta rule by TMA and wgmma",
+                                                    .family = LUATTN_SM90,
+ .pass = LUATTN_BACKWARD,
+                                                    .takes = LINEAR_TAKES_READ,
+                                                    .check = check,
+                                                    .plan = plan_erasing};

@@ -1,0 +1,187 @@
+// linear/around/linear_finish.cuh: luattn_linear_finish: what main kernels have found for rows of value heads and for numbers
+// of tokens becomes gradients of q, k and v, of inputs and of scalars. luattn_linear_round makes numbers of exact sums.
+//
+// 256 threads. A warp has 16 rows of a head, one after another, whose lanes share a row's channels; or 32 tokens of a value
+// head. Sums are in one order, or exact (ops/reproducible_sum.cuh).
+#pragma once
+#include "linear/around/linear_rows.cuh"
+#include "linear/around/linear_sums.cuh"
+
+static constexpr int finish_warps = 8, finish_rows = LUATTN_FINISH_ROWS / finish_warps, round_threads = 256;
+
+// Sums of a run of tokens of one entry.
+template <class Hook>
+struct RunSums {
+  float x[Hook::runs + 1];
+
+  __device__ __forceinline__ RunSums() { clear(); }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i <= Hook::runs; ++i) x[i] = 0;
+  }
+  // Called by whole warps.
+  __device__ __forceinline__ void flush(const LuattnLinearParams &p, const LinearSite &s) {
+    if constexpr (Hook::runs > 0) {
+      sum_over_warp(x);
+      if (threadIdx.x % 32 == 0) Hook::add_runs(p, s, x);
+      clear();
+    }
+  }
+};
+
+template <class Spec, class Config, int Which>
+struct FinishRows {
+  using Elem = typename Config::Elem;
+  using Hook = typename HookOf<Spec, Which>::Type;
+  static constexpr bool of_v = Which == 2, skips = of_v && HasSkipped<Spec>;
+  static constexpr int dim = of_v ? Config::v_dim : Config::k_dim;
+  using Skip = typename SkipOf<Spec, skips>::Type;
+  using Row = LaneRow<Elem, dim>;
+
+  const LuattnLinearParams &p;
+  RunSums<Hook> of_run;
+  RunSums<Skip> of_skip;
+
+  // The gradient of the row that main kernels read: of all value heads that read it.
+  __device__ __forceinline__ void load_gradient(Row &g, const TokenPlace &at, int head) const {
+    const LuattnTensor &made = p.rows.made[Which];
+    if constexpr (of_v) {
+      g.load(row_of<Config, Elem>(made, at, head));
+    } else {
+      Row part;
+      g.load(row_of<Config, Elem>(made, at, head * p.group));
+#pragma unroll 1
+      for (int i = 1; i < p.group; ++i) {
+        part.load(row_of<Config, Elem>(made, at, head * p.group + i));
+#pragma unroll
+        for (int n = 0; n < Row::count; ++n) g.x[n] += part.x[n];
+      }
+    }
+  }
+  // Turns g, the gradient of what the hook gives, into that of x. Adds to what it turns into if Adds.
+  template <class Of, bool Adds>
+  __device__ __forceinline__ void derive(Row &dx, const Row &x, const Row &g, const LinearSite &s, int t,
+                                         RunSums<Of> &run) const {
+    float red[Of::sums + 1], row[Of::sums + 1] = {}, of_row[Of::rows + 1] = {};
+    find_sums<Of>(p, s, x, t, red);
+    if constexpr (Of::sums > 0) {
+#pragma unroll
+      for (int i = 0; i < Row::count; ++i)
+        if (Row::has(i)) Of::weigh(p, s, x.x[i], g.x[i], t, Row::channel(i), red, row);
+      sum_over_warp(row);
+    }
+    Row found;
+#pragma unroll
+    for (int i = 0; i < Row::count; ++i) {
+      found.x[i] = 0;
+      if (!Row::has(i)) continue;
+      found.x[i] = Of::dx(p, s, x.x[i], g.x[i], t, Row::channel(i), red, row);
+      if constexpr (Of::has_terms) Of::add(p, s, x.x[i], g.x[i], t, Row::channel(i), red, row, run.x, of_row);
+    }
+    if constexpr (Of::rows > 0) {
+      sum_over_warp(of_row);
+      if (threadIdx.x % 32 == 0) Of::add_rows(p, s, t, of_row);
+    }
+#pragma unroll
+    for (int i = 0; i < Row::count; ++i) dx.x[i] = (Adds ? dx.x[i] : 0.f) + found.x[i];
+  }
+  __device__ __forceinline__ void step(const TokenPlace &at, const LinearSite &s, int head) {
+    const LuattnTensor &grad = p.rows.grad[Which], &made = p.rows.made[Which];
+    Row g, x, dx;
+    const bool has_gradient = made.data != nullptr;
+    if (has_gradient) load_gradient(g, at, head);
+    if constexpr (Hook::made || skips) x.load(row_of<Config, Elem>(p.rows.from[Which], at, head));
+#pragma unroll
+    for (int i = 0; i < Row::count; ++i) dx.x[i] = has_gradient ? g.x[i] : 0.f;
+    if constexpr (Hook::made)
+      if (has_gradient) derive<Hook, false>(dx, x, g, s, at.t, of_run);
+    if constexpr (skips) {
+      g.load(row_of<Config, Elem>(p.rows.dout, at, head));
+      derive<Skip, true>(dx, x, g, s, at.t, of_skip);
+    }
+    if (grad.data != nullptr) dx.store(row_of<Config, Elem>(grad, at, head));
+  }
+  __device__ __forceinline__ void run(u32 block, int heads) {
+    const LuattnTensor &grad = p.rows.grad[Which];
+    const bool is_done = !skips && grad.data == p.rows.made[Which].data;  // but for rows of no entry
+    const int head = int(block % u32(heads));
+    const i64 first = i64(block / u32(heads)) * LUATTN_FINISH_ROWS + int(threadIdx.x / 32) * finish_rows,
+              all = tokens_of_all<Config>(p);
+    LinearSite s{-1, 0, 0, 0};
+#pragma unroll 1
+    for (i64 row = first; row < first + finish_rows && row < all; ++row) {
+      const TokenPlace at = place_of_token<Config>(p, row);
+      if (at.none) {
+        Row zero;
+#pragma unroll
+        for (int i = 0; i < Row::count; ++i) zero.x[i] = 0;
+        if (grad.data != nullptr) zero.store(row_of<Config, Elem>(grad, at, head));
+      } else if (!is_done) {
+        if (at.entry != s.b && s.b >= 0) of_run.flush(p, s), of_skip.flush(p, s);
+        s = of_v ? LinearSite{at.entry, head, head / p.group, at.first}
+                 : LinearSite{at.entry, head * p.group, head, at.first};
+        step(at, s, head);
+      }
+    }
+    if (s.b >= 0) of_run.flush(p, s), of_skip.flush(p, s);
+  }
+};
+
+// Gradients of numbers of tokens.
+template <class Config>
+struct FinishNumbers {
+  const LuattnLinearParams &p;
+
+  template <class Hook>
+  __device__ __forceinline__ void add(const float *of, const TokenPlace &at, const LinearSite &s, i64 row) const {
+    if constexpr (Hook::has_terms) {
+      if (of == nullptr) return;
+      RunSums<Hook> run;
+      float of_row[Hook::rows + 1] = {};
+      if (!at.none) {
+        const float g = of[row * p.heads_v + s.hv];
+        Hook::add(p, s, 1.f, g, at.t, 0, nullptr, nullptr, run.x, of_row);
+        if constexpr (Hook::rows > 0) Hook::add_rows(p, s, at.t, of_row);
+      }
+      // One entry's sums are added up first.
+      if (Hook::runs == 0) return;
+      int same;
+      __match_all_sync(0xffffffffu, at.none ? -1 : s.b, &same);
+      if (same)
+        run.flush(p, s);
+      else if (!at.none)
+        Hook::add_runs(p, s, run.x);
+    }
+  }
+  template <class Spec>
+  __device__ __forceinline__ void run(u32 block) const {
+    const int hv = int(block % u32(p.heads_v));
+    const i64 row = i64(block / u32(p.heads_v)) * (32 * finish_warps) + int(threadIdx.x);
+    TokenPlace at{0, 0, 0, true};
+    if (row < tokens_of_all<Config>(p)) at = place_of_token<Config>(p, row);
+    const LinearSite s{at.entry, hv, hv / p.group, at.first};
+    add<typename Spec::OfDecay>(p.sums.decay, at, s, row);
+    add<typename Spec::OfWrite>(p.sums.write, at, s, row);
+    add<typename Spec::OfRead>(p.sums.read, at, s, row);
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void linear_finish(const LuattnLinearParams &p, u32 block) {
+  const unsigned *blocks = p.rows.blocks;
+  if (block < blocks[0]) return FinishRows<Spec, Config, 0>{p}.run(block, p.heads);
+  block -= blocks[0];
+  if (block < blocks[1]) return FinishRows<Spec, Config, 1>{p}.run(block, p.heads);
+  block -= blocks[1];
+  if (block < blocks[2]) return FinishRows<Spec, Config, 2>{p}.run(block, p.heads_v);
+  FinishNumbers<Config>{p}.template run<Spec>(block - blocks[2]);
+}
+
+// Adds the exact sum of an element of an input's gradient, or after the inputs of the scalars', to that of what is not finite.
+LUATTN_FN void linear_round(const LuattnLinearParams &p, i64 at, u32 input, u32 inputs) {
+  const LuattnInput &in = p.inputs.input[input < inputs ? input : 0];
+  float *const grad = static_cast<float *>(input < inputs ? in.grad : p.inputs.scalar_grad);
+  const u64 *const exact = reinterpret_cast<const u64 *>(input < inputs ? in.exact : p.inputs.scalar_exact);
+  const i64 count = input < inputs ? in.count : p.inputs.num_scalars;
+  if (grad != nullptr && exact != nullptr && at < count) grad[at] += exact_value<float>(exact + at, count);
+}
