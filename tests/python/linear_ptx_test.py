@@ -56,12 +56,85 @@ class Machine(unittest.TestCase):
         own = {"dt": torch.randn(1, 74, 2), "dt_bias": torch.randn(2), "A_log": torch.rand(2), "D": torch.randn(2)}
         self.compare("mamba2", 1, 2, (4, 70), own, True)
 
+    def gradients(self, name, dims, heads, lengths, given, packed=False, states=True, bounds={}):
+        """Of all that has one, beside those of the CPU in float64 from the same rounded tensors."""
+        attention = luattn.linear_attention(name if "return" in name else f"{SPECS}/{name}.lua")
+        marked = {one.name for one in attention.inputs if one.grad} | set(attention.scalars)
+        (dim, dim_v), (h, hv) = dims, heads
+        batch, total, entries = (1, sum(lengths) + 3, len(lengths)) if packed else (len(lengths), lengths[0], len(lengths))
+        of = {"q": rows(batch, total, h, dim, size=dim**-0.5), "k": rows(batch, total, h, dim, size=dim**-0.5), "v": rows(batch, total, hv, dim_v)}
+        dout = [rows(batch, total, hv, dim_v)]
+        if packed:
+            for x in (*of.values(), *dout):
+                x[:, -3:] = torch.nan  # rows of nobody
+        if states:
+            of["initial_state"] = torch.randn(entries, hv, dim_v, dim) / 8
+            dout.append(torch.randn(entries, hv, dim_v, dim) / 8)
+        ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32) if packed else None
+        want = self.run_back(attention, marked, {n: x.double() for n, x in of.items()}, [x.double() for x in dout], ends, given, lambda x: x.clone())
+        found = self.run_back_there(attention, marked, of, dout, ends, given)
+        self.assertEqual(list(found), list(want))
+        for what, a in found.items():
+            most = bounds.get(what, 0.0098 if name == "gated_delta" or name == "delta" else 0.006)
+            self.assertTrue((a.double() - want[what]).norm() <= most * want[what].norm(), (what, (a.double() - want[what]).norm() / want[what].norm()))
+        return found
+
+    def run_back(self, attention, marked, of, dout, ends, given, put):
+        there = {n: put(x) for n, x in of.items()}
+        own = {n: put(x) for n, x in given.items()}
+        for n, x in (*there.items(), *own.items()):
+            x.requires_grad_(n in there or n in marked)
+        states = {"state_layout": "vk", "output_final_state": True} if "initial_state" in of else {}
+        made = attention(**there, **own, **states, cu_seqlens=None if ends is None else put(ends))
+        leaves = {n: x for n, x in (*there.items(), *own.items()) if x.requires_grad}
+        outputs = made if states else [made]
+        return dict(zip(leaves, torch.autograd.grad(outputs, list(leaves.values()), [put(x) for x in dout])))
+
+    @there
+    def run_back_there(self, attention, marked, of, dout, ends, given):
+        first = self.run_back(attention, marked, of, dout, ends, given, on_device)
+        again = self.run_back(attention, marked, of, dout, ends, given, on_device)
+        for n, x in first.items():
+            self.assertTrue(torch.equal(x, again[n]), n)
+        return first
+
+    def test_gradients(self):
+        self.gradients("retention", (64, 64), (1, 2), (70, 0, 3), {}, packed=True)
+        self.gradients("simple_gla", (128, 64), (1, 2), (130,), {"g": -torch.rand(1, 130, 2) / 8})
+        own = {"dt": torch.randn(1, 77, 2), "dt_bias": torch.randn(2), "A_log": torch.rand(2), "D": torch.randn(2)}
+        self.gradients("mamba2", (64, 64), (1, 2), (4, 70), own, packed=True)
+
+    def test_gradients_of_strong_decays(self):
+        g = torch.where(torch.rand(1, 130, 1) < 0.5, -20.0, 0.0)
+        self.gradients("simple_gla", (64, 64), (1, 1), (130,), {"g": g}, states=False)
+
+    def test_gradients_of_the_delta_rule(self):
+        own = {"a": torch.randn(1, 100, 2), "beta": torch.randn(1, 100, 2), "A_log": torch.rand(2), "dt_bias": torch.randn(2)}
+        # Sums over tokens of terms of both signs are off by more, as they are smaller than these.
+        self.gradients("gated_delta", (64, 64), (1, 2), (100,), own, bounds={"A_log": 0.04, "dt_bias": 0.04})
+
+    def test_gradients_of_mods(self):
+        """Of sums over channels, scalars, gathers, what skips, and of an input that broadcasts."""
+        text = """return linear_attention { name = "mods", scalars = { c = 1.5 },
+          inputs = { tab = { axes = {"far"}, grad = true }, D = { axes = {"hv"}, grad = true }, w = { axes = {"b", "t", "hv"}, grad = true } },
+          query_mod = function(x, b, h, t, d) return l2norm(x) + tab[t] end,
+          key_mod = function(x) return tanh(c * x) end,
+          value_mod = function(x, b, h, t, d) return x * x * c + tab[d] end,
+          decay = function(b, h, t) return -0.1 * c end,
+          update = { write = function(b, h, t) return w[{b, t, h}] end },
+          skip = function(x, b, h, t, d) return D[h] * x end }"""
+        own = {"c": torch.tensor(1.5), "tab": torch.randn(80) / 4, "D": torch.randn(2), "w": torch.rand(1, 70, 2) + 0.2}
+        self.gradients(text, (64, 64), (1, 2), (70,), own)
+        own["w"] = torch.rand(1, 70, 1) + 0.2
+        self.gradients(text, (64, 64), (1, 2), (70, 70), own)
+
     @there
     def test_refusals(self):
         attention = luattn.linear_attention(f"{SPECS}/retention.lua")
         q, k, v = (on_device(rows(1, 8, 1, 64)) for _ in range(3))
-        with self.assertRaisesRegex(luattn.Unsupported, r"retention: v: requires a gradient, and linear attention has kernels of forward alone on a GPU"):
-            attention(q, k, v.requires_grad_())
+        gla = luattn.linear_attention(f"{SPECS}/gla.lua")
+        with self.assertRaisesRegex(luattn.Unsupported, r"decay: differs between channels, which this kernel of linear attention lacks"):
+            gla(q, k, v.requires_grad_(), gk=on_device(torch.zeros(1, 8, 1, 64))).sum().backward()
         v = v.detach()
         with self.assertRaisesRegex(luattn.InvalidError, r"cu_seqlens: is .*give a torch tensor"):
             attention(q, k, v, cu_seqlens=[0, 8])
