@@ -49,10 +49,10 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_GRAD_K,
   LUATTN_ROLE_LINEAR_GRAD_V_STATES,
   LUATTN_ROLE_LINEAR_GRAD_V,
-  LUATTN_ROLE_LINEAR_CHAIN,  /* backward of updates that erase: the chain that keeps states, */
+  LUATTN_ROLE_LINEAR_CHAIN,      /* backward of updates that erase: the chain that keeps states, */
   LUATTN_ROLE_LINEAR_GRAD_CHAIN, /* that of their gradients; grids as LINEAR */
   LUATTN_ROLE_LINEAR_ROWS,       /* and rows of all chunks; grid (multiprocessors, or fewer, 1, 1) */
-  LUATTN_ROLE_LINEAR_WAYS,   /* gradients of numbers of tokens; grid (chunks * value heads, 1, 1) */
+  LUATTN_ROLE_LINEAR_WAYS,       /* gradients of numbers of tokens; grid (chunks * value heads, 1, 1) */
   LUATTN_ROLE_LINEAR_FINISH, /* gradients of rows and numbers to those of tensors, inputs and scalars; grid (the sum of
                               * LuattnLinearRows.blocks, 1, 1) */
   LUATTN_ROLE_LINEAR_ROUND, /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */

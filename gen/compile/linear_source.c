@@ -70,7 +70,7 @@ static luattn_status choose(linear_source *s, uint32_t real, luattn_error *err) 
   fail_clear(&first);
   for (int i = 0; i < linear_plan_families(); i++) {
     luattn_error why;
-    if (!linear_plan_is_of(i, s->target.pass)) continue;
+    if (!linear_plan_is_of(i, &s->target)) continue;
     fail_clear(&why);
     const luattn_status planned = linear_plan_make(s->a, s->spec, &s->target, i, &s->plan, &why);
     const luattn_status status = planned == LUATTN_OK ? lower(s, real, &s->lowered, &why) : planned;

@@ -60,10 +60,10 @@ static const char *print_hooks(writer *w, const linear_lowered *f) {
   if (decays) linear_print_number(w, "DecayTerms", &f->of_decay);
   if (writes) linear_print_number(w, "WriteTerms", &f->of_write);
   if (reads) linear_print_number(w, "ReadTerms", &f->of_read);
-  return writer_format(
-      w, "%s  using Skipped = %s;\n  using OfDecay = %s;\n  using OfWrite = %s;\n  using OfRead = %s;\n", names,
-      skips ? "SkipRow" : "NoRowHook", decays ? "DecayTerms" : "NoRowHook", writes ? "WriteTerms" : "NoRowHook",
-      reads ? "ReadTerms" : "NoRowHook");
+  return writer_format(w,
+                       "%s  using Skipped = %s;\n  using OfDecay = %s;\n  using OfWrite = %s;\n  using OfRead = %s;\n",
+                       names, skips ? "SkipRow" : "NoRowHook", decays ? "DecayTerms" : "NoRowHook",
+                       writes ? "WriteTerms" : "NoRowHook", reads ? "ReadTerms" : "NoRowHook");
 }
 
 static void print(writer *w, const linear_lowered *f) {

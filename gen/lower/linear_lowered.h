@@ -39,14 +39,15 @@ typedef struct linear_lowered {
    * of VAR_X, which is that of k behind key_mod, and VAR_D. */
   ir_ref decay, write, read, erase, query_factor, key_factor, value_mod, skip;
   bool before, reads_rows, writes_channels;
-  linear_row_hook row[3];          /* of q, k and v */
-  linear_terms of_decay, of_write, of_read; /* backward: of VAR_GRAD, the gradient of a token's number; of_write: of all that
+  linear_row_hook row[3]; /* of q, k and v */
+  linear_terms of_decay, of_write,
+      of_read;             /* backward: of VAR_GRAD, the gradient of a token's number; of_write: of all that
                                     * `write` is made of */
-  linear_row_hook skipped;         /* backward: dx and terms */
-  unsigned alone;                  /* manifest_linear */
-  int64_t max_len;                 /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
-  ir_ref too_large;                /* because of this one, */
-  double reach;                    /* which reaches that */
+  linear_row_hook skipped; /* backward: dx and terms */
+  unsigned alone;          /* manifest_linear */
+  int64_t max_len;         /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
+  ir_ref too_large;        /* because of this one, */
+  double reach;            /* which reaches that */
 } linear_lowered;
 
 /* What kernels are lowered for. */

@@ -118,8 +118,10 @@ void linear_find_alone(linear_work *w) {
   linear_lowered *f = w->f;
   unsigned seen = 0, shared = 0;
   const linear_terms *const of_numbers[] = {&f->of_decay, &f->of_write, &f->of_read}, *const others[] = {
-                                                                             &f->row[0].terms, &f->row[1].terms,
-                                                                             &f->row[2].terms, &f->skipped.terms};
+                                                                                          &f->row[0].terms,
+                                                                                          &f->row[1].terms,
+                                                                                          &f->row[2].terms,
+                                                                                          &f->skipped.terms};
   for (size_t i = 0; i < sizeof of_numbers / sizeof *of_numbers; i++)
     for (int k = 0; k < of_numbers[i]->count; k++) {
       const derived_term *t = &of_numbers[i]->term[k];

@@ -70,7 +70,7 @@ static void plan_additive(arena *a, const luattn_spec *spec, const luattn_target
 
 const linear_family linear_sm90_backward = {.name = "backward of additive updates by TMA and wgmma",
                                             .family = LUATTN_SM90,
- .pass = LUATTN_BACKWARD,
+                                            .pass = LUATTN_BACKWARD,
                                             .check = check,
                                             .plan = plan_additive};
 
@@ -85,16 +85,17 @@ static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target 
   linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,
                   linear_rows_layout(p->k_dim, p->v_dim).bytes);
   add_finish(p);
-  p->why = arena_printf(a,
-                        "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
-                        "their gradients, and a kernel over all chunks at once makes dq, dk, dv and gradients of "
-                        "numbers of tokens of these; a last kernel has those of mods, inputs and scalars\n",
-                        (int)spec->linear->class.number, LUATTN_CHUNK);
+  p->why =
+      arena_printf(a,
+                   "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
+                   "their gradients, and a kernel over all chunks at once makes dq, dk, dv and gradients of "
+                   "numbers of tokens of these; a last kernel has those of mods, inputs and scalars\n",
+                   (int)spec->linear->class.number, LUATTN_CHUNK);
 }
 
 const linear_family linear_sm90_erasing_backward = {.name = "backward of the delta rule by TMA and wgmma",
                                                     .family = LUATTN_SM90,
- .pass = LUATTN_BACKWARD,
+                                                    .pass = LUATTN_BACKWARD,
                                                     .takes = LINEAR_TAKES_READ,
                                                     .check = check,
                                                     .plan = plan_erasing};

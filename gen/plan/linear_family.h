@@ -22,6 +22,7 @@ typedef struct linear_family {
   const char *name;
   luattn_family family; /* which argument rules a launch follows, and --family */
   luattn_pass pass;     /* the one that it computes */
+  bool by_ring;         /* whether it has a ring: targets whose decode is 2 */
   unsigned takes;       /* LINEAR_TAKES_..; 0 where whole_hooks */
   bool whole_hooks;     /* takes hooks as gen/lower/linear_whole_hooks.h has them, and so any */
   /* Whether the target, whose head_dim_v is said, asks for what the kernels have. Errors: LUATTN_UNSUPPORTED. */

@@ -59,7 +59,9 @@ static const linear_family *const families[] = {
 
 int linear_plan_families(void) { return (int)(sizeof families / sizeof *families); }
 
-bool linear_plan_is_of(int i, luattn_pass pass) { return families[i]->pass == pass; }
+bool linear_plan_is_of(int i, const luattn_target *t) {
+  return families[i]->pass == t->pass && families[i]->by_ring == (t->decode == 2);
+}
 
 const char *linear_plan_family_name(int i) { return families[i]->name; }
 

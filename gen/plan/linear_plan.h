@@ -43,7 +43,8 @@ luattn_status linear_plan_check(const luattn_target *target, luattn_error *err);
 /* How many families there are, and the plan of number i of them for a target of this version's size whose head_dim_v is
  * said. Errors: LUATTN_UNSUPPORTED (what of the target the family lacks), LUATTN_NO_MEMORY. */
 int linear_plan_families(void);
-bool linear_plan_is_of(int i, luattn_pass pass); /* whether family number i computes it */
+/* Whether family number i computes what the target asks for at all. */
+bool linear_plan_is_of(int i, const luattn_target *target);
 const char *linear_plan_family_name(int i);
 luattn_status linear_plan_make(arena *a, const luattn_spec *spec, const luattn_target *target, int i, linear_plan *out,
                                luattn_error *err);

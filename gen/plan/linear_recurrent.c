@@ -122,5 +122,9 @@ static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t,
 
 const linear_family linear_recurrent = {
     .name = "token by token", .family = LUATTN_SIMT, .whole_hooks = true, .check = check, .plan = plan};
-const linear_family linear_ring = {
-    .name = "behind a checkpoint", .family = LUATTN_SIMT, .whole_hooks = true, .check = check_ring, .plan = plan_ring};
+const linear_family linear_ring = {.name = "behind a checkpoint",
+                                   .family = LUATTN_SIMT,
+                                   .by_ring = true,
+                                   .whole_hooks = true,
+                                   .check = check_ring,
+                                   .plan = plan_ring};

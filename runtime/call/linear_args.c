@@ -66,7 +66,8 @@ static luattn_status fill_gradients(linear_call *l) {
   for (int i = 0; i < LUATTN_LINEAR_TENSORS; i++)
     if (rows[i].t != NULL)
       TRY(fill_tokens(l, rows[i].name, rows[i].t, rows[i].axes, rows[i].heads, rows[i].dim, true, &r->grad[i]));
-  if (a->dout == NULL) return args_fail(&l->c, "dout: is NULL; give a tensor [" V_AXES "], of zeros if o has no gradient");
+  if (a->dout == NULL)
+    return args_fail(&l->c, "dout: is NULL; give a tensor [" V_AXES "], of zeros if o has no gradient");
   return fill_tokens(l, "dout", a->dout, V_AXES, l->p.heads_v, v_dim, false, &r->dout);
 }
 
@@ -372,7 +373,9 @@ static luattn_status check_ends(const linear_call *l, const int32_t *at) {
 
 static luattn_status check_rows(const linear_call *l, const int32_t *row) {
   const luattn_linear_args *a = l->args;
-  const DLTensor *const pool = a->initial_state != NULL ? a->initial_state : a->final_state != NULL ? a->final_state : a->dfinal_state;
+  const DLTensor *const pool = a->initial_state != NULL ? a->initial_state
+                               : a->final_state != NULL ? a->final_state
+                                                        : a->dfinal_state;
   const int64_t rows = pool->shape[0];
   char *seen = calloc((size_t)rows + 1, 1);
   luattn_status status = LUATTN_OK;

@@ -126,7 +126,8 @@ static linear_tensor place_gradient(linear_call *l, room *r, int which, bool wan
   LuattnLinearRows *rows = &l->p.rows;
   const int dim = (int)(which < 2 ? m->head_dim : m->head_dim_v);
   static const char *const names[] = {"dq", "dk", "dv"};
-  const bool is_direct = !(m->linear_facts[0].made >> which & 1) && (which == 2 || l->p.group == 1) && grad_of(l, which);
+  const bool is_direct =
+      !(m->linear_facts[0].made >> which & 1) && (which == 2 || l->p.group == 1) && grad_of(l, which);
   rows->made[which] = (LuattnTensor){0};
   if (wanted) rows->made[which] = is_direct ? rows->grad[which] : take_rows(r, l, l->p.heads_v, dim);
   return (linear_tensor){rows->made[which], names[which], l->p.heads_v, dim};
@@ -140,7 +141,8 @@ static void count_blocks(linear_call *l, const bool wanted[3], bool numbers) {
   const bool has_gaps = l->c.info->packed || l->args->state_indices != NULL;
   for (int i = 0; i < 3; i++) {
     const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips : l->p.group == 1);
-    const bool runs = is_direct ? has_gaps && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
+    const bool runs =
+        is_direct ? has_gaps && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
     rows->blocks[i] = runs ? (unsigned)(tiles * (size_t)(i < 2 ? l->p.heads : l->p.heads_v)) : 0;
   }
   rows->blocks[3] = numbers ? (unsigned)((all + 255) / 256 * (size_t)l->p.heads_v) : 0;
@@ -156,8 +158,7 @@ static LuattnStates turned(LuattnStates s) {
 static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
   const LuattnLinearParams *p = &l->p;
   const LinearRowsLayout size = linear_rows_layout((int)l->c.info->head_dim, (int)l->c.info->head_dim_v);
-  const size_t slots =
-      (size_t)linear_chunk_slots(p->entries, p->tokens, l->c.info->packed != 0) * (size_t)p->heads_v,
+  const size_t slots = (size_t)linear_chunk_slots(p->entries, p->tokens, l->c.info->packed != 0) * (size_t)p->heads_v,
                each = rows_of(l) * (size_t)p->heads_v * sizeof(float);
   LuattnLinearKept *kept = &l->p.kept;
   LuattnLinearSums *sums = &l->p.sums;

@@ -30,8 +30,8 @@ static luattn_status launch_with(const luattn_kernel *k, uint32_t i, unsigned th
                      grid[0], grid[1], grid[2], threads, (unsigned)e->shared_bytes);
 }
 
-luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, void *maps,
-                           const unsigned grid[3], cu_stream stream, luattn_error *err) {
+luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, void *maps, const unsigned grid[3],
+                           cu_stream stream, luattn_error *err) {
   void *pointers[] = {params, maps}; /* an entry takes a prefix of the first, and may lack the second */
   return launch_with(k, i, k->info.entry[i].threads, pointers, grid, stream, err);
 }

@@ -6,8 +6,8 @@
 
 /* Launches entry number `i`, which takes a prefix of *params, and may take `maps` (NULL: it does not); nothing where a
  * size of the grid is 0. Errors: LUATTN_CUDA. */
-luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, void *maps,
-                           const unsigned grid[3], cu_stream stream, luattn_error *err);
+luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, void *maps, const unsigned grid[3],
+                           cu_stream stream, luattn_error *err);
 
 /* Likewise an entry that takes *params alone, with blocks of as many threads as the manifest says, or fewer. */
 luattn_status launch_threads(const luattn_kernel *k, uint32_t i, unsigned threads, void *params, const unsigned grid[3],

@@ -42,8 +42,7 @@ static int64_t of_rows(const linear_call *l, const manifest_entry *e, const line
 
 static int64_t of_chunks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)pass;
-  const int64_t all =
-      (int64_t)linear_chunk_slots(l->p.entries, l->p.tokens, l->c.info->packed != 0) * l->p.heads_v;
+  const int64_t all = (int64_t)linear_chunk_slots(l->p.entries, l->p.tokens, l->c.info->packed != 0) * l->p.heads_v;
   if (e->role == LUATTN_ROLE_LINEAR_WAYS) return l->p.rows.blocks[3] > 0 ? all : 0;
   return all < l->c.multiprocessors ? all : l->c.multiprocessors;
 }
@@ -116,12 +115,16 @@ static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream str
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const uint32_t role = m->entry[i].role;
     const role_blocks *of = &blocks_of[role];
-    LuattnLinearParams p = of->pass > 0 ? linear_pass_params(l, of->pass) : m->pass == LUATTN_FORWARD ? linear_pass_params(l, 0) : l->p;
+    LuattnLinearParams p = of->pass > 0                ? linear_pass_params(l, of->pass)
+                           : m->pass == LUATTN_FORWARD ? linear_pass_params(l, 0)
+                                                       : l->p;
     const int64_t blocks = of->blocks(l, &m->entry[i], &l->pass[of->pass]);
     if (blocks > INT32_MAX)
       return args_fail(&l->c, "q, v: are %lld blocks, more than a launch has; split the batch", (long long)blocks);
     const unsigned grid[] = {(unsigned)blocks, role == LUATTN_ROLE_LINEAR_ROUND ? m->num_inputs + 1 : 1, 1};
-    void *const given = role == LUATTN_ROLE_LINEAR_ROWS ? (void *)&of_rows_maps : by_tma ? (void *)&maps[of->pass] : NULL;
+    void *const given = role == LUATTN_ROLE_LINEAR_ROWS ? (void *)&of_rows_maps
+                        : by_tma                        ? (void *)&maps[of->pass]
+                                                        : NULL;
     TRY(launch_entry(k, i, &p, given, grid, stream, l->c.err));
   }
   return LUATTN_OK;

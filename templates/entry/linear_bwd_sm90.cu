@@ -11,16 +11,16 @@ struct GradConfig : PassConfig<Config, Pass> {
   static constexpr int stages = linear_grad_stages(PassConfig<Config, Pass>::k_dim, PassConfig<Config, Pass>::v_block);
 };
 
-#define GRADIENT(name, pass)                                                                               \
-  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, GradConfig<pass>>::threads, 1)           \
-      name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {  \
-    extern __shared__ __align__(1024) unsigned char shared[];                                              \
-    fwd_linear_sm90<Spec, GradConfig<pass>, false>(p, maps, shared);                                       \
-  }                                                                                                        \
-  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, GradConfig<pass>>::threads, 1)           \
+#define GRADIENT(name, pass)                                                                                       \
+  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, GradConfig<pass>>::threads, 1)                   \
+      name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {          \
+    extern __shared__ __align__(1024) unsigned char shared[];                                                      \
+    fwd_linear_sm90<Spec, GradConfig<pass>, false>(p, maps, shared);                                               \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, GradConfig<pass>>::threads, 1)                   \
       name##_states(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) { \
-    extern __shared__ __align__(1024) unsigned char shared[];                                              \
-    fwd_linear_sm90<Spec, GradConfig<pass>, true>(p, maps, shared);                                        \
+    extern __shared__ __align__(1024) unsigned char shared[];                                                      \
+    fwd_linear_sm90<Spec, GradConfig<pass>, true>(p, maps, shared);                                                \
   }
 GRADIENT(luattn_linear_grad_q, LINEAR_GRAD_Q)
 GRADIENT(luattn_linear_grad_k, LINEAR_GRAD_K)

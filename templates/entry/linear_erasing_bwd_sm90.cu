@@ -11,11 +11,11 @@ struct ChainConfig : PassConfig<Config, Pass> {
 };
 using RowsConfig = PassConfig<Config, LINEAR_ROWS>;
 
-#define CHAIN(name, pass)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, ChainConfig<pass>>::threads, 1)          \
-      name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {  \
-    extern __shared__ __align__(1024) unsigned char shared[];                                              \
-    fwd_linear_sm90<Spec, ChainConfig<pass>, pass == LINEAR_STATES>(p, maps, shared);                      \
+#define CHAIN(name, pass)                                                                                 \
+  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, ChainConfig<pass>>::threads, 1)         \
+      name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) { \
+    extern __shared__ __align__(1024) unsigned char shared[];                                             \
+    fwd_linear_sm90<Spec, ChainConfig<pass>, pass == LINEAR_STATES>(p, maps, shared);                     \
   }
 CHAIN(luattn_linear_chain, LINEAR_STATES)
 CHAIN(luattn_linear_grad_chain, LINEAR_GRAD_STATES)

@@ -30,13 +30,13 @@ struct NumberGrads {
 
   // Arrays of C floats behind the tiles.
   enum {
-    SUM,         // G, to the base of 2
-    ROW,         // scale and q's factor
-    COLUMN,      // k's factor
-    WRITE,       // w
-    TO_QUERY,    // c0
-    FROM_KEY,    // cC without w
-    OF_PAIRS,    // of each warp, the last sum of dg
+    SUM,                            // G, to the base of 2
+    ROW,                            // scale and q's factor
+    COLUMN,                         // k's factor
+    WRITE,                          // w
+    TO_QUERY,                       // c0
+    FROM_KEY,                       // cC without w
+    OF_PAIRS,                       // of each warp, the last sum of dg
     OF_WRITTEN = OF_PAIRS + warps,  // of each warp, that of dw
     ACROSS = OF_WRITTEN + warps     // <S, dS> of each warp; GC
   };
@@ -51,13 +51,16 @@ struct NumberGrads {
   // ---- load ----
 
   template <class Tile, int Dim>
-  __device__ __forceinline__ void load_tile(u32 tile, const LuattnTensor &x, const Chain &chain, int head, int first) const {
-    const Elem *const rows = static_cast<const Elem *>(x.data) + (Config::packed ? 0 : chain.entry * x.batch) + head * x.head;
+  __device__ __forceinline__ void load_tile(u32 tile, const LuattnTensor &x, const Chain &chain, int head,
+                                            int first) const {
+    const Elem *const rows =
+        static_cast<const Elem *>(x.data) + (Config::packed ? 0 : chain.entry * x.batch) + head * x.head;
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < C * Tile::chunks; i += threads) {
       const int t = i / Tile::chunks, part = i % Tile::chunks;
       const bool has = chain.has(first + t) && part * 8 < Dim;
-      cp_async_16(tile + Tile::offset(t, part), rows + (has ? i64(chain.start + first + t) * x.seq + part * 8 : 0), has);
+      cp_async_16(tile + Tile::offset(t, part), rows + (has ? i64(chain.start + first + t) * x.seq + part * 8 : 0),
+                  has);
     }
   }
   __device__ __forceinline__ void make_numbers(const Chain &chain, int chunk) const {
@@ -96,7 +99,8 @@ struct NumberGrads {
     }
   }
   // For each token of the warp, (x S') . y: two rows of a thread, whole in each lane of a row.
-  __device__ __forceinline__ void meet_state(float (&dot)[2], const void *kept, i64 slot, u32 x_tile, u32 y_tile) const {
+  __device__ __forceinline__ void meet_state(float (&dot)[2], const void *kept, i64 slot, u32 x_tile,
+                                             u32 y_tile) const {
     const LanePointer<v_cols, false> of_x(lane);
     dot[0] = dot[1] = 0;
 #pragma unroll 1
@@ -119,8 +123,9 @@ struct NumberGrads {
           for (int r = 0; r < 2; ++r) {
             const int channel = box * 64 + rows * 16 + n * 8 + Fragment::column(lane);
             if (channel >= k_cols) continue;
-            const u32 two = load_shared(y_tile + TileK::offset(u32(16 * warp + Fragment::row(lane, r)), u32(channel / 8)) +
-                                        u32(channel % 8 * 2));
+            const u32 two =
+                load_shared(y_tile + TileK::offset(u32(16 * warp + Fragment::row(lane, r)), u32(channel / 8)) +
+                            u32(channel % 8 * 2));
             dot[r] += s[n][2 * r] * to_real(Elem{u16(two)}) + s[n][2 * r + 1] * to_real(Elem{u16(two >> 16)});
           }
       }
@@ -133,8 +138,9 @@ struct NumberGrads {
   // The warp's part of <S, dS>.
   __device__ __forceinline__ float across(i64 slot) const {
     const i64 at = slot * boxes_k * (v_steps * 128) + threadIdx.x;
-    const uint4 *const a = static_cast<const uint4 *>(p.kept.states) + at,
-                       *const b = static_cast<const uint4 *>(p.kept.grad_states) + at;
+    const uint4 *const a = static_cast<const uint4 *>(p.kept.states) + at, *const b = static_cast<const uint4 *>(
+                                                                                          p.kept.grad_states) +
+                                                                                      at;
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < boxes_k * v_steps; ++i) {
