@@ -75,23 +75,22 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->packed = p->packed;
   m->linear = 1;
   m->wants = p->pass == LUATTN_FORWARD ? 0 : s->target.wants != 0 ? s->target.wants : (uint32_t)LUATTN_WANT_ALL;
-  m->linear_facts[0] =
-      (manifest_linear){.scale = t->linear.scale,
-                        .v_block = (uint32_t)p->v_block,
-                        .cuts = !p->cuts    ? MANIFEST_WHOLE
-                                : p->erases ? MANIFEST_CUT_MAPS
-                                            : MANIFEST_CUT_SUMS,
-                        .v_warp = (uint32_t)p->v_warp,
-                        .ring = (uint32_t)p->ring,
-                        .step = (uint32_t)p->step,
-                        .ring_width = (uint32_t)p->ring_width,
-                        .ring_erases = p->ring_erases,
-                        .normalizes = p->normalizes,
-                        .made = p->made,
-                        .skips = s->lowered.skip != IR_NONE,
-                        .numbers = numbers_of(&s->lowered),
-                         .terms = terms_of(&s->lowered),
-                        .alone = s->lowered.alone};
+  m->linear_facts[0] = (manifest_linear){.scale = t->linear.scale,
+                                         .v_block = (uint32_t)p->v_block,
+                                         .cuts = !p->cuts    ? MANIFEST_WHOLE
+                                                 : p->erases ? MANIFEST_CUT_MAPS
+                                                             : MANIFEST_CUT_SUMS,
+                                         .v_warp = (uint32_t)p->v_warp,
+                                         .ring = (uint32_t)p->ring,
+                                         .step = (uint32_t)p->step,
+                                         .ring_width = (uint32_t)p->ring_width,
+                                         .ring_erases = p->ring_erases,
+                                         .normalizes = p->normalizes,
+                                         .made = p->made,
+                                         .skips = s->lowered.skip != IR_NONE,
+                                         .numbers = numbers_of(&s->lowered),
+                                         .terms = terms_of(&s->lowered),
+                                         .alone = s->lowered.alone};
   m->num_inputs = (uint32_t)t->num_inputs;
   m->num_scalars = (uint32_t)t->num_scalars;
   m->has_ranges = t->num_ranges > 0;

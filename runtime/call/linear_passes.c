@@ -196,13 +196,13 @@ static luattn_status place_backward(linear_call *l, room *r) {
   const linear_tensor q = {p->q, "q", p->heads, k_dim}, k = {p->k, "k", p->heads, k_dim},
                       v = {p->v, "v", p->heads_v, v_dim}, dout = {p->rows.dout, "dout", p->heads_v, v_dim};
   if (erases) {
-    l->pass[1] = (linear_pass){true, q, k, v, v, p->first, {0}, 1, 0};
-    l->pass[2] = (linear_pass){true, q, k, dout, dout, l->dlast, l->dfirst, 1, 0};
+    l->pass[1] = (linear_pass){true, q, k, v, v, p->first, {0}, 1, 0, 0};
+    l->pass[2] = (linear_pass){true, q, k, dout, dout, l->dlast, l->dfirst, 1, 0, 0};
     l->p.dq = o[0].t, l->p.dk = o[1].t, l->p.dv = o[2].t;
   } else {
-    l->pass[1] = (linear_pass){wanted[0], dout, v, k, o[0], turned(p->first), {0}, 1, 0};
-    l->pass[2] = (linear_pass){wanted[1], v, dout, q, o[1], turned(l->dlast), {0}, 1, 0};
-    l->pass[3] = (linear_pass){wanted[2], k, q, dout, o[2], l->dlast, l->dfirst, 1, 0};
+    l->pass[1] = (linear_pass){wanted[0], dout, v, k, o[0], turned(p->first), {0}, 1, 0, 0};
+    l->pass[2] = (linear_pass){wanted[1], v, dout, q, o[1], turned(l->dlast), {0}, 1, 0, 0};
+    l->pass[3] = (linear_pass){wanted[2], k, q, dout, o[2], l->dlast, l->dfirst, 1, 0, 0};
   }
   for (int i = 1; i < LINEAR_PASSES; i++)
     if (l->pass[i].wanted) TRY(choose_segments(l, l->pass[i].value.dim > 64 ? 128 : 64, &l->pass[i]));
