@@ -77,7 +77,7 @@ const linear_family linear_sm90_backward = {.name = "backward of additive update
 static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   const int threads = 128 * (2 + block_of(p->v_dim) / 64),
-            bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES).bytes;
+            bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES, 0).bytes;
   p->source = "entry/linear_erasing_bwd_sm90.cu";
   p->v_block = block_of(p->v_dim);
   linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, bytes);
