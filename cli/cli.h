@@ -239,6 +239,9 @@ const char *mask_means_text(const luattn_mask_counts *c);
 void mask_counts_print(const luattn_mask_counts *c);
 luattn_status mask_counts_write(const char *path, const cli_options *o, const char *name, const luattn_mask_counts *c,
                                 const size_t picture[3], luattn_error *err);
+/* The same over a grid, of which a query keeps so many keys; c: NULL where nothing was counted. */
+luattn_status mask_places_write(const char *path, const char *name, const luattn_mask_counts *c,
+                                const luattn_mask_places *m, size_t kept, luattn_error *err);
 
 /* ---- naive.c: plain Lua, one score at a time ---- */
 

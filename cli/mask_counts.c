@@ -82,25 +82,67 @@ static void write_text(FILE *f, const char *name, const char *text) {
   fprintf(f, "\",\n");
 }
 
-luattn_status mask_counts_write(const char *path, const cli_options *o, const char *name, const luattn_mask_counts *c,
-                                const size_t picture[3], luattn_error *err) {
-  FILE *f = fopen(path, "w");
-  if (f == NULL)
+static luattn_status json_open(const char *path, const char *name, FILE **out, luattn_error *err) {
+  *out = fopen(path, "w");
+  if (*out == NULL)
     return luattn_fail(err, LUATTN_IO, "--json: '%s' cannot be written: %s; name a file in a folder that exists", path,
                        strerror(errno));
-  fprintf(f, "{\n");
-  write_text(f, "spec", name);
-  write_text(f, "means", short_means[c->means]);
-  fprintf(f,
-          "  \"may_evaluate\": %s,\n  \"tile\": [%d, %d],\n"
-          "  \"scores\": %.0f,\n  \"kept\": %.0f,\n  \"kept_error\": %.0f,\n"
-          "  \"tiles\": %.0f,\n  \"full\": %.0f,\n  \"partial\": %.0f,\n  \"computed_error\": %.0f,\n"
-          "  \"needed\": %.0f,\n  \"needed_error\": %.0f,\n",
-          c->may_evaluate ? "true" : "false", c->tile_m, c->tile_n, c->scores, c->kept, c->kept_error, c->tiles,
-          c->full, c->partial, c->computed_error, c->needed, c->needed_error);
-  fprintf(f, "  \"picture\": {\"batch\": %ld, \"head\": %ld, \"full\": %zu, \"partial\": %zu, \"empty\": %zu}\n}\n",
-          o->batch, o->head, picture[2], picture[1], picture[0]);
+  fprintf(*out, "{\n");
+  write_text(*out, "spec", name);
+  return LUATTN_OK;
+}
+
+static luattn_status json_close(const char *path, FILE *f, luattn_error *err) {
   return fclose(f) == 0 ? LUATTN_OK
                         : luattn_fail(err, LUATTN_IO, "--json: '%s' cannot be written: %s; free some space", path,
                                       strerror(errno));
+}
+
+static void write_counts(FILE *f, const luattn_mask_counts *c) {
+  fprintf(f,
+          "  \"scores\": %.0f,\n  \"kept\": %.0f,\n  \"kept_error\": %.0f,\n"
+          "  \"tiles\": %.0f,\n  \"full\": %.0f,\n  \"partial\": %.0f,\n  \"computed_error\": %.0f,\n"
+          "  \"needed\": %.0f,\n  \"needed_error\": %.0f,\n",
+          c->scores, c->kept, c->kept_error, c->tiles, c->full, c->partial, c->computed_error, c->needed,
+          c->needed_error);
+}
+
+static void write_numbers(FILE *f, const char *name, const int *numbers, int count) {
+  fprintf(f, "\"%s\": [", name);
+  for (int i = 0; i < count; i++) fprintf(f, "%s%d", i > 0 ? ", " : "", numbers[i]);
+  fprintf(f, "]");
+}
+
+luattn_status mask_places_write(const char *path, const char *name, const luattn_mask_counts *c,
+                                const luattn_mask_places *m, size_t kept, luattn_error *err) {
+  FILE *f;
+  TRY(json_open(path, name, &f, err));
+  if (c != NULL && c->q_box[0] != 0) {
+    fprintf(f, "  "), write_numbers(f, "q_box", c->q_box, m->axes);
+    fprintf(f, ", "), write_numbers(f, "kv_box", c->kv_box, m->axes);
+    fprintf(f, ",\n");
+    write_counts(f, c);
+  } else if (c != NULL) {
+    fprintf(f, "  \"scores\": %.0f,\n  \"kept\": %.0f,\n  \"kept_error\": %.0f,\n", c->scores, c->kept, c->kept_error);
+  }
+  fprintf(f, "  \"picture\": {\"batch\": %d, \"head\": %d, ", m->batch, m->head);
+  write_numbers(f, "query", m->query, m->axes);
+  fprintf(f, ", \"kept\": %zu, ", kept);
+  write_numbers(f, "q_box", m->q_box, m->axes);
+  fprintf(f, ", "), write_numbers(f, "kv_box", m->kv_box, m->axes);
+  fprintf(f, ", \"full\": %d, \"partial\": %d, \"empty\": %d}\n}\n", m->boxes[2], m->boxes[1], m->boxes[0]);
+  return json_close(path, f, err);
+}
+
+luattn_status mask_counts_write(const char *path, const cli_options *o, const char *name, const luattn_mask_counts *c,
+                                const size_t picture[3], luattn_error *err) {
+  FILE *f;
+  TRY(json_open(path, name, &f, err));
+  write_text(f, "means", short_means[c->means]);
+  fprintf(f, "  \"may_evaluate\": %s,\n  \"tile\": [%d, %d],\n", c->may_evaluate ? "true" : "false", c->tile_m,
+          c->tile_n);
+  write_counts(f, c);
+  fprintf(f, "  \"picture\": {\"batch\": %ld, \"head\": %ld, \"full\": %zu, \"partial\": %zu, \"empty\": %zu}\n}\n",
+          o->batch, o->head, picture[2], picture[1], picture[0]);
+  return json_close(path, f, err);
 }

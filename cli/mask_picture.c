@@ -86,44 +86,53 @@ static void print_box(const int *box, int axes) {
   for (int a = 0; a < axes; a++) printf("%s%d", a > 0 ? "x" : "", box[a]);
 }
 
-static void print_counts(const cli_options *o, const cli_problem *p, const luattn_mask_places *m) {
+static size_t kept_keys(const cli_problem *p, const luattn_mask_places *m) {
   size_t kept = 0;
   for (int i = 0; i < p->kv_len; i++) kept += m->places[i] & 1;
+  return kept;
+}
+
+static void print_counts(const cli_options *o, const cli_problem *p, const luattn_mask_places *m) {
   printf("%s, batch %ld, head %ld, query ", p->info.name, o->batch, o->head);
   for (int a = 0; a < m->axes; a++) printf("%s%d", a > 0 ? "," : "", m->query[a]);
-  printf(": %zu of %d keys kept\nboxes of ", kept, p->kv_len);
+  printf(": %zu of %d keys kept\nboxes of ", kept_keys(p, m), p->kv_len);
   print_box(m->kv_box, m->axes);
   printf(" keys beside its box of ");
   print_box(m->q_box, m->axes);
   printf(" queries: %d full, %d partial, %d empty\n", m->boxes[2], m->boxes[1], m->boxes[0]);
 }
 
+static void print_computed(const cli_problem *p, const luattn_mask_counts *c) {
+  printf("in %d batch entries and %d heads kernels compute ", p->batch, p->heads);
+  if (c->q_box[0] == 0) {
+    printf("boxes that were not counted, as the mask is no product of axes");
+  } else {
+    printf("%.0f of %.0f boxes of ", c->full + c->partial, c->tiles);
+    print_box(c->q_box, p->axes);
+    printf(" queries by ");
+    print_box(c->kv_box, p->axes);
+    printf(" keys (%.1f%%), %.0f of them full", c->tiles > 0 ? 100 * (c->full + c->partial) / c->tiles : 0, c->full);
+  }
+  char text[32];
+  printf("; %.2f%% of the scores kept%s\n", c->scores > 0 ? 100 * c->kept / c->scores : 0,
+         mask_error_text(c->kept, c->kept_error, text));
+}
+
 /* What a target's kernels compute of it: in boxes, where axes say their classes. */
-static luattn_status print_computed(const cli_options *o, const cli_problem *p, const luattn_args *args,
-                                    luattn_error *err) {
+static luattn_status count_computed(const cli_options *o, const cli_problem *p, const luattn_args *args,
+                                    const luattn_mask_places *m, luattn_error *err) {
   luattn_target target;
   luattn_mask_counts c = {.struct_size = sizeof c};
   TRY(mask_target(o, p, LUATTN_FORWARD, &target, err));
   const luattn_status status = luattn_mask_survey(p->spec, &target, args, 0, 0, &c, err);
-  if (status != LUATTN_OK && o->dtype == NULL && o->arch == NULL && o->family == NULL && o->pass == NULL) {
+  const bool asked = o->dtype != NULL || o->arch != NULL || o->family != NULL || o->pass != NULL;
+  if (status != LUATTN_OK && asked) return status;
+  if (status != LUATTN_OK)
     printf("no boxes of kernels were counted: %s\n", err->message); /* nobody asked for this one */
-    return LUATTN_OK;
-  }
-  if (status != LUATTN_OK) return status;
-  printf("in %d batch entries and %d heads kernels compute ", p->batch, p->heads);
-  if (c.q_box[0] == 0) {
-    printf("boxes that were not counted, as the mask is no product of axes");
-  } else {
-    printf("%.0f of %.0f boxes of ", c.full + c.partial, c.tiles);
-    print_box(c.q_box, p->axes);
-    printf(" queries by ");
-    print_box(c.kv_box, p->axes);
-    printf(" keys (%.1f%%), %.0f of them full", c.tiles > 0 ? 100 * (c.full + c.partial) / c.tiles : 0, c.full);
-  }
-  char text[32];
-  printf("; %.2f%% of the scores kept%s\n", c.scores > 0 ? 100 * c.kept / c.scores : 0,
-         mask_error_text(c.kept, c.kept_error, text));
-  return LUATTN_OK;
+  else
+    print_computed(p, &c);
+  if (o->json == NULL) return LUATTN_OK;
+  return mask_places_write(o->json, p->info.name, status == LUATTN_OK ? &c : NULL, m, kept_keys(p, m), err);
 }
 
 static luattn_status save(const cli_options *o, const cli_problem *p, const luattn_mask_places *m, luattn_error *err) {
@@ -140,9 +149,6 @@ luattn_status places_draw(const cli_options *o, const cli_problem *p, luattn_err
   luattn_mask_places m = {.struct_size = sizeof m, .batch = (int)o->batch, .head = (int)o->head};
   cli_result r = {0};
   cli_binding bind;
-  if (o->json != NULL)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "--json: '%s': counts tiles of a line, and the spec has a grid; leave it out", o->json);
   TRY(query_option(o, p, m.query, err));
   TRY(boxes_option(o, p, &m, err));
   m.places = malloc((size_t)p->kv_len + 1);
@@ -152,7 +158,7 @@ luattn_status places_draw(const cli_options *o, const cli_problem *p, luattn_err
   if (status == LUATTN_OK) {
     print_slices(p, &m);
     print_counts(o, p, &m);
-    status = print_computed(o, p, &args, err);
+    status = count_computed(o, p, &args, &m, err);
   }
   if (status == LUATTN_OK) { status = save(o, p, &m, err); }
   free(m.places);

@@ -13,7 +13,7 @@ typedef struct places_call {
   luattn_mask_places *given;
 } places_call;
 
-/* A pair of boxes, as bounds of expressions over it are found. */
+/* A pair of boxes, as bounds of expressions over it are found. Boxes take places by the steps of the mask. */
 typedef struct place_box {
   tile_box tile; /* first, for tile_box_load and tile_box_refine */
   int low[2][LUATTN_MAX_AXES], high[2][LUATTN_MAX_AXES];
@@ -82,15 +82,30 @@ static void evaluate(const cpu_problem *p, const cpu_program *keep, luattn_mask_
   }
 }
 
-/* The class of the pair of boxes. */
+static int step_of(const cpu_problem *p, int axis) { return p->mask.keep != IR_NONE ? p->mask.axis[axis].step : 1; }
+
+/* The class of the pair of boxes, which keeps nothing where they are of two groups. */
 static int class_of(const cpu_problem *p, place_box *box) {
   const ir_bounds_env env = {.user = box, .variable = place_variable, .load = tile_box_load, .refine = tile_box_refine};
-  return p->mask.keep == IR_NONE ? 2 : mask_tile_class(p->g, &p->mask, &env, p->worker[0].bounds);
+  for (int a = 0; a < p->q_side.axes; a++)
+    if ((box->low[Q][a] - box->low[KV][a]) % step_of(p, a) != 0) return 0;
+  if (p->mask.keep == IR_NONE) return 2;
+  const mask_info within = {.keep = p->mask.within};
+  return mask_tile_class(p->g, &within, &env, p->worker[0].bounds);
 }
 
-static void set_range(place_box *box, int side, int axis, int first, int size, int extent) {
+static int least_of(int a, int b) { return a < b ? a : b; }
+
+/* Boxes along an axis: those of all groups that begin at the same place of theirs come one after another. */
+static int boxes_along(int extent, int size, int step) {
+  const int before = ((extent + step - 1) / step + size - 1) / size - 1, left = extent - before * size * step;
+  return before * step + least_of(left, step);
+}
+static void set_range(place_box *box, int side, int axis, int number, int size, int step, int extent) {
+  const int first = number / step * size * step + number % step,
+            places = least_of(size, (extent - first + step - 1) / step);
   box->low[side][axis] = first;
-  box->high[side][axis] = (first + size < extent ? first + size : extent) - 1;
+  box->high[side][axis] = first + (places - 1) * step;
 }
 
 /* Of the box of keys at box->low[KV]: adds its class to its places, and counts it. */
@@ -98,12 +113,12 @@ static void mark(const cpu_problem *p, place_box *box, luattn_mask_places *g) {
   const int class = class_of(p, box);
   int count = 1;
   g->boxes[class]++;
-  for (int a = 0; a < g->axes; a++) count *= box->high[KV][a] - box->low[KV][a] + 1;
+  for (int a = 0; a < g->axes; a++) count *= (box->high[KV][a] - box->low[KV][a]) / step_of(p, a) + 1;
   for (int i = 0; i < count && class != 0; i++) {
     int rest = i, step = 1, place = 0;
     for (int a = g->axes; a-- > 0; step *= g->kv_extent[a]) {
-      const int size = box->high[KV][a] - box->low[KV][a] + 1;
-      place += (box->low[KV][a] + rest % size) * step;
+      const int by = step_of(p, a), size = (box->high[KV][a] - box->low[KV][a]) / by + 1;
+      place += (box->low[KV][a] + rest % size * by) * step;
       rest /= size;
     }
     g->places[place] |= (unsigned char)(class << 1);
@@ -115,14 +130,15 @@ static void classify(const cpu_problem *p, luattn_mask_places *g) {
   int number = 1;
   memset(g->boxes, 0, sizeof g->boxes);
   for (int a = 0; a < g->axes; a++) {
-    set_range(&box, Q, a, g->query[a] / g->q_box[a] * g->q_box[a], g->q_box[a], g->q_extent[a]);
-    number *= (g->kv_extent[a] + g->kv_box[a] - 1) / g->kv_box[a];
+    const int by = step_of(p, a);
+    set_range(&box, Q, a, g->query[a] / by / g->q_box[a] * by + g->query[a] % by, g->q_box[a], by, g->q_extent[a]);
+    number *= boxes_along(g->kv_extent[a], g->kv_box[a], by);
   }
   for (int n = 0; n < number; n++) {
     int rest = n;
     for (int a = g->axes; a-- > 0;) {
-      const int count = (g->kv_extent[a] + g->kv_box[a] - 1) / g->kv_box[a];
-      set_range(&box, KV, a, rest % count * g->kv_box[a], g->kv_box[a], g->kv_extent[a]);
+      const int by = step_of(p, a), count = boxes_along(g->kv_extent[a], g->kv_box[a], by);
+      set_range(&box, KV, a, rest % count, g->kv_box[a], by, g->kv_extent[a]);
       rest /= count;
     }
     mark(p, &box, g);
