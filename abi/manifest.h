@@ -162,10 +162,10 @@ typedef struct manifest_linear {
   uint32_t made;                    /* bits: rows of q, k and v that luattn_linear_prepare makes */
   uint32_t skips;                   /* o has what skips */
   uint32_t numbers;                 /* backward: bits: gradients of decays, of what is written */
-  uint32_t alone; /* backward: bits of inputs to an element of whose gradient one token and value head adds, where its
+  uint32_t alone;  /* backward: bits of inputs to an element of whose gradient one token and value head adds, where its
                      * axes are whole */
-  uint32_t terms; /* backward: bits: mods of q, k and v, and what skips, that inputs or scalars get gradients of */
-  uint32_t unused;
+  uint32_t terms;  /* backward: bits: mods of q, k and v, and what skips, that inputs or scalars get gradients of */
+  uint32_t decays; /* backward: numbers of a token's decay: 1, or the channels of k */
 } manifest_linear;
 
 typedef struct image_manifest {

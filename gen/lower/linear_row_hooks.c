@@ -109,6 +109,7 @@ static bool has_own_place(const linear_work *w, const derived_term *t) {
   for (int i = 0; i < t->num_index; i++) {
     by_token |= in->axis[i] == LUATTN_AXIS_T; /* whose index is always t */
     by_head |= in->axis[i] == LUATTN_AXIS_HV && ir_is_var(w->f->g, t->index[i], VAR_H);
+    if (ir_uses(w->f->g, t->index[i], VAR_D) && !ir_is_var(w->f->g, t->index[i], VAR_D)) return false;
     if (in->axis[i] == LUATTN_AXIS_B && !ir_is_var(w->f->g, t->index[i], VAR_B)) return false;
   }
   return by_token && by_head;

@@ -1,6 +1,6 @@
 /* linear_backward.c: backward of linear attention by TMA and wgmma. Additive updates: a pass of the forward kernel for each of dq,
- * dk and dv, and a kernel over chunks for gradients of numbers of tokens. Updates that erase: two chains, which keep states of
- * chunks, and a kernel over chunks. Then one finishes rows and numbers (templates/linear/around). */
+ * dk and dv, and a kernel over chunks for gradients of numbers of tokens. Updates that erase, and decays of channels: two chains,
+ * which keep states of chunks, and a kernel over chunks. Then one finishes rows and numbers (templates/linear/around). */
 #include <stddef.h>
 
 #include "abi/kernel_facts.h"
@@ -9,7 +9,14 @@
 #include "gen/analysis/linear/linear_adjoint.h"
 #include "gen/plan/linear_family.h"
 
-enum { MOST = 128, FINISH_THREADS = 256, NUMBER_THREADS = 128, ROW_THREADS = 384, CHAIN_STAGES = 2 };
+enum {
+  MOST = 128,
+  FINISH_THREADS = 256,
+  NUMBER_THREADS = 128,
+  ROW_THREADS = 384,
+  COLUMN_THREADS = 512,
+  CHAIN_STAGES = 2
+};
 
 static luattn_status check(const luattn_target *t, luattn_error *err) {
   if (t->arch != 90)
@@ -74,14 +81,18 @@ const linear_family linear_sm90_backward = {.name = "backward of additive update
                                             .check = check,
                                             .plan = plan_additive};
 
-static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
-  (void)t;
+static void add_chains(linear_plan *p, bool by_channel) {
   const int threads = 128 * (2 + block_of(p->v_dim) / 64),
-            bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES, 0).bytes;
-  p->source = "entry/linear_erasing_bwd_sm90.cu";
+            bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES, by_channel).bytes;
   p->v_block = block_of(p->v_dim);
   linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, bytes);
   linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, threads, bytes);
+}
+
+static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
+  (void)t;
+  p->source = "entry/linear_erasing_bwd_sm90.cu";
+  add_chains(p, false);
   linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,
                   linear_rows_layout(p->k_dim, p->v_dim).bytes);
   add_finish(p);
@@ -99,3 +110,25 @@ const linear_family linear_sm90_erasing_backward = {.name = "backward of the del
                                                     .takes = LINEAR_TAKES_READ,
                                                     .check = check,
                                                     .plan = plan_erasing};
+
+static void plan_channels(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
+  (void)t;
+  p->source = "entry/linear_channels_bwd_sm90.cu";
+  add_chains(p, true);
+  linear_plan_add(p, "luattn_linear_columns", LUATTN_ROLE_LINEAR_ROWS, COLUMN_THREADS,
+                  linear_columns_layout(p->k_dim, p->v_dim).bytes);
+  add_finish(p);
+  p->why =
+      arena_printf(a,
+                   "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
+                   "their gradients, and a kernel over all chunks at once makes dq, dk, dv and gradients of decays "
+                   "of channels of these; a last kernel has those of mods, inputs and scalars\n",
+                   (int)spec->linear->class.number, LUATTN_CHUNK);
+}
+
+const linear_family linear_sm90_channels_backward = {.name = "backward of decays of channels by TMA and wgmma",
+                                                     .family = LUATTN_SM90,
+                                                     .pass = LUATTN_BACKWARD,
+                                                     .takes = LINEAR_TAKES_CHANNEL_DECAY,
+                                                     .check = check,
+                                                     .plan = plan_channels};

@@ -174,7 +174,7 @@ static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
   if (!numbers) return;
   float **const to[] = {&sums->decay, &sums->write, &sums->read};
   for (int i = 0; i < 3; i++)
-    if (which >> i & 1) *to[i] = take(r, each);
+    if (which >> i & 1) *to[i] = take(r, i == 0 ? each * l->c.info->linear_facts[0].decays : each);
 }
 
 static luattn_status place_backward(linear_call *l, room *r) {

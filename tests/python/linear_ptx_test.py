@@ -113,6 +113,18 @@ class Machine(unittest.TestCase):
         # Sums over tokens of terms of both signs are off by more, as they are smaller than these.
         self.gradients("gated_delta", (64, 64), (1, 2), (100,), own, bounds={"A_log": 0.04, "dt_bias": 0.04})
 
+    def test_gradients_of_channels(self):
+        """Decays that differ between these: of elements, and of sums over a token's channels, and over tokens."""
+        self.gradients("gla", (64, 64), (1, 2), (100,), {"gk": torch.randn(1, 100, 2, 64)})
+        self.gradients("gla", (40, 72), (2, 2), (70, 0, 3), {"gk": 4 - 8 * torch.rand(1, 76, 2, 40)}, packed=True, bounds={"gk": 0.0078})
+        text = """return linear_attention { name = "channels", scalars = { c = 0.1 },
+          inputs = { a = { axes = {"b", "t", "hv"}, grad = true }, w = { axes = {"hv", "d"}, grad = true } },
+          query_mod = function(x) return l2norm(x) end,
+          key_mod = function(x) return x * 0.5 end,
+          decay = function(b, h, t, d) return -c * sigmoid(a[{b, t, h}] + w[{h, d}]) end }"""
+        own = {"c": torch.tensor(0.1), "a": torch.randn(1, 70, 2), "w": torch.randn(2, 64)}
+        self.gradients(text, (64, 64), (1, 2), (70,), own, bounds={"a": 0.0078, "w": 0.0156, "c": 0.0156})
+
     def test_gradients_of_mods(self):
         """Of sums over channels, scalars, gathers, what skips, and of an input that broadcasts."""
         text = """return linear_attention { name = "mods", scalars = { c = 1.5 },
@@ -132,9 +144,10 @@ class Machine(unittest.TestCase):
     def test_refusals(self):
         attention = luattn.linear_attention(f"{SPECS}/retention.lua")
         q, k, v = (on_device(rows(1, 8, 1, 64)) for _ in range(3))
-        gla = luattn.linear_attention(f"{SPECS}/gla.lua")
-        with self.assertRaisesRegex(luattn.Unsupported, r"decay: differs between channels, which this kernel of linear attention lacks"):
-            gla(q, k, v.requires_grad_(), gk=on_device(torch.zeros(1, 8, 1, 64))).sum().backward()
+        kda = luattn.linear_attention(f"{SPECS}/kda.lua")
+        own = {"a": torch.zeros(1, 8, 1, 64), "beta": torch.zeros(1, 8, 1), "A_log": torch.zeros(1), "dt_bias": torch.zeros(1, 64)}
+        with self.assertRaisesRegex(luattn.Unsupported, r"update.read: reads the state, which this kernel of linear attention lacks"):
+            kda(q, k, v.requires_grad_(), **{name: on_device(x) for name, x in own.items()}).sum().backward()
         v = v.detach()
         with self.assertRaisesRegex(luattn.InvalidError, r"cu_seqlens: is .*give a torch tensor"):
             attention(q, k, v, cu_seqlens=[0, 8])

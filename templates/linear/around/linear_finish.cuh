@@ -153,6 +153,35 @@ struct FinishNumbers {
         Hook::add_runs(p, s, run.x);
     }
   }
+  // Where decays differ between channels: a warp's tokens one after another, a lane for each channel.
+  template <class Hook>
+  __device__ __forceinline__ void add_channels(const float *of, int hv, i64 first) const {
+    if constexpr (Hook::has_terms) {
+      if (of == nullptr) return;
+      const i64 all = tokens_of_all<Config>(p);
+      RunSums<Hook> run;
+      LinearSite s{-1, 0, 0, 0};
+#pragma unroll 1
+      for (i64 row = first; row < first + 32 && row < all; ++row) {
+        const TokenPlace at = place_of_token<Config>(p, row);
+        if (at.none) continue;
+        if (at.entry != s.b && s.b >= 0) run.flush(p, s);
+        s = {at.entry, hv, hv / p.group, at.first};
+        float of_row[Hook::rows + 1] = {};
+#pragma unroll 1
+        for (int d = int(threadIdx.x % 32); d < Config::k_dim; d += 32) {
+          const float g = of[(row * p.heads_v + hv) * Config::k_dim + d];
+          Hook::add(p, s, 1.f, g, at.t, d, nullptr, nullptr, run.x, of_row);
+        }
+        __syncwarp();
+        if constexpr (Hook::rows > 0) {
+          sum_over_warp(of_row);
+          if (threadIdx.x % 32 == 0) Hook::add_rows(p, s, at.t, of_row);
+        }
+      }
+      if (s.b >= 0) run.flush(p, s);
+    }
+  }
   template <class Spec>
   __device__ __forceinline__ void run(u32 block) const {
     const int hv = int(block % u32(p.heads_v));
@@ -160,7 +189,10 @@ struct FinishNumbers {
     TokenPlace at{0, 0, 0, true};
     if (row < tokens_of_all<Config>(p)) at = place_of_token<Config>(p, row);
     const LinearSite s{at.entry, hv, hv / p.group, at.first};
-    add<typename Spec::OfDecay>(p.sums.decay, at, s, row);
+    if constexpr (Spec::decay_of == DECAY_CHANNEL)
+      add_channels<typename Spec::OfDecay>(p.sums.decay, hv, row - threadIdx.x % 32);
+    else
+      add<typename Spec::OfDecay>(p.sums.decay, at, s, row);
     add<typename Spec::OfWrite>(p.sums.write, at, s, row);
     add<typename Spec::OfRead>(p.sums.read, at, s, row);
   }

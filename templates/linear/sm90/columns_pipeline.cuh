@@ -20,9 +20,8 @@ struct SharedColumns {
   static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim);
   static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL);
-  static_assert(!Spec::erases && !Spec::has_value_mod && !Spec::has_skip && !Spec::has_query_factor &&
-                    !Spec::has_key_factor && !Spec::has_write,
-                "gradients of decays of channels have a kernel of plain additive updates alone yet");
+  static_assert(!Spec::erases && !Spec::has_value_mod && !Spec::has_skip,
+                "gradients of erasing with decays of channels have no kernel yet");
   static_assert(Config::pass == LINEAR_ROWS && Config::k_dim % 8 == 0 && Config::v_dim % 8 == 0);
   static_assert(k_dim <= 128 && v_dim <= 128, "more than 128 channels have no kernel of this family yet");
   static_assert(bytes <= LUATTN_SM90_SHARED_BYTES);
