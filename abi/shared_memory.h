@@ -21,6 +21,8 @@ typedef struct LayoutSizes {
                        * it), and BwdRow */
   int bias_elem, col; /* sm90 forward: bytes of a bias row's element, and of struct Col, where they are staged
                        * along the keys (templates/sm90/fwd/bias_staging.cuh); 0: not staged */
+  int displacements;  /* sm90 over a grid: of a pair of boxes, if scores have a term by displacement; else 0
+                       * (templates/score/displacement_terms.cuh) */
   int row_axes;       /* sm90 forward over a grid: axes along which rows' ranges are kept; 0: none */
   int warps_n;        /* sm80 backward: warps along the keys */
   int has_terms;      /* simt: scores have a distance_term */
@@ -134,11 +136,12 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
 }
 
 /* sm90 forward: Q of each consumer (64 rows), the stages of K, the stages of V, staging of O, bias rows
- * and columns, and 512 bytes of barriers and tile messages. Bias rows, then columns are staged only if all of
- * them fit; Boxes of O use the remaining space. */
+ * and columns, or terms by displacement, and 512 bytes of barriers and tile messages. Bias rows, then columns are staged
+ * only if all of them fit; Boxes of O use the remaining space. */
 typedef struct FwdSm90Layout {
   int q, k, v;         /* bytes of a consumer's Q, of a stage of K, of V */
   int bias_rows, cols; /* bytes per consumer, per stage, if they are staged */
+  int terms;           /* bytes per stage of those by displacement */
   int row_ranges;      /* bytes per warp, with its boxes of keys */
   int has_bias_rows, has_cols;
   int o_boxes; /* O boxes of a warp: 16 rows of 64 channels each */
@@ -161,6 +164,8 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   if (l.has_cols) l.without_o += s.stages * l.cols;
   l.row_ranges = s.row_axes > 0 ? 16 * 4 * s.row_axes + 16 : 0;
   l.without_o += groups * 4 * l.row_ranges;
+  l.terms = layout_round(4 * s.displacements, 32);
+  l.without_o += s.stages * l.terms;
   const int room = l.without_o < most ? (most - l.without_o) / (groups * o_box) : 0;
   l.o_boxes = room < boxes_v ? room : boxes_v;
   l.bytes = l.without_o + l.o_boxes * groups * o_box;

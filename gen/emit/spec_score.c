@@ -22,8 +22,8 @@ static void bias_row(writer *w) {
 }
 
 static void score_with(writer *w) {
-  static const char with[] =
-      "Real score_with(" PHR BREAK "const Col &col, Real dot, Position q, Position kv, Real term)";
+  const char *const with = writer_format(
+      w, "Real score_with(" PHR BREAK "const Col &col, Real dot, Position q, %skv, Real term)", writer_key_place(w));
   if (w->f->score_with != IR_NONE) {
     expression_function(w, "score_with", with, HAS_ELEMENT, "", score_element, w->f->score_with);
     return;
@@ -43,13 +43,14 @@ static void score_bounds(writer *w) {
 static void constants(writer *w) {
   const lowered *f = w->f;
   const lowered_facts *t = &f->facts;
-  const bool forward = writer_forward(w);
+  const bool forward = writer_forward(w), no_term = !t->has_distance_term && !t->has_displacement_term;
   const constant flags[] = {
       {"has_score", true, !forward},
       {"score_reads_col", t->score_reads_col, !forward},
       {"reads_columns", t->reads_columns, !forward},
       {"has_row_shift", true, f->row_shift == IR_NONE},
-      {"has_distance_term", true, !t->has_distance_term},
+      {"has_distance_term", t->has_distance_term, no_term},
+      {"has_displacement_term", t->has_displacement_term, no_term},
       {"has_bias_row", true, !t->has_bias_row},
       {"bias_row_shared", t->has_bias_row && !ir_uses(f->g, f->bias_row, VAR_B), !t->has_bias_row},
       {"has_score_bounds", true, f->score_bounds == IR_NONE}};
@@ -60,9 +61,10 @@ static void constants(writer *w) {
 
 const char *emit_score(writer *w) {
   const lowered *f = w->f;
-  const bool forward = writer_forward(w), has_term = f->facts.has_distance_term, has_row = f->facts.has_bias_row;
+  const bool forward = writer_forward(w), has_term = f->facts.has_distance_term, has_row = f->facts.has_bias_row,
+             over_grid = f->facts.has_displacement_term;
   const absence lacks[] = {{!forward, "ScoreInGrad"},
-                           {!has_term, "NoDistanceTerm"},
+                           {!has_term && !over_grid, "NoDistanceTerm"},
                            {!has_row, "NoBiasRow"},
                            {forward && f->row_shift == IR_NONE, "NoRowShift"},
                            {f->score_bounds == IR_NONE, "NoScoreBounds"}};
@@ -81,8 +83,11 @@ const char *emit_score(writer *w) {
   if (has_term)
     expression_function(w, "distance_term", "Real distance_term(" PH ", Position q, Position kv)",
                         HAS_HEAD | HAS_Q | HAS_KV, "", NO_ELEMENT, f->distance_term);
+  if (over_grid)
+    expression_function(w, "displacement_term", "Real displacement_term(" PH ", Origin q, const Displacement &kv)",
+                        HAS_HEAD | HAS_Q | HAS_KV, "", NO_ELEMENT, f->distance_term);
   if (has_row) bias_row(w);
-  if (forward && (has_term || has_row)) score_with(w);
+  if (forward && (has_term || over_grid || has_row)) score_with(w);
   if (f->row_shift != IR_NONE)
     expression_function(w, "row_shift",
                         writer_format(w, "Real row_shift(" PHR ", Position q, %skv)", writer_key_place(w)), HAS_ELEMENT,

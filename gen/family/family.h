@@ -68,6 +68,7 @@ typedef struct plan_rows {
   bool sums_distances;             /* a parameter gradient is computed from sums of dS by distance (SUM_DISTANCE) */
   bool has_distance_term;          /* kept in shared memory in the simt family (simt/tile_products.cuh,
                                     * DistanceTable) */
+  bool has_displacement_term;      /* over a grid, in the sm90 family (templates/score/displacement_terms.cuh) */
 } plan_rows;
 
 /* How many inlined copies of a hook the code has. The main kernel has one for each score, row or column that
@@ -184,25 +185,27 @@ typedef struct family_kernel {
   const struct family *falls_back_to;        /* for hooks that leave its products too few registers */
   const family_thresholds *measured;
 
-  bool steps_of_16;        /* tuning steps columns by 16, and rows by 64 */
-  bool accumulates_dq;     /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
-  bool free_boxes;         /* over a grid, boxes of keys begin where the range of a box of queries does */
-  bool splits;             /* a launch may split the work of a tile among blocks */
-  bool draws_tiles;        /* blocks take tiles from a counter where tiles differ in work */
-  bool pairs_tiles;        /* blocks share a kv tile in pairs */
-  bool prepares_stats;     /* luattn_prepare computes block minima and maxima */
-  bool stores_dq_first;    /* the first kv tile of a q tile can store dQ */
-  bool stages_spill_alike; /* as many prefetch addresses with one stage as with two */
-  bool rescales_lazily;    /* O is rescaled only where the maximum has grown (gen/lower/probe.c) */
-  bool shifts_rows;        /* row_shift.c */
-  bool has_polynomials;    /* softcap_poly.c */
-  bool fetches_columns;    /* producer warps, which have few registers, compute the hook col */
-  bool has_distance_terms; /* keeps terms by distance in a table; rows of a tile of decode have too many */
-  bool has_lane_sums;      /* sums of gradients for which registers are too few are left to lanes */
-  bool reads_query_lists;  /* a list of a query is read once for keys of one block */
-  bool masks_without_row;  /* columns are queries, and a mask needs no Row */
-  bool regroups_all_masks; /* in tiles kept in part, flags and runs are read together whatever the mask */
-  bool sums_in_small_warp; /* dS is summed in a warp with few registers */
+  bool steps_of_16;            /* tuning steps columns by 16, and rows by 64 */
+  bool accumulates_dq;         /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
+  bool free_boxes;             /* over a grid, boxes of keys begin where the range of a box of queries does */
+  bool splits;                 /* a launch may split the work of a tile among blocks */
+  bool draws_tiles;            /* blocks take tiles from a counter where tiles differ in work */
+  bool pairs_tiles;            /* blocks share a kv tile in pairs */
+  bool prepares_stats;         /* luattn_prepare computes block minima and maxima */
+  bool stores_dq_first;        /* the first kv tile of a q tile can store dQ */
+  bool stages_spill_alike;     /* as many prefetch addresses with one stage as with two */
+  bool rescales_lazily;        /* O is rescaled only where the maximum has grown (gen/lower/probe.c) */
+  bool shifts_rows;            /* row_shift.c */
+  bool has_polynomials;        /* softcap_poly.c */
+  bool fetches_columns;        /* producer warps, which have few registers, compute the hook col */
+  bool has_distance_terms;     /* keeps terms by distance in a table; rows of a tile of decode have too many */
+  bool has_displacement_terms; /* over a grid: those of a pair of boxes, in a table */
+  bool sums_displacements;     /* over a grid: dS, for gradients that depend on nothing else */
+  bool has_lane_sums;          /* sums of gradients for which registers are too few are left to lanes */
+  bool reads_query_lists;      /* a list of a query is read once for keys of one block */
+  bool masks_without_row;      /* columns are queries, and a mask needs no Row */
+  bool regroups_all_masks;     /* in tiles kept in part, flags and runs are read together whatever the mask */
+  bool sums_in_small_warp;     /* dS is summed in a warp with few registers */
 } family_kernel;
 
 /* What is the same in all passes of a family. */
@@ -254,7 +257,8 @@ void family_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
 int family_box_rows(const int box[LUATTN_MAX_AXES]);
 /* Of luattn_target.query_tile_size or key_tile_size. */
 void family_unpack_box(uint64_t size, int box[LUATTN_MAX_AXES]);
-int family_box_pairs(const plan *p, const box_extents **pairs);                       /* how many */
+int family_box_pairs(const plan *p, const box_extents **pairs); /* how many */
+int family_displacements(const plan *p);                        /* of its pair of boxes: kv - q along all axes */
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]); /* "16 x 8"; "": out of memory */
 
 /* Chooses the family for a call, of which p is the plan so far. t->family may be unable to run it. */

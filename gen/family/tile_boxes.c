@@ -70,6 +70,13 @@ luattn_status family_check_steps(const plan *p, int rows, luattn_error *err) {
   return LUATTN_OK;
 }
 
+int family_displacements(const plan *p) {
+  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES], count = 1;
+  family_box(p, false, q), family_box(p, true, kv);
+  for (int a = 0; a < AXES; a++) count *= q[a] + kv[a] - 1;
+  return count;
+}
+
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]) {
   const char *text = "";
   for (int axis = AXES - p->axes; axis < AXES && text != NULL; axis++)

@@ -1,21 +1,41 @@
-/* distance.c: decides whether an expression is a function of q - kv, or linear in q and kv. */
+/* distance.c: decides whether an expression is a function of q - kv, along each axis of a grid, or linear in q and kv. */
 #include "gen/ir/passes.h"
 
-/* Facts about a node. As a linear combination of positions: q * VAR_Q + kv * VAR_KV + a term with neither. */
+/* Facts about a node. As a linear combination of positions: the sum of q[a] * VAR_Q and kv[a] * VAR_KV over the axes, and a
+ * term with neither. */
 typedef struct trait {
   bool of_distance, linear;
-  double q, kv;
+  double q[IR_MAX_AXES], kv[IR_MAX_AXES];
 } trait;
 
-static trait trait_of_linear(double q, double kv) { return (trait){q + kv == 0, true, q, kv}; }
+/* x * a + y * b, of which both are linear. */
+static trait trait_of_sum(double x, const trait *a, double y, const trait *b) {
+  trait made = {.of_distance = true, .linear = true};
+  for (int i = 0; i < IR_MAX_AXES; i++) {
+    made.q[i] = x * a->q[i] + y * b->q[i];
+    made.kv[i] = x * a->kv[i] + y * b->kv[i];
+    made.of_distance &= made.q[i] + made.kv[i] == 0;
+  }
+  return made;
+}
 
-static trait trait_of_leaf(const ir *g, const ir_node *n) {
-  if (n->op != IR_VAR) return trait_of_linear(0, 0);
+static bool has_positions(const trait *a) {
+  bool any = false;
+  for (int i = 0; i < IR_MAX_AXES; i++) any |= a->q[i] != 0 || a->kv[i] != 0;
+  return any;
+}
+
+static const trait constant = {.of_distance = true, .linear = true};
+
+static trait trait_of_leaf(const ir_node *n) {
+  trait made = constant;
+  if (n->op != IR_VAR) return made;
   switch (ir_var_of(n)) {
     case VAR_Q:
-      return ir_is_line(g) ? trait_of_linear(1, 0) : (trait){0};
     case VAR_KV:
-      return ir_is_line(g) ? trait_of_linear(0, 1) : (trait){0};
+      made.of_distance = false;
+      (ir_var_of(n) == VAR_Q ? made.q : made.kv)[ir_index_of(n)] = 1;
+      return made;
     case VAR_B:
     case VAR_H:
     case VAR_Q_LEN:
@@ -24,7 +44,7 @@ static trait trait_of_leaf(const ir *g, const ir_node *n) {
     case VAR_HEADS_KV:
     case VAR_SCALAR:
     case VAR_SCALE:
-      return trait_of_linear(0, 0);
+      return made;
     default:
       return (trait){0};
   }
@@ -36,13 +56,11 @@ static bool combine(const ir *g, const ir_node *n, const trait *x, const trait *
   switch (n->op) {
     case IR_ADD:
     case IR_SUM_APART:
-    case IR_SUB: {
-      const double sign = n->op == IR_SUB ? -1 : 1;
-      *out = trait_of_linear(x->q + sign * y->q, x->kv + sign * y->kv);
+    case IR_SUB:
+      *out = trait_of_sum(1, x, n->op == IR_SUB ? -1 : 1, y);
       return x->linear && y->linear;
-    }
     case IR_NEG:
-      *out = trait_of_linear(-x->q, -x->kv);
+      *out = trait_of_sum(-1, x, 0, &constant);
       return x->linear;
     case IR_TO_REAL:
     case IR_STOP_GRADIENT:
@@ -50,11 +68,11 @@ static bool combine(const ir *g, const ir_node *n, const trait *x, const trait *
       return x->linear;
     case IR_MUL:
       if (ir_is_const(g, n->arg[1], &c)) {
-        *out = trait_of_linear(c * x->q, c * x->kv);
+        *out = trait_of_sum(c, x, 0, &constant);
         return x->linear;
       }
       if (ir_is_const(g, n->arg[0], &c)) {
-        *out = trait_of_linear(c * y->q, c * y->kv);
+        *out = trait_of_sum(c, y, 0, &constant);
         return y->linear;
       }
       return false;
@@ -66,7 +84,7 @@ static bool combine(const ir *g, const ir_node *n, const trait *x, const trait *
 static bool is_comparison(int op) { return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE; }
 
 static trait trait_of(const ir *g, const ir_node *n, const trait *known) {
-  if (n->nargs == 0) return trait_of_leaf(g, n);
+  if (n->nargs == 0) return trait_of_leaf(n);
   const trait *x = &known[n->arg[0]], *y = &known[n->arg[n->nargs > 1 ? 1 : 0]];
   trait made;
   if (combine(g, n, x, y, &made)) return made;
@@ -75,12 +93,13 @@ static trait trait_of(const ir *g, const ir_node *n, const trait *known) {
   for (int i = 0; i < n->nargs; i++) {
     const trait *a = &known[n->arg[i]];
     made.of_distance &= a->of_distance;
-    positions |= !a->linear || a->q != 0 || a->kv != 0;
+    positions |= !a->linear || has_positions(a);
   }
   /* q < kv + 3 is a function of the distance, though its sides are not; of 64 bits a side may wrap around. */
   const bool wraps = ir_typeof(g, n->arg[0]) == IR_INT && is_comparison(n->op) &&
                      (ir_is_wide(g, n->arg[0]) || ir_is_wide(g, n->arg[1]));
-  if (is_comparison(n->op) && x->linear && y->linear && !wraps) made.of_distance = x->q - y->q + x->kv - y->kv == 0;
+  if (is_comparison(n->op) && x->linear && y->linear && !wraps)
+    made.of_distance = trait_of_sum(1, x, -1, y).of_distance;
   made.linear = !positions;
   return made;
 }
@@ -94,9 +113,9 @@ static trait *find_traits(arena *a, const ir *g, ir_ref last) {
 
 bool analyse_linear(arena *a, const ir *g, ir_ref r, double *q, double *kv) {
   const trait *known = find_traits(a, g, r);
-  if (known == NULL || !known[r].linear) return false;
-  *q = known[r].q;
-  *kv = known[r].kv;
+  if (known == NULL || !known[r].linear || (!ir_is_line(g) && has_positions(&known[r]))) return false;
+  *q = known[r].q[0];
+  *kv = known[r].kv[0];
   return true;
 }
 

@@ -66,10 +66,11 @@ ir_ref ir_grad_factor(ir *g, ir_ref d, ir_ref factor);
 typedef enum ir_level { LEVEL_HEAD, LEVEL_ROW, LEVEL_COL, LEVEL_ELEMENT } ir_level;
 void analyse_levels(const ir *g, uint8_t *level /* [ir_count] */);
 
-/* Whether all roots are functions of q - kv, and of values that are constant per (batch, head). May be false
+/* Whether all roots are functions of q - kv, over a grid along each axis, and of values that are constant per (batch, head). May be false
  * when it could not be shown (distance.c). */
 bool analyse_distance(arena *a, const ir *g, const ir_ref *roots, int n);
-/* Whether r is *q * VAR_Q + *kv * VAR_KV + a value that is constant per (batch, head). Likewise. */
+/* Whether r is *q * VAR_Q + *kv * VAR_KV + a value that is constant per (batch, head). Likewise; of a grid only where no
+ * position occurs. */
 bool analyse_linear(arena *a, const ir *g, ir_ref r, double *q, double *kv);
 
 /* Evaluation in double precision, vectorised: a program is compiled once from roots, then run over blocks of lanes.

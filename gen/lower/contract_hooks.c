@@ -72,7 +72,8 @@ void hooks_choose_called(lowered *f, text *why) {
                                             : &t->value_mod,
                 1);
   if (f->plan->pass == LUATTN_FORWARD) {
-    outline_add(f, "score", HAS_ELEMENT, copies.element, &f->score, 1);
+    const bool without_term = f->plan->axes > 0 && f->distance_term != IR_NONE; /* its table is filled apart */
+    outline_add(f, "score", HAS_ELEMENT, copies.element, without_term ? &f->score_with : &f->score, 1);
     for (int k = 0; k < f->step.num_red; k++)
       outline_add(f, lowered_term_name[k], step, copies.element, &f->step.term[k], 1);
     if (f->prob_term < 0) outline_add(f, "prob", step, copies.element, &f->step.prob, 1);

@@ -1,5 +1,5 @@
 /* early_terms.c: chooses score terms computed before QK^T finishes: long terms that depend only on the
- * distance between query and key, and loads of an input along the keys (sm90/fwd/bias_staging.cuh).
+ * distance between query and key, over a grid along each axis (score/displacement_terms.cuh), and loads of an input along the keys (sm90/fwd/bias_staging.cuh).
  *
  * In a kernel with several rows a warp, many elements share a distance. T5's bucket and its bias are computed
  * once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements of a
@@ -9,6 +9,7 @@
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
+#include "gen/plan/tiles.h"
 
 #include <string.h>
 
@@ -41,6 +42,9 @@ static bool is_of_distance(lowered *f, ir_ref r) {
   return root != IR_NONE && analyse_distance(f->a, f->g, &root, 1);
 }
 
+/* Whether kernels take terms by distance at all: over a grid, if a table of those of a pair of boxes fits. */
+static bool takes_distances(const lowered *f) { return f->plan->axes == 0 || tiles_have_displacements(f->plan); }
+
 /* Finds, among the long subexpressions of `roots` that depend only on the distance, the most expensive one
  * that is not part of another or that several roots share. IR_NONE: there is none. */
 static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
@@ -70,14 +74,16 @@ static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
 }
 
 void distance_term_take(lowered *f) {
-  const ir_ref best = longest_of_distance(f, &f->score, 1), term = ir_variable(f->g, VAR_TERM, 0);
+  const ir_ref best = takes_distances(f) ? longest_of_distance(f, &f->score, 1) : IR_NONE,
+               term = ir_variable(f->g, VAR_TERM, 0);
   if (best == IR_NONE) return;
   f->distance_term = best;
   f->score_with = ir_substitute(f->g, f->score, &best, &term, 1);
 }
 
 void distance_term_take_gradient(lowered *f, ir_ref *roots, int n) {
-  const ir_ref best = longest_of_distance(f, roots, n), term = ir_variable(f->g, VAR_TERM, 0);
+  const ir_ref best = takes_distances(f) ? longest_of_distance(f, roots, n) : IR_NONE,
+               term = ir_variable(f->g, VAR_TERM, 0);
   if (best == IR_NONE) return;
   f->distance_term = best;
   for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &best, &term, 1);

@@ -299,7 +299,8 @@ static bool keep_runs(const lowered *f) {
 
 void facts_find(lowered *f) {
   lowered_facts *t = &f->facts;
-  t->has_distance_term = f->distance_term != IR_NONE && takes_term(f);
+  t->has_distance_term = f->distance_term != IR_NONE && takes_term(f) && f->plan->axes == 0;
+  t->has_displacement_term = f->distance_term != IR_NONE && takes_term(f) && f->plan->axes > 0;
   t->has_bias_row = f->bias_row != IR_NONE && takes_term(f);
   t->tile_bits = f->keep != IR_NONE && f->mask->evaluated.is && tiles_may_have_bits(f->plan);
   find_flag_line(f);
@@ -387,6 +388,7 @@ void facts_find_rows(lowered *f) {
   r->col_bytes = f->facts.reads_columns ? slot_bytes(f, SLOTS_COL) : 0;
   if (r->col_bytes % 4 != 0) r->col_bytes = 0;
   r->has_distance_term = f->facts.has_distance_term;
+  r->has_displacement_term = f->facts.has_displacement_term;
   f->outlined_work = outlined_work(f);
   f->max_len = max_len(f);
   f->crowded = is_crowded(f);

@@ -17,6 +17,9 @@ static bool is_plain(lowered *f, ir_ref r, int *left) {
   return true;
 }
 
+/* Whether kernels sum dS over elements with the same q - kv, over a grid along each axis. */
+static bool sums_distances(const plan *p) { return p->axes == 0 || plan_kernel(p)->sums_displacements; }
+
 /* Returns over which elements dS is summed before it is added to the parameter. -1: none; grad adds each
  * element separately. Rows are summed only if there is no Acc. */
 static int sum_kind(lowered *f, const derived_term *t) {
@@ -33,7 +36,7 @@ static int sum_kind(lowered *f, const derived_term *t) {
   if ((mask & ~(DEP_SITE | DEP_KV)) == 0) return SUM_COL;
   if ((mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0) return -1;
   if (one_place && analyse_linear(f->a, f->g, t->factor, &by_q, &by_kv)) return SUM_LINEAR;
-  const bool distance = analyse_distance(f->a, f->g, part, 1 + t->num_index);
+  const bool distance = sums_distances(f->plan) && analyse_distance(f->a, f->g, part, 1 + t->num_index);
   const bool crowds = !policy_sums_elements_of_distances(f->plan);
   if (one_place && is_plain(f, t->factor, &left) && !(distance && crowds)) return SUM_ELEMENT;
   if (distance) return SUM_DISTANCE;

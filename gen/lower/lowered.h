@@ -48,7 +48,7 @@ enum {
 /* Compile-time facts that kernels branch on, as contract/contract.cuh names them. */
 typedef struct lowered_facts {
   bool keep_is_cheap, rows_need_full_data, only_keep_reads_row, row_from_start, columns_need_full_data;
-  bool score_reads_col, reads_columns, has_distance_term, has_bias_row;
+  bool score_reads_col, reads_columns, has_distance_term, has_displacement_term, has_bias_row;
   bool grad_is_light, grad_reads_row, grad_adds_to_memory;
   bool keep_runs;                      /* keep_by_column in forward, keep_by_row in backward */
   bool tile_bits;                      /* the mask is evaluated for cells, where a launch does so (has_tile_bits) */
@@ -84,7 +84,7 @@ typedef struct lowered {
   double bounded_max;
   ir_ref score;         /* of VAR_DOT and indices */
   ir_ref score_with;    /* the score, with VAR_TERM for distance_term or bias_row; IR_NONE in backward */
-  ir_ref distance_term; /* IR_NONE: none */
+  ir_ref distance_term; /* over a grid, of kv - q along each axis; IR_NONE: none */
   ir_ref bias_row;      /* the load of an input along kv; IR_NONE: none. sm90 */
   ir_ref bias_row_index[4];
   int num_bias_row_index, bias_row_q_axis;   /* the axis that only q indexes; -1: q occurs in others, too */

@@ -1,6 +1,8 @@
 /* tiles.c: the arithmetic of tiles that is the same in all families. */
 #include "gen/plan/tiles.h"
 
+#include "gen/plan/policy.h"
+
 int tiles_shared_limit(int arch) {
   switch (arch) {
     case 80:
@@ -24,6 +26,13 @@ int tiles_shared_limit(int arch) {
 
 void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) { family_box(p, keys, box); }
 
+bool tiles_have_displacements(const plan *p) {
+  const plan_rows rows = {.bwd_row_bytes = 2 * 4, .has_displacement_term = true};
+  const family_kernel *kernel = plan_kernel(p);
+  return p->axes > 0 && kernel->has_displacement_terms && family_displacements(p) <= POLICY_MOST_DISPLACEMENTS &&
+         kernel->shared_bytes(plan_sizes(p, &rows)) <= p->shared_limit;
+}
+
 bool tiles_free_boxes(const plan *p) { return p->axes > 0 && plan_kernel(p)->free_boxes; }
 
 bool tiles_step(const plan *p) {
@@ -43,7 +52,9 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b) {
 
 int tiles_walk_columns(const plan *p) { return (plan_kernel(p)->pairs_tiles ? 2 : 1) * p->tile_n; }
 
-bool tiles_have_columns(const plan *p, const plan_rows *rows) { return fwd_sm90_layout(plan_sizes(p, rows)).has_cols; }
+bool tiles_have_columns(const plan *p, const plan_rows *rows) {
+  return p->axes == 0 && fwd_sm90_layout(plan_sizes(p, rows)).has_cols;
+}
 
 int tiles_shared_bytes(const plan *p, const plan_rows *rows) {
   return plan_kernel(p)->shared_bytes(plan_sizes(p, rows));

@@ -7,6 +7,10 @@
 /* The box of a tile's queries or keys (family_box). Unused axes come first. */
 void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
 
+/* Whether kernels have a table of terms by displacement over a grid (templates/score/displacement_terms.cuh), and it fits
+ * next to these tiles. */
+bool tiles_have_displacements(const plan *p);
+
 /* Whether boxes of keys begin anywhere (templates/ops/free_boxes.cuh). */
 bool tiles_free_boxes(const plan *p);
 /* Whether boxes take places of a grid by a step. */

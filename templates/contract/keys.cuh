@@ -1,5 +1,15 @@
-// contract/keys.cuh: how hooks name keys: by positions, or over a grid by boxes that begin anywhere.
+// contract/keys.cuh: how hooks name keys: by positions, or over a grid by boxes that begin anywhere; and displacements from
+// queries to keys.
 #pragma once
+#ifdef LUATTN_GRID
+#include "ops/grid_places.cuh"
+
+using HookOrigin = Origin;
+using HookDisplacement = Displacement;
+#else
+using HookOrigin = int;  // along a line no hook takes them
+using HookDisplacement = int;
+#endif
 #ifdef LUATTN_FREE_BOXES
 #include "ops/free_boxes.cuh"
 

@@ -232,6 +232,21 @@ struct GridSideOf {
   }
 };
 
+// kv - q along each axis of the spec's, from 0, for hooks that depend on nothing else: the query is the origin, and the key
+// lies there.
+struct Origin {};
+struct Displacement {
+  int at[Config::axes];
+};
+template <int A>
+LUATTN_FN int q_at(const LuattnParams &, Origin) {
+  return 0;
+}
+template <int A>
+LUATTN_FN int kv_at(const LuattnParams &, const Displacement &kv) {
+  return kv.at[A];
+}
+
 // As generated code names them: along axis A of the spec's, from 0.
 template <int A>
 LUATTN_FN int q_at(const LuattnParams &p, int q) {

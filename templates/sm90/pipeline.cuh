@@ -8,11 +8,22 @@
 #include "tma/stages.cuh"
 #include "tma/warp_roles.cuh"
 #include "work/sequence.cuh"
+#ifdef LUATTN_FREE_BOXES
+#include "score/displacement_terms.cuh"
+#endif
 
 // Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, the stages of V,
 // staging of O, staged biases, and in the last 512 bytes the barriers and tile messages
 // (abi/shared_memory.h). A tile consists of boxes of 64 channels (arch/wgmma.cuh). Each box has all rows of
 // the tile, 128 bytes a row.
+template <class Spec>
+LUATTN_FN constexpr int displacements_of() {
+#ifdef LUATTN_FREE_BOXES
+  if constexpr (Spec::has_displacement_term) return BoxPair::count();
+#endif
+  return 0;
+}
+
 template <class Spec, class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
@@ -25,21 +36,30 @@ struct SharedSm90 {
 #else
   static constexpr int row_axes = 0;
 #endif
-  static constexpr FwdSm90Layout layout = fwd_sm90_layout(
-      layout_sizes<Config>({.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0, .row_axes = row_axes}));
+  static constexpr FwdSm90Layout layout =
+      fwd_sm90_layout(layout_sizes<Config>({.bias_elem = bias_elem,
+                                            .col = col_size % 4 == 0 ? col_size : 0,
+                                            .displacements = displacements_of<Spec>(),
+                                            .row_axes = row_axes}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   // Bias staging (sm90/fwd/bias_staging.cuh), if it fits: the bias rows of one consumer, and the columns of
   // one stage of K.
   static constexpr int bias_row_bytes = layout.bias_rows, col_bytes = layout.cols;
   static constexpr bool has_bias_rows = layout.has_bias_rows, has_cols = layout.has_cols;
+  // Terms by displacement (sm90/fwd/term_loader.cuh), likewise; what is filled and released together with a stage of K.
+  static constexpr int term_bytes = layout.terms;
+  static constexpr bool has_terms = term_bytes > 0, fills_k = has_cols || has_terms;
+  static_assert(!(has_terms && (has_cols || has_bias_rows)), "loaders stage one of them");
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
   // Over a grid: what each row of a warp keeps along each axis (score/kept_keys.cuh).
   static constexpr int row_ranges_bytes = layout.row_ranges,
-                       at_row_ranges = all_bias_rows + (has_cols ? stages * col_bytes : 0);
+                       at_terms = all_bias_rows + (has_cols ? stages * col_bytes : 0),
+                       at_row_ranges = at_terms + stages * term_bytes;
   static constexpr int staged_bytes = at_row_ranges + groups * 4 * row_ranges_bytes;
   static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
+  static constexpr int term_loaders = has_terms ? 3 : 0;
   static constexpr int value_loaders = Config::paged && bias_loaders < 3 ? 1 : 0,
-                       loaders = bias_loaders + value_loaders;
+                       loaders = bias_loaders + term_loaders + value_loaders;
   // Staging of O for TMA: boxes of 16 rows for each warp, as many as fit.
   static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
   static constexpr int bytes = layout.bytes;
@@ -59,6 +79,7 @@ struct SharedSm90 {
 
   __device__ __forceinline__ u32 bias_rows(int group) const { return o(groups * 4) + group * bias_row_bytes; }
   __device__ __forceinline__ u32 cols(int stage) const { return o(groups * 4) + all_bias_rows + stage * col_bytes; }
+  __device__ __forceinline__ u32 terms(int stage) const { return o(groups * 4) + at_terms + stage * term_bytes; }
   __device__ __forceinline__ u32 row_ranges(int warp) const {
     return o(groups * 4) + at_row_ranges + warp * row_ranges_bytes;
   }
@@ -71,6 +92,9 @@ struct SharedSm90 {
   }
   // The columns that are staged with it.
   __device__ __forceinline__ u32 cols_of(u32 empty) const { return cols(0) + (empty - k_empty(0)) * (col_bytes / 32); }
+  __device__ __forceinline__ u32 terms_of(u32 empty) const {
+    return terms(0) + (empty - k_empty(0)) * (term_bytes / 32);
+  }
   __device__ __forceinline__ u32 v_full(int stage) const { return k_full(stage) + 16; }
   __device__ __forceinline__ u32 v_empty(int stage) const { return k_full(stage) + 24; }
   __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }
@@ -92,8 +116,8 @@ struct SharedSm90 {
   // because racecheck follows no other order.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
-      barrier_init(k_full(i), has_cols ? 33 : 1);
-      barrier_init(k_empty(i), groups * (has_cols ? 128 : 4));
+      barrier_init(k_full(i), has_cols ? 33 : 1 + term_loaders * 32);
+      barrier_init(k_empty(i), groups * (fills_k ? 128 : 4));
       barrier_init(v_full(i), 1);
       barrier_init(v_empty(i), groups * 4);
     }

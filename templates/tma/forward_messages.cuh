@@ -33,7 +33,7 @@ struct QTileMessage {
   }
 };
 
-// The message to the bias loaders and the value loader (sm90/fwd/bias_loader.cuh, tma/page_loads.cuh): a kv tile, whether
+// The message to loaders (sm90/fwd/bias_loader.cuh, sm90/fwd/term_loader.cuh, tma/page_loads.cuh): a kv tile, whether
 // it is the first of its q tile, and that q tile. END: there are no more kv tiles.
 struct LoaderMessage {
   enum { END = -1 };
@@ -48,6 +48,11 @@ struct LoaderMessage {
   LUATTN_FN LoaderMessage of(int, int, int, const KeyTile &, bool) {
     return end();
   }
+#ifdef LUATTN_FREE_BOXES
+  LUATTN_FN LoaderMessage of(int q_tile, int h, int b, const NumberedBox &box, bool first) {
+    return of(q_tile, h, b, box.number, first);
+  }
+#endif
   LUATTN_FN LoaderMessage end() { return {END, 0, 0, 0}; }
   __device__ __forceinline__ bool is_end() const { return q_tile == END; }
   __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }

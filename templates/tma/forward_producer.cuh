@@ -66,7 +66,7 @@ struct ForwardProducer {
   // Sends the loaders a message about the tile whose K is loaded next.
   __device__ __forceinline__ void tell_loaders(const LoaderMessage &message) {
     if constexpr (Shared::loaders > 0) {
-      static_assert(Sequence::is_line, "loaders stage rows along lines");
+      static_assert(Sequence::is_line || Shared::term_loaders == Shared::loaders, "loaders stage rows along lines");
       barrier_wait(shared.messages_empty(k.stage), k.parity);
       if (elected()) {
         message.store(shared.loader_message(k.stage));

@@ -35,6 +35,9 @@
 #include "sm90/fwd/mask.cuh"
 #include "sm90/fwd/o_wgmma.cuh"
 #include "sm90/fwd/rescore.cuh"
+#ifdef LUATTN_FREE_BOXES
+#include "sm90/fwd/term_loader.cuh"
+#endif
 #include "sm90/pipeline.cuh"
 #include "source/cp_async_tile.cuh"
 #include "tma/bulk_copies.cuh"
@@ -194,15 +197,15 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void give_k() const {
     if (k_back == 0) return;
-    if constexpr (Shared::has_cols)
-      barrier_arrive(k_back);  // every lane has read its columns
+    if constexpr (Shared::fills_k)
+      barrier_arrive(k_back);  // every lane has read its columns or terms
     else
       release(k_back);
   }
-  // Releases K, and peeks at the barrier of the next K. If columns are staged with K, K is released later,
-  // once P is good, because `rescore` reads the columns again.
+  // Releases K, and peeks at the barrier of the next K. If columns or terms are staged with K, K is released later,
+  // once P is good, because `rescore` reads them again.
   __device__ __forceinline__ void release_k() {
-    if constexpr (!Shared::has_cols) give_k();
+    if constexpr (!Shared::fills_k) give_k();
     barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
   }
   __device__ __forceinline__ void release_v() {
@@ -223,9 +226,24 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         row[r].shift = Spec::row_shift(p, site, head, row[r], position(r), typename Sequence::KeyPlace{kv0, 0});
     }
+    if constexpr (Shared::has_terms) return score_by_displacement(kv0, s, x);
     const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head, distance(kv0), lane);
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
+  }
+  __device__ __forceinline__ void score_by_displacement(const Key &kv0, const float (&s)[tile_n / 2],
+                                                        float (&x)[rows][cols]) {
+#ifdef LUATTN_FREE_BOXES
+    DisplacementTerms<Fragment, cols / 2, false> terms(shared.terms_of(k_back), (group * 4 + warp) * 16, lane);
+    score_octets<0>(kv0, s, terms, x);
+#endif
+  }
+  template <int Octet, class Terms>
+  __device__ __forceinline__ void score_octets(const Key &kv0, const float (&s)[tile_n / 2], Terms &terms,
+                                               float (&x)[rows][cols]) {
+    terms.template load<Octet>();
+    score_two(kv0, 2 * Octet, s, terms, x);
+    if constexpr (2 * Octet + 2 < cols) score_octets<Octet + 1>(kv0, s, terms, x);
   }
   // From the warp's last row to the tile's first key.
   static_assert(Sequence::is_line || !Spec::has_distance_term, "distances lie along lines");
@@ -559,7 +577,7 @@ struct ConsumerSm90 {
   // which come without a P V, and O is rescaled after the softmax step instead.
   __device__ __forceinline__ KvMessage next_scores(float (&s)[tile_n / 2]) {
     const KvMessage message = await_k();
-    if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::fills_k) give_k();
     ping_pong_wait();
     wgmma_fence();
     issue_scores(s);
@@ -583,7 +601,7 @@ struct ConsumerSm90 {
     return tile;
   }
   __device__ __forceinline__ void last_values() {
-    if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::fills_k) give_k();
     if constexpr (Shared::has_bias_rows) bias_rows.release();
     if constexpr (!once) rescale();
     finish_probs<true>();
@@ -600,7 +618,7 @@ struct ConsumerSm90 {
     tile = await_k().shared();
     give_late_v();
     advance_k();
-    if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::fills_k) give_k();
     if constexpr (Shared::has_bias_rows) bias_rows.skip();
     release_k();
     late_v = true;
@@ -668,7 +686,7 @@ struct ConsumerSm90 {
     }
     q_back = may_lag = false;
     v_back = 0;
-    if constexpr (!Shared::has_cols) k_back = 0;
+    if constexpr (!Shared::fills_k) k_back = 0;
   }
   // Computes all kv tiles of a q tile. Returns the last one.
   __device__ __forceinline__ KvMessage all_tiles() {
@@ -780,10 +798,10 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const MapsOf<Config> &maps, void 
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
-  constexpr bool two = Shared::groups <= 2, bias_rows = Shared::has_bias_rows;
+  constexpr bool two = Shared::groups <= 2, computes = Shared::has_bias_rows || Shared::has_terms;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
-    registers_down<(two ? bias_rows ? 56 : 40 : 32)>();
+    registers_down<(two ? computes ? 56 : 40 : 32)>();
     if (Shared::value_loaders > 0 ? uniform(threadIdx.x / 32) == 0 : threadIdx.x < 32) {
       ForwardProducer<Spec, Config, Shared>(p, maps, shared).run();
       write_padding_by_warp<Spec, Config>(p);  // consumers are still at the last tile
@@ -791,11 +809,14 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const MapsOf<Config> &maps, void 
       const int loader = int(uniform(threadIdx.x / 32)) - 1;
       if constexpr (Shared::bias_loaders > 0)
         if (loader < Shared::bias_loaders) BiasLoaderSm90<Spec, Config>(p, shared, loader).run();
+#ifdef LUATTN_FREE_BOXES
+      if constexpr (Shared::term_loaders > 0) TermLoaderSm90<Spec, Config>(p, shared, loader).run();
+#endif
       if constexpr (Shared::value_loaders > 0)
         if (loader == Shared::bias_loaders) ValueLoader<Spec, Config, Shared>(p, maps, shared).run();
     }
   } else {
-    registers_up<(two ? bias_rows ? 224 : 232 : 160)>();
+    registers_up<(two ? computes ? 224 : 232 : 160)>();
     ConsumerSm90<Spec, Config>(p, usual_maps(maps), shared, group).run();
   }
 }
