@@ -21,16 +21,18 @@ typedef struct LayoutSizes {
                        * it), and BwdRow */
   int bias_elem, col; /* sm90 forward: bytes of a bias row's element, and of struct Col, where they are staged
                        * along the keys (templates/sm90/fwd/bias_staging.cuh); 0: not staged */
-  int displacements;  /* sm90 over a grid: of a pair of boxes, if scores have a term by displacement; else 0
-                       * (templates/score/displacement_terms.cuh) */
-  int row_axes;       /* sm90 forward over a grid: axes along which rows' ranges are kept; 0: none */
-  int warps_n;        /* sm80 backward: warps along the keys */
-  int has_terms;      /* simt: scores have a distance_term */
-  int hands_sums;     /* sm90 backward: consumer warps hand distance sums to a writer warp
+  int displacements; /* sm90 over a grid, if scores have a term by displacement: numbers of a table, of a pair of boxes in
+                       * forward, of a warp's in backward; else 0 (templates/score/displacement_terms.cuh) */
+  int displacement_sums; /* sm90 backward over a grid: likewise, of a warp's sums of dS, with hands_sums
+                          * (templates/grads/displacement_sums.cuh) */
+  int row_axes;          /* sm90 forward over a grid: axes along which rows' ranges are kept; 0: none */
+  int warps_n;           /* sm80 backward: warps along the keys */
+  int has_terms;         /* simt: scores have a distance_term */
+  int hands_sums;        /* sm90 backward: consumer warps hand distance sums to a writer warp
                        * (templates/sm90/bwd/distance_grad_writer.cuh) */
-  int axes;           /* sm90 backward: of the grid whose places kept by keys lie there; 0: along a line
+  int axes;              /* sm90 backward: of the grid whose places kept by keys lie there; 0: along a line
                        * (templates/score/kept_box_queries.cuh) */
-  int in_order;       /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
+  int in_order;          /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
 } LayoutSizes;
 
 ABI_FN int layout_ceil(int a, int b) { return (a + b - 1) / b; }
@@ -173,7 +175,7 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
 }
 
 /* sm90 backward up to head dim 128: K and V; the stages of Q and dO; dS stages; dQ staging of each consumer
- * warp, which also holds 16 rows of dK or dV; distance sums; the stages of row numbers; places that keys
+ * warp, which also holds 16 rows of dK or dV; distance sums; terms by displacement; the stages of row numbers; places that keys
  * keep along axes of a grid; barriers and tile messages; 256 bytes of ones. */
 typedef struct BwdSm90Layout {
   int k, v, q, dout, ds; /* bytes of a tile */
@@ -184,13 +186,16 @@ typedef struct BwdSm90Layout {
   int barriers;          /* bytes, without the ones */
   int ds_slots;          /* one more than pipeline stages, if it fits: dQ of a tile is then computed one tile
                           * later; else two */
-  int at_v, at_q, at_do, at_ds, at_dq, at_sums, at_rows, at_places, at_barriers; /* K is at 0 */
+  int terms;             /* bytes of a consumer warp's terms by displacement */
+  int at_v, at_q, at_do, at_ds, at_dq, at_sums, at_terms, at_rows, at_places, at_barriers; /* K is at 0 */
   int bytes;
 } BwdSm90Layout;
 
 ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
   const int boxes = layout_ceil(s.head_dim, 64), boxes_v = layout_ceil(s.head_dim_v, 64), warps = s.tile_n / 16;
-  const int sums = s.hands_sums ? 4 * (warps * (s.tile_m + 32) + s.tile_m + s.tile_n) : 0;
+  const int sums = s.displacement_sums > 0 ? 4 * warps * s.displacement_sums
+                   : s.hands_sums          ? 4 * (warps * (s.tile_m + 32) + s.tile_m + s.tile_n)
+                                           : 0;
   const int places = s.axes * s.tile_n * 4;
   BwdSm90Layout l = {0};
   l.k = boxes * s.tile_n * 128;
@@ -203,8 +208,9 @@ ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
   l.rows = l.bwd_row + s.tile_m * s.row;
   l.barriers = s.stages == 2 ? 256 : 384;
   l.dq = layout_max(s.tile_m * boxes * 64 * 4 / warps, 16 * l.row_pitch);
+  l.terms = 4 * s.displacements;
   const int others =
-      l.k + l.v + s.stages * (l.q + l.dout + l.rows) + warps * l.dq + sums + 15 + places + l.barriers + 256;
+      l.k + l.v + s.stages * (l.q + l.dout + l.rows) + warps * (l.dq + l.terms) + sums + 15 + places + l.barriers + 256;
   l.ds_slots = others + (s.stages + 1) * l.ds <= LUATTN_SM90_SHARED_BYTES ? s.stages + 1 : 2;
   l.at_v = l.k;
   l.at_q = l.at_v + l.v;
@@ -212,7 +218,8 @@ ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
   l.at_ds = l.at_do + s.stages * l.dout;
   l.at_dq = l.at_ds + l.ds_slots * l.ds;
   l.at_sums = l.at_dq + warps * l.dq;
-  l.at_rows = l.at_sums + sums;
+  l.at_terms = l.at_sums + sums;
+  l.at_rows = l.at_terms + warps * l.terms;
   l.at_places = layout_round(l.at_rows + s.stages * l.rows, 16);
   l.at_barriers = l.at_places + places;
   l.bytes = l.at_barriers + l.barriers + 256;

@@ -125,7 +125,9 @@ static const struct {
 static void sums_of_ds(writer *w) {
   for (int kind = 0; kind < SUM_KINDS; kind++) {
     if ((w->f->facts.sums >> kind & 1) == 0) continue;
-    open_function(w, writer_format(w, "void %s(" PH ", %s, Acc &acc)", sum_hook[kind].name, sum_hook[kind].given));
+    const char *given = kind == SUM_DISTANCE && w->f->plan->axes > 0 ? "Origin q, const Displacement &kv, Real g"
+                                                                     : sum_hook[kind].given;
+    open_function(w, writer_format(w, "void %s(" PH ", %s, Acc &acc)", sum_hook[kind].name, given));
     body_begin(w, lowered_sum_has[kind], "");
     w->calls_ops = w->f->sums_call_ops;
     add_terms_of(w, kind, &w->f->sum[kind]);

@@ -200,12 +200,13 @@ typedef struct family_kernel {
   bool fetches_columns;        /* producer warps, which have few registers, compute the hook col */
   bool has_distance_terms;     /* keeps terms by distance in a table; rows of a tile of decode have too many */
   bool has_displacement_terms; /* over a grid: those of a pair of boxes, in a table */
-  bool sums_displacements;     /* over a grid: dS, for gradients that depend on nothing else */
-  bool has_lane_sums;          /* sums of gradients for which registers are too few are left to lanes */
-  bool reads_query_lists;      /* a list of a query is read once for keys of one block */
-  bool masks_without_row;      /* columns are queries, and a mask needs no Row */
-  bool regroups_all_masks;     /* in tiles kept in part, flags and runs are read together whatever the mask */
-  bool sums_in_small_warp;     /* dS is summed in a warp with few registers */
+  bool (*sums_displacements)(
+      const plan *p);      /* over a grid: dS, for gradients that depend on nothing else; NULL: never */
+  bool has_lane_sums;      /* sums of gradients for which registers are too few are left to lanes */
+  bool reads_query_lists;  /* a list of a query is read once for keys of one block */
+  bool masks_without_row;  /* columns are queries, and a mask needs no Row */
+  bool regroups_all_masks; /* in tiles kept in part, flags and runs are read together whatever the mask */
+  bool sums_in_small_warp; /* dS is summed in a warp with few registers */
 } family_kernel;
 
 /* What is the same in all passes of a family. */
@@ -258,7 +259,9 @@ int family_box_rows(const int box[LUATTN_MAX_AXES]);
 /* Of luattn_target.query_tile_size or key_tile_size. */
 void family_unpack_box(uint64_t size, int box[LUATTN_MAX_AXES]);
 int family_box_pairs(const plan *p, const box_extents **pairs); /* how many */
-int family_displacements(const plan *p);                        /* of its pair of boxes: kv - q along all axes */
+/* How many kv - q along all axes its pair of boxes has, or in backward those of 16 keys; with `before` numbers more along the
+ * innermost axis (templates/score/displacement_terms.cuh). */
+int family_displacements(const plan *p, int before);
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]); /* "16 x 8"; "": out of memory */
 
 /* Chooses the family for a call, of which p is the plan so far. t->family may be unable to run it. */

@@ -13,11 +13,12 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .bwd_row = r->bwd_row_bytes,
                        .bias_elem = r->bias_row_bytes,
                        .col = r->col_bytes,
-                       .displacements = r->has_displacement_term ? family_displacements(p) : 0,
+                       .displacements = r->has_displacement_term ? family_displacements(p, 0) : 0,
+                       .displacement_sums = p->axes > 0 && r->sums_distances ? family_displacements(p, 1) : 0,
                        .row_axes = plan_kernel(p)->free_boxes ? p->axes : 0,
                        .warps_n = p->sm80_warps_n,
                        .has_terms = r->has_distance_term,
-                       .hands_sums = p->deterministic && r->sums_distances,
+                       .hands_sums = (p->deterministic || p->axes > 0) && r->sums_distances,
                        .axes = p->axes,
                        .in_order = p->deterministic};
 }

@@ -40,12 +40,21 @@ static int forward_pairs(const plan *p, const box_extents **pairs) {
   return p->axes == 2 ? BOX_PAIRS(pairs_of_two) : p->axes == 3 ? BOX_PAIRS(pairs_of_three) : BOX_PAIRS(pairs_of_four);
 }
 
-/* Backward has boxes of 64 queries by 128 keys, on lattices from 0 on. Of three axes the first is the best one for 30 x 48 x
+/* Backward has boxes of 64 queries by 128 keys, on lattices from 0 on. Of two axes a warp's 16 keys have rows of 8, as queries
+ * have: more of its scores have the same displacement. Of three axes the first is the best one for 30 x 48 x
  * 80 with a window of 18 x 24 x 24, and the second for the same in strides of 16 x 8 x 8, whose blocks it leaves whole. */
 static const box_extents backward_of_three[] = {{{1, 4, 4, 4}, {1, 2, 8, 8}}, {{1, 2, 4, 8}, {1, 2, 8, 8}}};
+static const box_extents backward_of_two[] = {{{1, 1, 8, 8}, {1, 1, 16, 8}}};
 int sm90_backward_pairs(const plan *p, const box_extents **pairs) {
-  if (p->axes != 3 || most_of(p->head_dim, p->head_dim_v) <= 64) return 0;
-  return BOX_PAIRS(backward_of_three);
+  if (most_of(p->head_dim, p->head_dim_v) <= 64) return 0;
+  return p->axes == 2 ? BOX_PAIRS(backward_of_two) : p->axes == 3 ? BOX_PAIRS(backward_of_three) : 0;
+}
+
+/* Blocks of 8 keys by 8 queries are summed along their diagonals. */
+static bool sums_displacements(const plan *p) {
+  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES];
+  family_box(p, false, q), family_box(p, true, kv);
+  return q[LUATTN_MAX_AXES - 1] % 8 == 0 && kv[LUATTN_MAX_AXES - 1] % 8 == 0;
 }
 
 static tile_table forward_tiles(const plan *p) {
@@ -300,4 +309,6 @@ const struct family family_sm90 = {SM90_FACTS, .takes_tiles = takes_tiles,
                                                                    .stores_dq_first = true,
                                                                    .reads_query_lists = true,
                                                                    .masks_without_row = true,
-                                                                   .regroups_all_masks = true}}};
+                                                                   .regroups_all_masks = true,
+                                                                   .has_displacement_terms = true,
+                                                                   .sums_displacements = sums_displacements}}};

@@ -3,6 +3,7 @@
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
+#include "gen/plan/tiles.h"
 
 /* Whether an expression is a few instructions whose result is finite for all positions: sums and products of
  * them. `left`: the remaining budget. */
@@ -18,7 +19,7 @@ static bool is_plain(lowered *f, ir_ref r, int *left) {
 }
 
 /* Whether kernels sum dS over elements with the same q - kv, over a grid along each axis. */
-static bool sums_distances(const plan *p) { return p->axes == 0 || plan_kernel(p)->sums_displacements; }
+static bool sums_distances(const plan *p) { return p->axes == 0 || tiles_sum_displacements(p); }
 
 /* Returns over which elements dS is summed before it is added to the parameter. -1: none; grad adds each
  * element separately. Rows are summed only if there is no Acc. */

@@ -38,7 +38,7 @@ static bool has_same_bucket(const lowered *f) {
   const derived_terms *terms = &f->sum[SUM_DISTANCE];
   for (int i = 0; i < terms->count; i++)
     if (terms->term[i].num_index == 0 || !lowered_is_point(f, terms->term[i].factor)) return false;
-  return terms->count > 0 && f->distance_step == 0 && f->plan->family->tests_buckets;
+  return terms->count > 0 && f->distance_step == 0 && f->plan->axes == 0 && f->plan->family->tests_buckets;
 }
 
 int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERMS]) {

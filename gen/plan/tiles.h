@@ -11,6 +11,9 @@ void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]);
  * next to these tiles. */
 bool tiles_have_displacements(const plan *p);
 
+/* The same of sums of dS by displacement (templates/grads/displacement_sums.cuh). */
+bool tiles_sum_displacements(const plan *p);
+
 /* Whether boxes of keys begin anywhere (templates/ops/free_boxes.cuh). */
 bool tiles_free_boxes(const plan *p);
 /* Whether boxes take places of a grid by a step. */

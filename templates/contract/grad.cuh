@@ -1,6 +1,7 @@
 // contract/grad.cuh: backward: P and dS of an element, and the gradients of parameters (inputs and scalars).
 #pragma once
 #include "contract/absent.cuh"
+#include "contract/keys.cuh"
 #include "ops/hook_types.cuh"
 #include "ops/lane_sums.cuh"
 
@@ -53,7 +54,8 @@ constexpr int row_pass_numbers<S> = S::num_passes + S::num_sums;
 //   grad                 one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). It adds
 //                        gradients only if with_inputs is true
 //   add_distance         g is the sum of ds over kept elements with the same q - kv. (q and kv may be any
-//                        positions at that distance, also outside the lengths.) Called by whole warps
+//                        positions at that distance, also outside the lengths.) Over a grid along each axis: an Origin
+//                        and a Displacement. Called by whole warps
 //   add_row, add_col     the same for equal q, directly to memory; and for equal kv
 //   add_per_element      ds of one element, 0 if it is not kept
 //   add_linear           for the elements of one key: g is the sum of ds, g_by_q that of (query - q) * ds
@@ -68,12 +70,13 @@ template <class S, class Real = typename S::Real>
 concept ValidGradients = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
                                   const typename S::Row &row, const typename S::Col &col, const typename S::BwdRow &bwd,
                                   const Real *saved, Real x, Real &result, int q, int kv, Position q_at, Position kv_at,
-                                  typename S::Acc &acc) {
+                                  HookOrigin origin, const HookDisplacement &displacement, typename S::Acc &acc) {
   { S::prepare(p, s, head, row, q, x, saved, x, x, acc) };
   { S::template grad<true>(p, s, head, row, col, bwd, x, x, q_at, kv_at, x, result, result, acc) };
   requires(S::num_acc > 0) == requires { S::flush(p, s, head, acc); };
   requires HasLaneSums<S> == requires { S::flush_lanes(p, s, head, saved); };
-  requires bool(S::parameter_sums & SUM_DISTANCE) == requires { S::add_distance(p, s, head, q, kv, x, acc); };
+  requires bool(S::parameter_sums & SUM_DISTANCE) ==
+               requires { S::add_distance(p, s, head, origin, displacement, x, acc); };
   requires bool(S::parameter_sums & SUM_ROW) == requires { S::add_row(p, s, head, q, x, acc); };
   requires bool(S::parameter_sums & SUM_COL) == requires { S::add_col(p, s, head, kv, x, acc); };
   requires bool(S::parameter_sums & SUM_ELEMENT) == requires { S::add_per_element(p, s, head, q_at, kv_at, x, acc); };

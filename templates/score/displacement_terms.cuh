@@ -2,21 +2,38 @@
 // and a thread's terms of it.
 //
 // The displacements of a pair of boxes form a box themselves, of extent q + kv - 1 along each axis. They are numbered with the
-// innermost axis fastest, so that the number of a key's displacement from a query is the sum of a part of each. Boxes are wide
-// in powers of two, and along the innermost axis in multiples of 4: the parts of a thread's rows and columns then are one
-// number of the thread plus constants, and each term costs one load with a constant offset. Lanes of a warp read adjacent
-// words, or the same ones.
+// innermost axis fastest, so that the number of a key's displacement from a query is the sum of a part of each. Extents of
+// boxes are powers of two, but that of keys where these lie in columns, and innermost ones are multiples of 4: the parts of a
+// thread's rows and columns then are one number of the thread plus constants, and each term costs one load with a constant
+// offset. Lanes of a warp read adjacent words, or the same ones.
 #pragma once
 #include "arch/mma.cuh"
 #include "ops/grid_places.cuh"
 #include "score/fragment.cuh"
 
+// A box of queries, and the part of one of keys that its first KeyRows rows are. Along the innermost axis `Before` more numbers
+// come before the others.
+template <int KeyRows, int Before = 0>
 struct BoxPair {
   using Queries = GridSideOf<false>;
   using Keys = GridSideOf<true>;
   static constexpr int first_axis = Keys::first_axis, last_axis = LUATTN_GRID_AXES - 1;
 
-  static constexpr __device__ int width(int axis) { return Queries::box(axis) + Keys::box(axis) - 1; }
+  static constexpr __device__ int keys(int axis) {
+    int rows = KeyRows, extent = 1;
+    for (int a = last_axis; a >= axis; --a) {
+      extent = Keys::box(a) < rows ? Keys::box(a) : rows;
+      rows /= extent;
+    }
+    return extent;
+  }
+  // How many displacements there are along the axis; the one at 0.
+  static constexpr __device__ int width(int axis) {
+    return Queries::box(axis) + keys(axis) - 1 + (axis == last_axis ? Before : 0);
+  }
+  static constexpr __device__ int least(int axis) {
+    return -(Queries::box(axis) - 1) - (axis == last_axis ? Before : 0);
+  }
   // From a number to that of the next displacement along the axis.
   static constexpr __device__ int pitch(int axis) {
     int numbers = 1;
@@ -24,6 +41,13 @@ struct BoxPair {
     return numbers;
   }
   static constexpr __device__ int count() { return pitch(first_axis) * width(first_axis); }
+  // Of a number, along the axis, from the least one. With arguments of templates the compiler divides by constants.
+  template <int Axis>
+  LUATTN_FN int within(int number) {
+    constexpr int before = pitch(Axis), all = width(Axis);
+    const u32 outer = u32(number) / u32(before);
+    return int(Axis == first_axis ? outer : outer % u32(all));
+  }
   // The parts of a number: of the key at a row of its box, and of the query.
   static constexpr __device__ int of_key(int row) {
     int number = 0;
@@ -33,24 +57,23 @@ struct BoxPair {
   static constexpr __device__ int of_query(int row) {
     int number = 0;
     for (int a = first_axis; a <= last_axis; ++a)
-      number += pitch(a) * (Queries::box(a) - 1 - row / Queries::step(a) % Queries::box(a));
+      number -= pitch(a) * (row / Queries::step(a) % Queries::box(a) + least(a));
     return number;
   }
-  // The displacement of a number; `from`: between the boxes' first places.
+  // The displacement of a number; `from`: between the first places of both.
+  template <int Axis = first_axis>
   LUATTN_FN Displacement displacement(int number, const Displacement &from) {
-    Displacement x;
-#pragma unroll
-    for (int a = 0; a < Config::axes; ++a)
-      x.at[a] = from.at[a] - (Queries::box(first_axis + a) - 1) +
-                int(u32(number) / u32(pitch(first_axis + a)) % u32(width(first_axis + a)));
+    Displacement x = from;
+    if constexpr (Axis < last_axis) x = displacement<Axis + 1>(number, from);
+    x.at[Axis - first_axis] += least(Axis) + within<Axis>(number);
     return x;
   }
 };
 
-// Computes terms number `first`, first + `Step`, .. of a table, a lane each.
-template <class Spec, int Step>
+// Computes terms number `first`, first + Step, .. of a pair's table, each lane its own.
+template <class Spec, class Pair, int Step>
 struct DisplacementTable {
-  static constexpr int each = ceil_div(BoxPair::count(), Step);
+  static constexpr int each = ceil_div(Pair::count(), Step);
   float term[each];
 
   __device__ __forceinline__ DisplacementTable(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
@@ -58,42 +81,46 @@ struct DisplacementTable {
 #pragma unroll
     for (int i = 0; i < each; ++i)
       term[i] = Spec::displacement_term(p, site, head, Origin{},
-                                        BoxPair::displacement(min_of(first + i * Step, BoxPair::count() - 1), from));
+                                        Pair::displacement(min_of(first + i * Step, Pair::count() - 1), from));
   }
   __device__ __forceinline__ void store(u32 table, int first) const {
 #pragma unroll
     for (int i = 0; i < each; ++i)
-      if (first + i * Step < BoxPair::count()) store_shared(table + (first + i * Step) * 4, __float_as_uint(term[i]));
+      if (first + i * Step < Pair::count()) store_shared(table + (first + i * Step) * 4, __float_as_uint(term[i]));
   }
 };
 
 // A thread's terms of a tile: of its two rows, 8 apart, and two of every eight columns. Rows are queries, or with Turned keys.
-template <class Fragment, int Octets, bool Turned>
+template <class Fragment, class Pair, int Octets, bool Turned>
 struct DisplacementTerms {
   static_assert(same_type<Fragment, MmaFragment>::value, "lanes have two of eight columns");
-  static_assert(GridSideOf<Turned>::rows % 16 == 0 && GridSideOf<!Turned>::box(BoxPair::last_axis) % 4 == 0);
-  float term[2][2 * Octets];
-  u32 from;    // where the table has the thread's first row and column
-  bool upper;  // the thread's columns lie in the upper half of each eight
+  static_assert(GridSideOf<!Turned>::box(Pair::last_axis) % 4 == 0);
+  mutable float now[2], last[2];  // of the first row: those of the octet at work and of the one before
+  u32 from;                       // where the table has the thread's first row and column
+  bool upper;                     // the thread's columns lie in the upper half of each eight
 
-  static constexpr __device__ int of_column(int c) { return Turned ? BoxPair::of_query(c) : BoxPair::of_key(c); }
-  static constexpr __device__ int of_row(int r) { return Turned ? BoxPair::of_key(r) : BoxPair::of_query(r); }
+  static constexpr __device__ int of_column(int c) { return Turned ? Pair::of_query(c) : Pair::of_key(c); }
+  static constexpr __device__ int of_row(int r) { return Turned ? Pair::of_key(r) : Pair::of_query(r); }
   // From a column to its fourth next one, in an octet that lies in one row of the box, and to the next one; from a row to
   // the eighth next one.
   static constexpr int half = of_column(4) - of_column(0), next = of_column(1) - of_column(0),
                        next_row = of_row(8) - of_row(0);
 
-  struct Octet {
-    int column, upper;  // the part of its first column; what its upper half has beyond that of the first octet
-    int same;           // the octet whose first row has what this one's second row has; -1: none before
+  // Of each octet, found before the compiler unrolls anything: the part of its first column; what its upper half has beyond
+  // that of the first octet, if it lies in two rows of the box; and whether its second row has what the first row of the
+  // octet before has.
+  struct AllOctets {
+    int column[Octets], beyond[Octets];
+    bool repeats[Octets];
   };
-  static constexpr __device__ Octet octet(int o) {
-    const int first = of_column(8 * o), upper = of_column(8 * o + 4) - first - half;
-    Octet found{first, upper, -1};
-    for (int b = 0; b < o; ++b)
-      if (of_column(8 * b) == first + next_row && of_column(8 * b + 4) - first - next_row - half == upper)
-        found.same = b;
-    return found;
+  static constexpr __device__ AllOctets find_octets() {
+    AllOctets all{};
+    for (int o = 0; o < Octets; ++o) {
+      all.column[o] = of_column(8 * o) - of_column(0);
+      all.beyond[o] = of_column(8 * o + 4) - of_column(8 * o) - half;
+      all.repeats[o] = o > 0 && all.column[o - 1] == all.column[o] + next_row && all.beyond[o - 1] == all.beyond[o];
+    }
+    return all;
   }
 
   // `row`: that of the box where the warp's rows begin.
@@ -101,21 +128,18 @@ struct DisplacementTerms {
     const int of_lane = of_row(row + Fragment::row(lane)) + of_column(0) + lane % 2 * 2 * next + (upper ? half : 0);
     from = table + of_lane * 4;
   }
-  // Reads those of octet O, after those before it. With an argument of the template the compiler sees at once which ones
-  // registers have.
-  template <int O>
-  __device__ __forceinline__ void load() {
-    constexpr Octet at = octet(O);
-    const u32 first = from + (at.upper != 0 && upper ? at.upper * 4 : 0);
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const int offset = at.column - of_column(0) + odd * next;
-      term[0][2 * O + odd] = __uint_as_float(load_shared(first + offset * 4));
-      if constexpr (at.same >= 0)
-        term[1][2 * O + odd] = term[0][2 * at.same + odd];
-      else
-        term[1][2 * O + odd] = __uint_as_float(load_shared(first + (offset + next_row) * 4));
+  // Reads that of row r and column 8 * octet + odd of this lane. Called in order of octets, each of the first row before that
+  // of the second.
+  __device__ __forceinline__ float get(int r, int octet, int odd) const {
+    constexpr AllOctets all = find_octets();
+    if (r == 1) {
+      const float before = last[odd];
+      last[odd] = now[odd];
+      if (all.repeats[octet]) return before;
     }
+    const u32 first = all.beyond[octet] != 0 && upper ? from + all.beyond[octet] * 4 : from;
+    const float x = __uint_as_float(load_shared(first + (all.column[octet] + odd * next + r * next_row) * 4));
+    if (r == 0) now[odd] = x;
+    return x;
   }
-  __device__ __forceinline__ float get(int r, int o, int odd) const { return term[r][2 * o + odd]; }
 };

@@ -19,7 +19,7 @@
 template <class Spec>
 LUATTN_FN constexpr int displacements_of() {
 #ifdef LUATTN_FREE_BOXES
-  if constexpr (Spec::has_displacement_term) return BoxPair::count();
+  if constexpr (Spec::has_displacement_term) return BoxPair<GridSideOf<true>::rows>::count();
 #endif
   return 0;
 }

@@ -17,11 +17,24 @@
 #include "tma/warp_roles.cuh"
 #include "work/dq_order.cuh"
 #include "work/sequence.cuh"
+#ifdef LUATTN_GRID
+#include "grads/displacement_sums.cuh"
+#endif
 
 // Shared memory of the backward kernel: K and V of the block; stages for Q and dO, in boxes of 64 channels by
 // tile_m rows; dS stages, in boxes of 64 keys by tile_m queries; dQ staging in f32 for each consumer warp, 16
 // rows in the layout of sink/dq_acc.cuh; row numbers for each stage; barriers and tile messages; 256 bytes of
 // ones.
+// Numbers by displacement of a warp's keys (score/displacement_terms.cuh).
+template <int Before>
+LUATTN_FN constexpr int displacements_of_warp() {
+#ifdef LUATTN_GRID
+  return BoxPair<16, Before>::count();
+#else
+  return 0;
+#endif
+}
+
 template <class Spec, class Config>
 struct SharedBwdSm90 {
   using Row = typename Spec::Row;
@@ -32,15 +45,21 @@ struct SharedBwdSm90 {
   // Whether there are tiles for which `keep` is called.
   static constexpr bool keep_reads = Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
-  // Deterministic distance sums. Each consumer warp has a row for them (sm90/bwd/distance_grad_writer.cuh).
-  static constexpr bool hands_sums =
-      Config::deterministic && Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_DISTANCE) != 0;
-  static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;
+  // Distance sums, deterministic ones or over a grid. Each consumer warp has a row for them
+  // (sm90/bwd/distance_grad_writer.cuh).
+  static constexpr bool over_grid = HasAxes<Config>;
+  static constexpr bool hands_sums = (Config::deterministic || over_grid) && Needs<Spec, Config>::parameters &&
+                                     (Spec::parameter_sums & SUM_DISTANCE) != 0;
+  static constexpr int line_floats = over_grid ? displacements_of_warp<1>() : tile_m + 32,
+                       sums_groups = (tile_m + tile_n) / 32;
+  static constexpr bool has_terms = Spec::has_displacement_term;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
   static constexpr BwdSm90Layout layout =
       bwd_sm90_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
                                             .bwd_row = int(sizeof(BwdRow)),
+                                            .displacements = has_terms ? displacements_of_warp<0>() : 0,
+                                            .displacement_sums = hands_sums && over_grid ? line_floats : 0,
                                             .hands_sums = hands_sums,
                                             .axes = axes_of<Config>}));
   static constexpr int k_bytes = layout.k, v_bytes = layout.v, q_bytes = layout.q, do_bytes = layout.dout,
@@ -60,8 +79,8 @@ struct SharedBwdSm90 {
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
   static_assert(stages * 32 + ds_slots * 8 + 48 + (stores_first ? 112 : 40) + (in_order ? 64 : 0) <= barrier_bytes);
 
-  // A consumer skips a tile where its half keeps nothing, unless it computes distance sums for other warps.
-  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !hands_sums;
+  // A consumer skips a tile where its half keeps nothing, unless it computes sums along lines for other warps.
+  static constexpr bool halves = Spec::has_mask && tile_m == 64 && (!hands_sums || over_grid);
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -74,6 +93,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
   __device__ __forceinline__ u32 places(int warp) const { return start + at_places + warp * 16 * axes_of<Config> * 4; }
   __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
+  __device__ __forceinline__ u32 terms(int warp) const { return start + layout.at_terms + warp * layout.terms; }
   __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // for the warp that adds them
   __device__ __forceinline__ float *numbers(int stage) const {              // BwdRow::x[i] of row r at [i * tile_m + r]
     return reinterpret_cast<float *>(memory + at_rows + stage * row_bytes);

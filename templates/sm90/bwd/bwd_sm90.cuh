@@ -393,9 +393,28 @@ struct ConsumerBwdSm90 {
         if (site.never()) __nanosleep(0);  // keeps ptxas from moving the loads below
       }
       differentiate_with(tile, q0, lines, s, dp);
+    } else if constexpr (Shared::has_terms) {
+      differentiate_by_displacement(tile, q0, s, dp);
     } else {
       differentiate_with(tile, q0, Distances(p, site, head, q0 - (kv0 + 15), lane), s, dp);
     }
+  }
+  // Fills the table of the warp's keys, and reads it.
+  __device__ __forceinline__ void differentiate_by_displacement(TileMessage tile, int q0, float (&s)[tile_m / 2],
+                                                                float (&dp)[tile_m / 2]) {
+#ifdef LUATTN_GRID
+    using Pair = BoxPair<16>;
+    Displacement from;
+#pragma unroll
+    for (int a = 0; a < Config::axes; ++a)
+      from.at[a] = Pair::Keys::at(p, kv0, Pair::first_axis + a) - Pair::Queries::at(p, q0, Pair::first_axis + a);
+    const DisplacementTable<Spec, Pair, 32> table(p, site, head, from, lane);
+    const u32 terms = shared.terms(group * 4 + warp);
+    __syncwarp();  // others may still read those of the tile before
+    table.store(terms, lane);
+    __syncwarp();
+    differentiate_with(tile, q0, DisplacementTerms<Fragment, Pair, tile_m / 8, true>(terms, 0, lane), s, dp);
+#endif
   }
   template <class Terms>
   __device__ __forceinline__ void differentiate_with(TileMessage tile, int q0, const Terms &terms,
@@ -626,6 +645,7 @@ struct ConsumerBwdSm90 {
     await_ping_pong();
     pass_ping_pong();
     read_ahead(tile);
+    sums.skip(sums_at());
     // dO may still be in flight to a stage that is released. If both consumers may skip a tile, one must
     // wait.
     if constexpr (Shared::in_order) barrier_wait(shared.do_full(q.stage), q.parity);
@@ -746,7 +766,8 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   }
   __syncthreads();
   // With dQ's writers, the producer's warpgroup needs more registers. With many sums the consumers keep them.
-  constexpr bool tight = !Shared::in_order || (Needs<Spec, Config>::parameters && Config::tile_m == 128);
+  constexpr bool tight = !(Shared::in_order || (Shared::hands_sums && Shared::over_grid)) ||
+                         (Needs<Spec, Config>::parameters && Config::tile_m == 128);
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {

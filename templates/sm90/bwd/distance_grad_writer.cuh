@@ -1,6 +1,8 @@
 // sm90/bwd/distance_grad_writer.cuh: the warp that adds sums of dS by distance q - kv to parameter gradients,
 // in the deterministic backward of the sm90 family.
 //
+// Over a grid it does so for all kernels: a box's sums by displacement (grads/displacement_sums.cuh) go to memory at once.
+//
 // It is the third warp of the producer's warpgroup. An exact sum (ops/reproducible_sum.cuh) takes two
 // additions to memory for each number, so there should be few numbers. Each consumer warp writes the sums of
 // its 16 keys and the tile's queries to a row of shared memory, and arrives at `sums_full`. This warp adds up
@@ -103,6 +105,22 @@ struct SumsWriterSm90 {
     q.advance();
     return tile;
   }
+  // Over a grid: adds the sums of a box of queries to memory.
+  __device__ __forceinline__ void add_box(TileMessage tile) {
+#ifdef LUATTN_GRID
+    using Lines = DisplacementLines<warps>;
+    Displacement from;
+    GridSideOf<true>::each_corner(p, kv0 / tile_n,
+                                  [&](int axis, int at) { from.at[axis - Lines::Pair::first_axis] = at; });
+    GridSideOf<false>::each_corner(p, tile.index(),
+                                   [&](int axis, int at) { from.at[axis - Lines::Pair::first_axis] -= at; });
+    barrier_wait(shared.sums_full(), parity);
+    parity ^= 1;
+    Lines::each(shared.line(0), lane, from,
+                [&](const Displacement &at, float sum) { Spec::add_distance(p, site, head, Origin{}, at, sum, acc); });
+    barrier_arrive(shared.sums_empty());
+#endif
+  }
   __device__ __forceinline__ void add_tile(TileMessage tile) {
     const int q0 = tile.index() * tile_m;
     if (q0 != next_q) flush();
@@ -125,7 +143,7 @@ struct SumsWriterSm90 {
     acc = zero_acc<Acc>();
   }
   __device__ __forceinline__ void leave_head() {
-    flush();
+    if constexpr (!Shared::over_grid) flush();
     if constexpr (Spec::num_acc > 0) flush_warp<Spec>(p, site, head, acc);
   }
   __device__ __forceinline__ void add_tiles() {
@@ -134,7 +152,10 @@ struct SumsWriterSm90 {
       enter_head(int(tile.head));
 #pragma unroll 1
       for (;; tile = await_tile()) {
-        add_tile(tile);
+        if constexpr (Shared::over_grid)
+          add_box(tile);
+        else
+          add_tile(tile);
         if (tile.last()) break;
       }
       more = !tile.ends_block();

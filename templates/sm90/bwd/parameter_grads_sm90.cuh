@@ -30,7 +30,8 @@ struct ParameterSums {
   static constexpr bool cols = wants(SUM_COL), distances = wants(SUM_DISTANCE), here = wants(SUM_ELEMENT),
                         linear = wants(SUM_LINEAR);
   static constexpr bool any = cols || distances || here || linear;
-  static_assert(SequenceOf<Config>::is_line || !(distances || linear), "distances lie along lines");
+  static constexpr bool over_grid = HasAxes<Config>;
+  static_assert(SequenceOf<Config>::is_line || !((distances && !over_grid) || linear), "distances lie along lines");
   static constexpr bool same_bucket = distances && Spec::may_be_same_bucket;
   static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
   static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
@@ -86,7 +87,12 @@ struct ParameterSums {
   __device__ __forceinline__ void add(const At &at, int q0, bool is_same_bucket, const float (&ds)[tile_m / 2]) {
     if constexpr (here) add_pairs(at, q0, ds);
     if constexpr (distances)
-      if (!same_bucket || !is_same_bucket) add_distances(at, q0, ds);
+      if (!same_bucket || !is_same_bucket) {
+        if constexpr (over_grid)
+          add_displacements(at, ds);
+        else
+          add_distances(at, q0, ds);
+      }
   }
   // Adds the gradients of a pair bias. If they are not adjacent in memory, adds each one by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
@@ -126,6 +132,24 @@ struct ParameterSums {
 #pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // interleaved if there are few
     for (int i = 0; i < Sums::count; ++i)
       Spec::add_distance(at.p, at.site, at.head, q0 + Sums::distance(i, at.lane), at.kv0, sums.get(i), at.acc);
+  }
+  __device__ __forceinline__ void add_displacements(const At &at, const float (&ds)[tile_m / 2]) {
+#ifdef LUATTN_GRID
+    await_line(at);
+    DisplacementSums<tile_m / 8>::store(
+        [&](int octet, int half, int i) { return ds[Fragment::element(half, 2 * octet + i)]; }, at.line(), at.lane);
+    hand_over(at);
+#endif
+  }
+  // Over a grid, of a tile that the mask leaves empty for the consumer.
+  __device__ __forceinline__ void skip(const At &at) {
+#ifdef LUATTN_GRID
+    if constexpr (hands) {
+      await_line(at);
+      DisplacementSums<tile_m / 8>::store_zeros(at.line(), at.lane);
+      hand_over(at);
+    }
+#endif
   }
   // Waits until the reader has read the row's previous sums, so that the row can be written again.
   __device__ __forceinline__ void await_line(const At &at) const {

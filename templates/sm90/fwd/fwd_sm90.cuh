@@ -234,16 +234,11 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void score_by_displacement(const Key &kv0, const float (&s)[tile_n / 2],
                                                         float (&x)[rows][cols]) {
 #ifdef LUATTN_FREE_BOXES
-    DisplacementTerms<Fragment, cols / 2, false> terms(shared.terms_of(k_back), (group * 4 + warp) * 16, lane);
-    score_octets<0>(kv0, s, terms, x);
+    const DisplacementTerms<Fragment, BoxPair<tile_n>, cols / 2, false> terms(shared.terms_of(k_back),
+                                                                              (group * 4 + warp) * 16, lane);
+#pragma unroll
+    for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
 #endif
-  }
-  template <int Octet, class Terms>
-  __device__ __forceinline__ void score_octets(const Key &kv0, const float (&s)[tile_n / 2], Terms &terms,
-                                               float (&x)[rows][cols]) {
-    terms.template load<Octet>();
-    score_two(kv0, 2 * Octet, s, terms, x);
-    if constexpr (2 * Octet + 2 < cols) score_octets<Octet + 1>(kv0, s, terms, x);
   }
   // From the warp's last row to the tile's first key.
   static_assert(Sequence::is_line || !Spec::has_distance_term, "distances lie along lines");

@@ -49,7 +49,7 @@ struct TermLoaderSm90 {
       Displacement from;
 #pragma unroll
       for (int a = 0; a < Config::axes; ++a) from.at[a] = keys.first(Queries::first_axis + a) - own.at[a];
-      const DisplacementTable<Spec, lanes> table(p, site, head, from, first);
+      const DisplacementTable<Spec, BoxPair<Config::tile_n>, lanes> table(p, site, head, from, first);
       barrier_wait(shared.k_empty(k.stage), k.parity);
       table.store(shared.terms(k.stage), first);
       barrier_arrive(shared.k_full(k.stage));

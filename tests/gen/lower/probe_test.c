@@ -329,6 +329,36 @@ static void test_distance_term(void **state) {
             none, NULL);
 }
 
+/* Over a grid, one that depends only on kv - q along each axis has a table, and its gradients are sums by displacement, in sm90
+ * alone; that of a number which is no function of displacements has neither. */
+static void test_displacement_term(void **state) {
+  (void)state;
+  const char *const
+      terms[] = {"has_displacement_term = true;", "displacement_term(", "Origin q, const Displacement &kv", NULL},
+      *const score[] = {"dot + term;", NULL}, *const sums[] = {"parameter_sums = 1;", "add_distance(", NULL},
+      *const none[] = {"has_displacement_term = false;", NULL};
+  const char *relative =
+      "return attention { name = 'a', grid = {'y', 'x'}, inputs = { bias = { axes = {'h', 9, 31}, grad = true } },\n"
+      "  score_mod = function(s, b, h, q, k)\n"
+      "    return s + bias[{h, (k.y - q.y) // 2 + 4, min(k.x - q.x, 15) + 15}] end }";
+  const char *absolute =
+      "return attention { name = 'a', grid = {'y', 'x'}, inputs = { bias = { axes = {'h', 9, 31}, grad = true } },\n"
+      "  score_mod = function(s, b, h, q, k) return s + bias[{h, k.y - q.x, k.x - q.x + 15}] end }";
+  luattn_target t = target;
+  t.arch = 90;
+  t.pass = LUATTN_FORWARD;
+  check_for(&t, relative, terms, NULL);
+  check_for(&t, relative, score, NULL);
+  check_for(&t, absolute, none, NULL);
+  t.pass = LUATTN_BACKWARD;
+  check_for(&t, relative, terms, NULL);
+  check_for(&t, relative, sums, NULL);
+  check_for(&t, absolute, LIST("parameter_sums = 8;"), NULL);
+  t.family = 1 + (int)LUATTN_SIMT;
+  t.dtype = LUATTN_F32;
+  check_for(&t, relative, none, NULL);
+}
+
 /* A gradient, inlined or called, gets its score's distance term as an argument, and also uses it in its own
  * sums. */
 static void test_distance_term_of_gradient(void **state) {
@@ -522,6 +552,7 @@ int main(void) {
       cmocka_unit_test(test_block_of_tile),
       cmocka_unit_test(test_bounds_by_constant),
       cmocka_unit_test(test_distance_term),
+      cmocka_unit_test(test_displacement_term),
       cmocka_unit_test(test_distance_term_of_gradient),
       cmocka_unit_test(test_lags),
       cmocka_unit_test(test_grad_is_light),
