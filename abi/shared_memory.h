@@ -137,13 +137,15 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
   return l;
 }
 
+#define LUATTN_SM90_TERM_STAGES 2 /* sm90 forward: of terms by displacement */
+
 /* sm90 forward: Q of each consumer (64 rows), the stages of K, the stages of V, staging of O, bias rows
  * and columns, or terms by displacement, and 512 bytes of barriers and tile messages. Bias rows, then columns are staged
  * only if all of them fit; Boxes of O use the remaining space. */
 typedef struct FwdSm90Layout {
   int q, k, v;         /* bytes of a consumer's Q, of a stage of K, of V */
   int bias_rows, cols; /* bytes per consumer, per stage, if they are staged */
-  int terms;           /* bytes per stage of those by displacement */
+  int terms;           /* bytes of each of LUATTN_SM90_TERM_STAGES tables by displacement */
   int row_ranges;      /* bytes per warp, with its boxes of keys */
   int has_bias_rows, has_cols;
   int o_boxes; /* O boxes of a warp: 16 rows of 64 channels each */
@@ -166,8 +168,8 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   if (l.has_cols) l.without_o += s.stages * l.cols;
   l.row_ranges = s.row_axes > 0 ? 16 * 4 * s.row_axes + 16 : 0;
   l.without_o += groups * 4 * l.row_ranges;
-  l.terms = layout_round(4 * s.displacements, 32);
-  l.without_o += s.stages * l.terms;
+  l.terms = layout_round(4 * s.displacements, 16);
+  l.without_o += LUATTN_SM90_TERM_STAGES * l.terms;
   const int room = l.without_o < most ? (most - l.without_o) / (groups * o_box) : 0;
   l.o_boxes = room < boxes_v ? room : boxes_v;
   l.bytes = l.without_o + l.o_boxes * groups * o_box;

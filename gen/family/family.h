@@ -259,9 +259,9 @@ int family_box_rows(const int box[LUATTN_MAX_AXES]);
 /* Of luattn_target.query_tile_size or key_tile_size. */
 void family_unpack_box(uint64_t size, int box[LUATTN_MAX_AXES]);
 int family_box_pairs(const plan *p, const box_extents **pairs); /* how many */
-/* How many kv - q along all axes its pair of boxes has, or in backward those of 16 keys; with `before` numbers more along the
- * innermost axis (templates/score/displacement_terms.cuh). */
-int family_displacements(const plan *p, int before);
+/* How many kv - q along all axes its pair of boxes has, or in backward those of 16 keys, with a number more along the innermost
+ * axis (templates/score/displacement_terms.cuh). */
+int family_displacements(const plan *p);
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]); /* "16 x 8"; "": out of memory */
 
 /* Chooses the family for a call, of which p is the plan so far. t->family may be unable to run it. */

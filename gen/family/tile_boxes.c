@@ -70,8 +70,9 @@ luattn_status family_check_steps(const plan *p, int rows, luattn_error *err) {
   return LUATTN_OK;
 }
 
-int family_displacements(const plan *p, int before) {
-  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES], rows = p->pass == LUATTN_BACKWARD ? 16 : INT32_MAX, count = 1;
+int family_displacements(const plan *p) {
+  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES], count = 1;
+  int rows = p->pass == LUATTN_BACKWARD ? 16 : INT32_MAX, before = p->pass == LUATTN_BACKWARD;
   family_box(p, false, q), family_box(p, true, kv);
   for (int a = AXES; a-- > 0; before = 0) {
     const int keys = kv[a] < rows ? kv[a] : rows;

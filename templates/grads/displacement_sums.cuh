@@ -13,7 +13,7 @@
 template <int Octets>
 struct DisplacementSums {
   using Fragment = MmaFragment;
-  using Pair = BoxPair<16, 1>;
+  using Pair = WarpBoxPair;
   using Along = DistanceSums<Octets>;
   static_assert(Octets * 8 == Pair::Queries::rows && Pair::Queries::box(Pair::last_axis) % 8 == 0 &&
                 Pair::Keys::box(Pair::last_axis) % 8 == 0 && Pair::count() % 8 == 0);
@@ -78,7 +78,7 @@ struct DisplacementSums {
 template <int Warps>
 struct DisplacementLines {
   using Pair = BoxPair<16 * Warps>;
-  using Line = BoxPair<16, 1>;
+  using Line = WarpBoxPair;
   static constexpr int last = Pair::last_axis, width = Pair::width(last), rows = Pair::count() / width;
 
   // Calls add(displacement, sum) for all numbers, each time by the whole warp. `from`: between the boxes' first places.
@@ -116,19 +116,13 @@ struct DisplacementLines {
     if constexpr (Warp + 1 < Warps) x += sum<Row, Warp + 1>(lines, number);
     return x;
   }
-  template <int Row, int Axis>
-  LUATTN_FN void move(Displacement &at) {
-    if constexpr (Axis < last) {
-      constexpr int by = Pair::least(Axis) + place(Row, Axis);
-      at.at[Axis - Pair::first_axis] += by;
-      move<Row, Axis + 1>(at);
-    }
-  }
   template <int Row, class Add>
   LUATTN_FN void each_row(u32 lines, int number, const Displacement &from, const Add &add) {
     Displacement at = from;
-    at.at[last - Pair::first_axis] += Pair::least(last) + min_of(number, width - 1);
-    move<Row, Pair::first_axis>(at);
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value, by = Pair::least(a) + (a < last ? place(Row, a) : 0);
+      at.at[a - Pair::first_axis] += a < last ? by : by + min_of(number, width - 1);
+    });
     add(at, sum<Row, 0>(lines, number));
     if constexpr (Row + 1 < rows) each_row<Row + 1>(lines, number, from, add);
   }

@@ -61,14 +61,19 @@ struct BoxPair {
     return number;
   }
   // The displacement of a number; `from`: between the first places of both.
-  template <int Axis = first_axis>
   LUATTN_FN Displacement displacement(int number, const Displacement &from) {
     Displacement x = from;
-    if constexpr (Axis < last_axis) x = displacement<Axis + 1>(number, from);
-    x.at[Axis - first_axis] += least(Axis) + within<Axis>(number);
+    each_axis([&](auto axis) {
+      constexpr int lowest = least(axis.value);
+      x.at[axis.value - first_axis] += lowest + within<axis.value>(number);
+    });
     return x;
   }
 };
+
+// Of a backward warp's keys. Where both innermost extents are 8, 16 numbers lie along that axis: lanes divide by shifts, and
+// sums by displacement have room for a diagonal that no block has (grads/displacement_sums.cuh).
+using WarpBoxPair = BoxPair<16, 1>;
 
 // Computes terms number `first`, first + Step, .. of a pair's table, each lane its own.
 template <class Spec, class Pair, int Step>
@@ -76,6 +81,7 @@ struct DisplacementTable {
   static constexpr int each = ceil_div(Pair::count(), Step);
   float term[each];
 
+  DisplacementTable() = default;
   __device__ __forceinline__ DisplacementTable(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                                                const Displacement &from, int first) {
 #pragma unroll

@@ -46,15 +46,15 @@ struct SharedSm90 {
   // one stage of K.
   static constexpr int bias_row_bytes = layout.bias_rows, col_bytes = layout.cols;
   static constexpr bool has_bias_rows = layout.has_bias_rows, has_cols = layout.has_cols;
-  // Terms by displacement (sm90/fwd/term_loader.cuh), likewise; what is filled and released together with a stage of K.
-  static constexpr int term_bytes = layout.terms;
-  static constexpr bool has_terms = term_bytes > 0, fills_k = has_cols || has_terms;
+  // Terms by displacement (sm90/fwd/term_loader.cuh), in stages of their own.
+  static constexpr int term_bytes = layout.terms, term_stages = LUATTN_SM90_TERM_STAGES;
+  static constexpr bool has_terms = term_bytes > 0;
   static_assert(!(has_terms && (has_cols || has_bias_rows)), "loaders stage one of them");
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
   // Over a grid: what each row of a warp keeps along each axis (score/kept_keys.cuh).
   static constexpr int row_ranges_bytes = layout.row_ranges,
                        at_terms = all_bias_rows + (has_cols ? stages * col_bytes : 0),
-                       at_row_ranges = at_terms + stages * term_bytes;
+                       at_row_ranges = at_terms + term_stages * term_bytes;
   static constexpr int staged_bytes = at_row_ranges + groups * 4 * row_ranges_bytes;
   static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
   static constexpr int term_loaders = has_terms ? 3 : 0;
@@ -67,7 +67,7 @@ struct SharedSm90 {
   static_assert(layout.without_o <= LUATTN_SM90_SHARED_BYTES);
 
   static constexpr int k_message_bytes = KvTileMessage<typename SequenceOf<Config>::KeyTile>::bytes;
-  static_assert(stages * (64 + k_message_bytes) + groups * 48 + 12 <= 512);
+  static_assert(stages * (64 + k_message_bytes) + groups * 48 + 12 <= 512 && (!has_terms || groups >= term_stages));
 
   u32 start;  // a multiple of 1024
 
@@ -92,9 +92,6 @@ struct SharedSm90 {
   }
   // The columns that are staged with it.
   __device__ __forceinline__ u32 cols_of(u32 empty) const { return cols(0) + (empty - k_empty(0)) * (col_bytes / 32); }
-  __device__ __forceinline__ u32 terms_of(u32 empty) const {
-    return terms(0) + (empty - k_empty(0)) * (term_bytes / 32);
-  }
   __device__ __forceinline__ u32 v_full(int stage) const { return k_full(stage) + 16; }
   __device__ __forceinline__ u32 v_empty(int stage) const { return k_full(stage) + 24; }
   __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }
@@ -108,6 +105,10 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 messages_empty(int stage) const { return messages_full(stage) + 8; }
   __device__ __forceinline__ u32 bias_full(int group) const { return messages_full(stages) + group * 16; }
   __device__ __forceinline__ u32 bias_empty(int group) const { return bias_full(group) + 8; }
+  __device__ __forceinline__ u32 terms_full(int stage) const {
+    return bias_full(stage);
+  }  // where there are no bias rows
+  __device__ __forceinline__ u32 terms_empty(int stage) const { return bias_empty(stage); }
   // Over a grid: the boxes of keys of a q tile, told with its message.
   __device__ __forceinline__ u32 q_boxes(int group) const { return bias_full(groups) + group * 16; }
 
@@ -116,8 +117,8 @@ struct SharedSm90 {
   // because racecheck follows no other order.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
-      barrier_init(k_full(i), has_cols ? 33 : 1 + term_loaders * 32);
-      barrier_init(k_empty(i), groups * (fills_k ? 128 : 4));
+      barrier_init(k_full(i), has_cols ? 33 : 1);
+      barrier_init(k_empty(i), groups * (has_cols ? 128 : 4));
       barrier_init(v_full(i), 1);
       barrier_init(v_empty(i), groups * 4);
     }
@@ -129,6 +130,11 @@ struct SharedSm90 {
       for (int g = 0; g < groups; ++g) {
         barrier_init(bias_full(g), bias_loaders * 32);
         barrier_init(bias_empty(g), 128);
+      }
+    if constexpr (has_terms)
+      for (int i = 0; i < term_stages; ++i) {
+        barrier_init(terms_full(i), term_loaders * 32);
+        barrier_init(terms_empty(i), groups * 128);
       }
     if constexpr (loaders > 0)
       for (int i = 0; i < stages; ++i) {

@@ -26,14 +26,28 @@
 // rows in the layout of sink/dq_acc.cuh; row numbers for each stage; barriers and tile messages; 256 bytes of
 // ones.
 // Numbers by displacement of a warp's keys (score/displacement_terms.cuh).
-template <int Before>
 LUATTN_FN constexpr int displacements_of_warp() {
 #ifdef LUATTN_GRID
-  return BoxPair<16, Before>::count();
+  return WarpBoxPair::count();
 #else
   return 0;
 #endif
 }
+
+// A lane's terms of a warp's table.
+struct NoWarpTerms {};
+template <class Spec, bool There>
+struct WarpTermsKind {
+  using type = NoWarpTerms;
+};
+#ifdef LUATTN_GRID
+template <class Spec>
+struct WarpTermsKind<Spec, true> {
+  using type = DisplacementTable<Spec, WarpBoxPair, 32>;
+};
+#endif
+template <class Spec, bool There>
+using WarpTermsOf = typename WarpTermsKind<Spec, There>::type;
 
 template <class Spec, class Config>
 struct SharedBwdSm90 {
@@ -50,7 +64,7 @@ struct SharedBwdSm90 {
   static constexpr bool over_grid = HasAxes<Config>;
   static constexpr bool hands_sums = (Config::deterministic || over_grid) && Needs<Spec, Config>::parameters &&
                                      (Spec::parameter_sums & SUM_DISTANCE) != 0;
-  static constexpr int line_floats = over_grid ? displacements_of_warp<1>() : tile_m + 32,
+  static constexpr int line_floats = over_grid ? displacements_of_warp() : tile_m + 32,
                        sums_groups = (tile_m + tile_n) / 32;
   static constexpr bool has_terms = Spec::has_displacement_term;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
@@ -58,7 +72,7 @@ struct SharedBwdSm90 {
   static constexpr BwdSm90Layout layout =
       bwd_sm90_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
                                             .bwd_row = int(sizeof(BwdRow)),
-                                            .displacements = has_terms ? displacements_of_warp<0>() : 0,
+                                            .displacements = has_terms ? displacements_of_warp() : 0,
                                             .displacement_sums = hands_sums && over_grid ? line_floats : 0,
                                             .hands_sums = hands_sums,
                                             .axes = axes_of<Config>}));

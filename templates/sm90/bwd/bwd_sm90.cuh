@@ -77,6 +77,7 @@ struct ConsumerBwdSm90 {
   // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
   using Lines = BiasRowTerms<Spec, Fragment, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
+  using WarpTerms = WarpTermsOf<Spec, Shared::has_terms>;
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;
@@ -124,6 +125,7 @@ struct ConsumerBwdSm90 {
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
   u32 v[keeps_v ? 4 : 1][4];
   Lines lines;
+  WarpTerms terms;         // of the next tile
   DqPlace due, shared_dq;  // the dQ to be computed next (lags), and the one to be added next
   Part part;
 
@@ -399,21 +401,11 @@ struct ConsumerBwdSm90 {
       differentiate_with(tile, q0, Distances(p, site, head, q0 - (kv0 + 15), lane), s, dp);
     }
   }
-  // Fills the table of the warp's keys, and reads it.
   __device__ __forceinline__ void differentiate_by_displacement(TileMessage tile, int q0, float (&s)[tile_m / 2],
                                                                 float (&dp)[tile_m / 2]) {
 #ifdef LUATTN_GRID
-    using Pair = BoxPair<16>;
-    Displacement from;
-#pragma unroll
-    for (int a = 0; a < Config::axes; ++a)
-      from.at[a] = Pair::Keys::at(p, kv0, Pair::first_axis + a) - Pair::Queries::at(p, q0, Pair::first_axis + a);
-    const DisplacementTable<Spec, Pair, 32> table(p, site, head, from, lane);
-    const u32 terms = shared.terms(group * 4 + warp);
-    __syncwarp();  // others may still read those of the tile before
-    table.store(terms, lane);
-    __syncwarp();
-    differentiate_with(tile, q0, DisplacementTerms<Fragment, Pair, tile_m / 8, true>(terms, 0, lane), s, dp);
+    using Terms = DisplacementTerms<Fragment, WarpBoxPair, tile_m / 8, true>;
+    differentiate_with(tile, q0, Terms(shared.terms(group * 4 + warp), 0, lane), s, dp);
 #endif
   }
   template <class Terms>
@@ -566,13 +558,38 @@ struct ConsumerBwdSm90 {
     return TileMessage::load(shared.message(q.stage));
   }
 
-  // Loads bias rows for the next tile of the head.
-  __device__ __forceinline__ void read_ahead(TileMessage tile) {
-    if (!reads_ahead || tile.last()) return;
+  // The next tile of the head.
+  __device__ __forceinline__ TileMessage next_tile() const {
     PipelineState<stages> next = q;
     next.advance();
     barrier_wait(shared.q_full(next.stage), next.parity);
-    lines.load(p, site, head, TileMessage::load(shared.message(next.stage)).index() * tile_m, kv0, lane, 0);
+    return TileMessage::load(shared.message(next.stage));
+  }
+  // Loads bias rows for the next tile of the head.
+  __device__ __forceinline__ void read_ahead(TileMessage tile) {
+    if (!reads_ahead || tile.last()) return;
+    lines.load(p, site, head, next_tile().index() * tile_m, kv0, lane, 0);
+  }
+  // Terms by displacement are computed from memory while products of the tile before are under way, and written to the
+  // warp's table once its own have been read.
+  __device__ __forceinline__ void load_terms(TileMessage tile) {
+#ifdef LUATTN_GRID
+    using Pair = WarpBoxPair;
+    Displacement from;
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value;
+      from.at[a - Pair::first_axis] =
+          Pair::Keys::template at<a>(p, kv0) - Pair::Queries::template at<a>(p, tile.index() * tile_m);
+    });
+    terms = WarpTerms(p, site, head, from, lane);
+#endif
+  }
+  __device__ __forceinline__ void store_terms() const {
+#ifdef LUATTN_GRID
+    __syncwarp();
+    terms.store(shared.terms(group * 4 + warp), lane);
+    __syncwarp();
+#endif
   }
 
   __device__ __forceinline__ void add_tile(TileMessage tile) {
@@ -615,6 +632,8 @@ struct ConsumerBwdSm90 {
       wgmma_fence();
       issue_sums<dim>(dk, a_ds, shared.q(q.stage));
     }
+    if constexpr (Shared::has_terms)
+      if (!tile.last()) load_terms(next_tile());
     if constexpr (shares_ds) {
       wgmma_wait<Need::dk ? 1 : 0>();
       take_dq(tile);
@@ -623,6 +642,8 @@ struct ConsumerBwdSm90 {
     wgmma_arrived(dv);
     wgmma_arrived(dk);
     add_rows();
+    if constexpr (Shared::has_terms)
+      if (!tile.last()) store_terms();
     barrier_arrive(shared.empty(q.stage));
     q.advance();
   }
@@ -646,6 +667,8 @@ struct ConsumerBwdSm90 {
     pass_ping_pong();
     read_ahead(tile);
     sums.skip(sums_at());
+    if constexpr (Shared::has_terms)
+      if (!tile.last()) load_terms(next_tile()), store_terms();
     // dO may still be in flight to a stage that is released. If both consumers may skip a tile, one must
     // wait.
     if constexpr (Shared::in_order) barrier_wait(shared.do_full(q.stage), q.parity);
@@ -670,6 +693,7 @@ struct ConsumerBwdSm90 {
       TileMessage tile = await_tile();
       enter_head(int(tile.head));
       if constexpr (reads_ahead) lines.load(p, site, head, tile.index() * tile_m, kv0, lane, 0);
+      if constexpr (Shared::has_terms) load_terms(tile), store_terms();
 #pragma unroll 1
       for (;;) {
         if (Shared::halves && tile.keeps_nothing(group))

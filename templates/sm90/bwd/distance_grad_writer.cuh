@@ -111,9 +111,9 @@ struct SumsWriterSm90 {
     using Lines = DisplacementLines<warps>;
     Displacement from;
     GridSideOf<true>::each_corner(p, kv0 / tile_n,
-                                  [&](int axis, int at) { from.at[axis - Lines::Pair::first_axis] = at; });
+                                  [&](auto axis, int at) { from.at[axis.value - Lines::Pair::first_axis] = at; });
     GridSideOf<false>::each_corner(p, tile.index(),
-                                   [&](int axis, int at) { from.at[axis - Lines::Pair::first_axis] -= at; });
+                                   [&](auto axis, int at) { from.at[axis.value - Lines::Pair::first_axis] -= at; });
     barrier_wait(shared.sums_full(), parity);
     parity ^= 1;
     Lines::each(shared.line(0), lane, from,

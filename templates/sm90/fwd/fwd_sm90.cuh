@@ -119,6 +119,7 @@ struct ConsumerSm90 {
   Online online;
   PipelineState<stages> k, v;
   PipelineState<1> q;
+  PipelineState<Shared::term_stages> table;  // of terms by displacement
   using Drops = Dropout<Config>;
   using Kept = DroppedKind<Config, Fragment, false, tile_n / 16>;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
@@ -149,6 +150,7 @@ struct ConsumerSm90 {
         k(0),
         v(0),
         q(0),
+        table(0),
         late_v(false),
         bias_rows(shared, group * 4 + warp) {
     if constexpr (Sequence::paged && Shared::groups == 2 && dim_v <= 128) v.parity = unknown_zero();
@@ -197,20 +199,27 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void give_k() const {
     if (k_back == 0) return;
-    if constexpr (Shared::fills_k)
-      barrier_arrive(k_back);  // every lane has read its columns or terms
+    if constexpr (Shared::has_cols)
+      barrier_arrive(k_back);  // every lane has read its columns
     else
       release(k_back);
   }
-  // Releases K, and peeks at the barrier of the next K. If columns or terms are staged with K, K is released later,
-  // once P is good, because `rescore` reads them again.
+  // Releases K, and peeks at the barrier of the next K. If columns are staged with K, K is released later,
+  // once P is good, because `rescore` reads the columns again.
   __device__ __forceinline__ void release_k() {
-    if constexpr (!Shared::fills_k) give_k();
+    if constexpr (!Shared::has_cols) give_k();
     barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
   }
   __device__ __forceinline__ void release_v() {
     if (v_back != 0) release(v_back);
     barrier_peek<V_FULL>(shared.v_full(v.stage), v.parity);
+  }
+  // The terms of a tile are released once P is good, because `rescore` reads them again.
+  __device__ __forceinline__ void give_terms() {
+    if constexpr (Shared::has_terms) {
+      barrier_arrive(shared.terms_empty(table.stage));
+      table.advance();
+    }
   }
   __device__ __forceinline__ void give_q_and_v() {
     if (q_back) release_q();
@@ -234,7 +243,7 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void score_by_displacement(const Key &kv0, const float (&s)[tile_n / 2],
                                                         float (&x)[rows][cols]) {
 #ifdef LUATTN_FREE_BOXES
-    const DisplacementTerms<Fragment, BoxPair<tile_n>, cols / 2, false> terms(shared.terms_of(k_back),
+    const DisplacementTerms<Fragment, BoxPair<tile_n>, cols / 2, false> terms(shared.terms(table.stage),
                                                                               (group * 4 + warp) * 16, lane);
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
@@ -554,6 +563,7 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvMessage tile) {
     wgmma_arrived(s);
+    if constexpr (Shared::has_terms) barrier_wait(shared.terms_full(table.stage), table.parity);
     if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, first_key(tile), lane);
     q_back = ends(tile);
   }
@@ -572,7 +582,8 @@ struct ConsumerSm90 {
   // which come without a P V, and O is rescaled after the softmax step instead.
   __device__ __forceinline__ KvMessage next_scores(float (&s)[tile_n / 2]) {
     const KvMessage message = await_k();
-    if constexpr (Shared::fills_k) give_k();
+    if constexpr (Shared::has_cols) give_k();
+    give_terms();
     ping_pong_wait();
     wgmma_fence();
     issue_scores(s);
@@ -596,7 +607,8 @@ struct ConsumerSm90 {
     return tile;
   }
   __device__ __forceinline__ void last_values() {
-    if constexpr (Shared::fills_k) give_k();
+    if constexpr (Shared::has_cols) give_k();
+    give_terms();
     if constexpr (Shared::has_bias_rows) bias_rows.release();
     if constexpr (!once) rescale();
     finish_probs<true>();
@@ -613,7 +625,7 @@ struct ConsumerSm90 {
     tile = await_k().shared();
     give_late_v();
     advance_k();
-    if constexpr (Shared::fills_k) give_k();
+    if constexpr (Shared::has_cols) give_k();
     if constexpr (Shared::has_bias_rows) bias_rows.skip();
     release_k();
     late_v = true;
@@ -681,7 +693,7 @@ struct ConsumerSm90 {
     }
     q_back = may_lag = false;
     v_back = 0;
-    if constexpr (!Shared::fills_k) k_back = 0;
+    if constexpr (!Shared::has_cols) k_back = 0;
   }
   // Computes all kv tiles of a q tile. Returns the last one.
   __device__ __forceinline__ KvMessage all_tiles() {

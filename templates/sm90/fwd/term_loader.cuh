@@ -1,5 +1,6 @@
 // sm90/fwd/term_loader.cuh: the warps of the producer's warpgroup that fill the tables of terms by displacement
-// (score/displacement_terms.cuh) in the sm90 forward: one for each stage of K, which is filled and released together with K.
+// (score/displacement_terms.cuh) in the sm90 forward. Tables have stages of their own: consumers have K until the scores are
+// there, and terms until P is good.
 //
 // If each score read its term itself, it would wait for memory after QK^T. A table has a tenth as many numbers as a tile has
 // scores, and is computed from memory while products of other tiles are under way.
@@ -20,10 +21,11 @@ struct TermLoaderSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int first;  // the lane's first number
-  PipelineState<Config::stages> messages, k;
+  PipelineState<Config::stages> messages;
+  PipelineState<Shared::term_stages> terms;
 
   __device__ __forceinline__ TermLoaderSm90(const LuattnParams &params, const Shared &s, int loader)
-      : p(params), shared(s), first(loader * 32 + int(threadIdx.x) % 32), messages(0), k(1) {}
+      : p(params), shared(s), first(loader * 32 + int(threadIdx.x) % 32), messages(0), terms(1) {}
 
   __device__ __forceinline__ LoaderMessage next_message() {
     barrier_wait(shared.messages_full(messages.stage), messages.parity);
@@ -43,17 +45,20 @@ struct TermLoaderSm90 {
         site = {p, message.b, message.h};
         head = Spec::head(p, site);
         boxes = BoxesOfRange::of<Spec>(p, site, message.q_tile * Config::tile_m);
-        Queries::each_corner(p, message.q_tile, [&](int axis, int at) { own.at[axis - Queries::first_axis] = at; });
+        Queries::each_corner(p, message.q_tile,
+                             [&](auto axis, int at) { own.at[axis.value - Queries::first_axis] = at; });
       }
       const FreeBox keys = boxes.box(message.kv_tile());
       Displacement from;
-#pragma unroll
-      for (int a = 0; a < Config::axes; ++a) from.at[a] = keys.first(Queries::first_axis + a) - own.at[a];
+      each_axis([&](auto axis) {
+        constexpr int a = axis.value - Queries::first_axis;
+        from.at[a] = keys.first(axis.value) - own.at[a];
+      });
       const DisplacementTable<Spec, BoxPair<Config::tile_n>, lanes> table(p, site, head, from, first);
-      barrier_wait(shared.k_empty(k.stage), k.parity);
-      table.store(shared.terms(k.stage), first);
-      barrier_arrive(shared.k_full(k.stage));
-      k.advance();
+      barrier_wait(shared.terms_empty(terms.stage), terms.parity);
+      table.store(shared.terms(terms.stage), first);
+      barrier_arrive(shared.terms_full(terms.stage));
+      terms.advance();
     }
   }
 };
