@@ -121,7 +121,7 @@ struct DisplacementLines {
     Displacement at = from;
     each_axis([&](auto axis) {
       constexpr int a = axis.value, by = Pair::least(a) + (a < last ? place(Row, a) : 0);
-      at.at[a - Pair::first_axis] += a < last ? by : by + min_of(number, width - 1);
+      at.at[a - Pair::first_axis] += (a < last ? by : by + min_of(number, width - 1)) * Pair::Keys::place_step(a);
     });
     add(at, sum<Row, 0>(lines, number));
     if constexpr (Row + 1 < rows) each_row<Row + 1>(lines, number, from, add);

@@ -64,8 +64,8 @@ struct BoxPair {
   LUATTN_FN Displacement displacement(int number, const Displacement &from) {
     Displacement x = from;
     each_axis([&](auto axis) {
-      constexpr int lowest = least(axis.value);
-      x.at[axis.value - first_axis] += lowest + within<axis.value>(number);
+      constexpr int a = axis.value, lowest = least(a), step = Keys::place_step(a);
+      x.at[a - first_axis] += (lowest + within<a>(number)) * step;
     });
     return x;
   }
