@@ -131,8 +131,8 @@ struct DisplacementTerms {
 
   // `row`: that of the box where the warp's rows begin.
   __device__ __forceinline__ DisplacementTerms(u32 table, int row, int lane) : upper(Fragment::column(lane) >= 4) {
-    const int of_lane =
-        of_row(row + Fragment::row(lane)) + of_column(0) + Fragment::column(lane) % 4 * next + (upper ? half : 0);
+    const int of_lane = of_row(row + Fragment::row(lane)) + of_column(0) + Fragment::column(lane) * next +
+                        (upper ? half - 4 * next : 0);
     from = table + of_lane * 4;
   }
   // Reads that of row r and column 8 * octet + odd of this lane. Called in order of octets, each of the first row before that
