@@ -176,6 +176,21 @@ struct NoStagedBiasRows {
   __device__ __forceinline__ NoStagedBiasRows(const SharedSm90<Spec, Config> &, int) {}
 };
 
+// The tables of terms by displacement (sm90/fwd/term_loader.cuh).
+template <class Spec, class Config>
+struct StagedTerms {
+  using Shared = SharedSm90<Spec, Config>;
+  PipelineState<Shared::term_stages> table;
+  __device__ __forceinline__ StagedTerms(const Shared &, int) : table(0) {}
+  __device__ __forceinline__ void await(const Shared &shared) const {
+    barrier_wait(shared.terms_full(table.stage), table.parity);
+  }
+  __device__ __forceinline__ void release(const Shared &shared) {
+    barrier_arrive(shared.terms_empty(table.stage));
+    table.advance();
+  }
+};
+
 template <class Spec, class Config, class Fragment, bool There = SharedSm90<Spec, Config>::has_bias_rows>
 struct StagedBiasRowsOf {
   using type = NoStagedBiasRows<Spec, Config>;

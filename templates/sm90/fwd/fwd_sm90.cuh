@@ -119,7 +119,6 @@ struct ConsumerSm90 {
   Online online;
   PipelineState<stages> k, v;
   PipelineState<1> q;
-  PipelineState<Shared::term_stages> table;  // of terms by displacement
   using Drops = Dropout<Config>;
   using Kept = DroppedKind<Config, Fragment, false, tile_n / 16>;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
@@ -135,7 +134,9 @@ struct ConsumerSm90 {
   Range wanted;  // skips: the q tile's kv tiles that the mask may leave for this consumer's rows
   bool late_v;   // skips: V of the latest skipped tile is still to be released
   using Columns = StagedColumns<Col, Fragment>;
-  typename StagedBiasRowsOf<Spec, Config, Fragment>::type bias_rows;
+  // Over a grid of several axes staged terms in place of bias rows. (An empty member more changes other kernels' code.)
+  ConditionalOf<Shared::has_terms, StagedTerms<Spec, Config>, typename StagedBiasRowsOf<Spec, Config, Fragment>::type>
+      bias_rows;
   Drops dropout;
   Kept kept;  // the probs of the tile at work that dropout keeps
   static_assert(!Shared::has_bias_rows || !Spec::has_softcap_poly, "the fast path of the soft cap reads no memory");
@@ -150,7 +151,6 @@ struct ConsumerSm90 {
         k(0),
         v(0),
         q(0),
-        table(0),
         late_v(false),
         bias_rows(shared, group * 4 + warp) {
     if constexpr (Sequence::paged && Shared::groups == 2 && dim_v <= 128) v.parity = unknown_zero();
@@ -214,13 +214,6 @@ struct ConsumerSm90 {
     if (v_back != 0) release(v_back);
     barrier_peek<V_FULL>(shared.v_full(v.stage), v.parity);
   }
-  // The terms of a tile are released once P is good, because `rescore` reads them again.
-  __device__ __forceinline__ void give_terms() {
-    if constexpr (Shared::has_terms) {
-      barrier_arrive(shared.terms_empty(table.stage));
-      table.advance();
-    }
-  }
   __device__ __forceinline__ void give_q_and_v() {
     if (q_back) release_q();
     wgmma_wait<0>();
@@ -243,7 +236,7 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void score_by_displacement(const Key &kv0, const float (&s)[tile_n / 2],
                                                         float (&x)[rows][cols]) {
 #ifdef LUATTN_FREE_BOXES
-    const DisplacementTerms<Fragment, BoxPair<tile_n>, cols / 2, false> terms(shared.terms(table.stage),
+    const DisplacementTerms<Fragment, BoxPair<tile_n>, cols / 2, false> terms(shared.terms(bias_rows.table.stage),
                                                                               (group * 4 + warp) * 16, lane);
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
@@ -563,7 +556,7 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvMessage tile) {
     wgmma_arrived(s);
-    if constexpr (Shared::has_terms) barrier_wait(shared.terms_full(table.stage), table.parity);
+    if constexpr (Shared::has_terms) bias_rows.await(shared);
     if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, first_key(tile), lane);
     q_back = ends(tile);
   }
@@ -583,7 +576,7 @@ struct ConsumerSm90 {
   __device__ __forceinline__ KvMessage next_scores(float (&s)[tile_n / 2]) {
     const KvMessage message = await_k();
     if constexpr (Shared::has_cols) give_k();
-    give_terms();
+    if constexpr (Shared::has_terms) bias_rows.release(shared);  // P is good: `rescore` does not read them again
     ping_pong_wait();
     wgmma_fence();
     issue_scores(s);
@@ -608,7 +601,7 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void last_values() {
     if constexpr (Shared::has_cols) give_k();
-    give_terms();
+    if constexpr (Shared::has_terms) bias_rows.release(shared);  // P is good: `rescore` does not read them again
     if constexpr (Shared::has_bias_rows) bias_rows.release();
     if constexpr (!once) rescale();
     finish_probs<true>();
