@@ -29,7 +29,10 @@ void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) { family_box(
 bool tiles_have_displacements(const plan *p) {
   const plan_rows rows = {.bwd_row_bytes = 2 * 4, .has_displacement_term = true};
   const family_kernel *kernel = plan_kernel(p);
-  return p->axes > 0 && kernel->has_displacement_terms && family_displacements(p) <= POLICY_MOST_DISPLACEMENTS &&
+  int columns[LUATTN_MAX_AXES]; /* of scores: a lane has two of each four */
+  if (p->axes == 0 || !kernel->has_displacement_terms) return false;
+  family_box(p, p->pass == LUATTN_FORWARD, columns);
+  return columns[LUATTN_MAX_AXES - 1] % 4 == 0 && family_displacements(p) <= POLICY_MOST_DISPLACEMENTS &&
          kernel->shared_bytes(plan_sizes(p, &rows)) <= p->shared_limit;
 }
 
