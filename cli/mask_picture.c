@@ -118,6 +118,26 @@ static void print_computed(const cli_problem *p, const luattn_mask_counts *c) {
          mask_error_text(c->kept, c->kept_error, text));
 }
 
+/* Which pairs of boxes calls of these extents choose from, by what each of them computes. */
+static void print_pairs(const cli_problem *p, const luattn_args *args, const luattn_mask_counts *taken,
+                        const luattn_target *of) {
+  enum { PAIRS = 3 };
+  luattn_target target = *of;
+  luattn_error err;
+  for (target.boxes = 1; target.boxes <= PAIRS; target.boxes++) {
+    luattn_mask_counts c = {.struct_size = sizeof c};
+    if (luattn_mask_survey(p->spec, &target, args, 0, 0, &c, &err) != LUATTN_OK || c.q_box[0] == 0) return;
+    const bool same =
+        memcmp(c.q_box, taken->q_box, sizeof c.q_box) == 0 && memcmp(c.kv_box, taken->kv_box, sizeof c.kv_box) == 0;
+    if (same) continue;
+    printf("by ");
+    print_box(c.q_box, p->axes);
+    printf(" by ");
+    print_box(c.kv_box, p->axes);
+    printf(" %.0f boxes would be computed, %.0f of them full\n", c.full + c.partial, c.full);
+  }
+}
+
 /* What a target's kernels compute of it: in boxes, where axes say their classes. */
 static luattn_status count_computed(const cli_options *o, const cli_problem *p, const luattn_args *args,
                                     const luattn_mask_places *m, luattn_error *err) {
@@ -130,7 +150,7 @@ static luattn_status count_computed(const cli_options *o, const cli_problem *p, 
   if (status != LUATTN_OK)
     printf("no boxes of kernels were counted: %s\n", err->message); /* nobody asked for this one */
   else
-    print_computed(p, &c);
+    print_computed(p, &c), print_pairs(p, args, &c, &target);
   if (o->json == NULL) return LUATTN_OK;
   return mask_places_write(o->json, p->info.name, status == LUATTN_OK ? &c : NULL, m, kept_keys(p, m), err);
 }

@@ -51,7 +51,7 @@ static luattn_status count_boxes(const mask_survey_call *survey, const luattn_ta
   box_choice choice;
   image_manifest m;
   TRY(box_choice_find(survey->spec, target, args->q->shape + 2, args->k->shape + 2, &choice, err));
-  if (choice.best > 1 && t.query_tile_size == 0 && t.key_tile_size == 0) t.boxes = choice.best;
+  if (t.boxes == 0 && choice.best > 1 && t.query_tile_size == 0 && t.key_tile_size == 0) t.boxes = choice.best;
   TRY(plan_manifest(survey->spec, &t, &m, err));
   mask_boxes_call call = {
       .spec = survey->spec, .args = args, .pass = t.pass, .pair = {.origin = choice.origin}, .counts = out};

@@ -355,8 +355,8 @@ typedef struct luattn_mask_counts {
  * args as above. `target`: the kernels, whose plan decides whether args->skip = LUATTN_SKIP_AUTO evaluates the mask in
  * one launch at these lengths without a luattn_batch that holds its tile bits, and which gives the tiles if tile_m is
  * 0. NULL: kernels that evaluate a mask from data where they can; tile_m must then be given. Over a grid of several axes
- * the target's boxes are counted, whatever tile_m is, and of masks with a dilation `needed` is what ranges along the axes
- * leave. Set only out->struct_size before the call. */
+ * the target's boxes are counted, those of target->boxes where it is not 0, whatever tile_m is, and of masks with a
+ * dilation that boxes do not step by `needed` is what ranges along the axes leave. Set only out->struct_size before the call. */
 LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target,
                                             const luattn_args *args, int tile_m, int tile_n, luattn_mask_counts *out,
                                             luattn_error *err);
