@@ -8,14 +8,15 @@
 // one after another in the same patch.
 template <class Config, class Fragment, bool Transposed, int Blocks>
 struct DroppedBoxes {
-  static constexpr int columns = Fragment::columns(Blocks * 16);
-  static_assert(columns <= 32);
-  u32 bits[2];  // of the two rows
+  static constexpr int columns = Fragment::columns(Blocks * 16), words = (columns + 31) / 32;
+  u32 bits[2][words];  // of the two rows
 
-  __device__ __forceinline__ bool get(int column, int half) const { return (bits[half] >> column & 1u) != 0; }
+  __device__ __forceinline__ bool get(int column, int half) const {
+    return (bits[half][column / 32] >> column % 32 & 1u) != 0;
+  }
   // As that of DroppedBlocks.
   __device__ __forceinline__ u32 mask_of_two(int column, int half) const {
-    const u32 two = bits[half] >> column;
+    const u32 two = bits[half][column / 32] >> column % 32;
     return ((two & 1u) | (two & 2u) << 15) * 0xffffu;
   }
 
@@ -26,23 +27,26 @@ struct DroppedBoxes {
     DroppedBoxes made;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      made.bits[half] = draw_row(from, Rows::drawn_at(p, row + Fragment::row(lane, half)),
-                                 [&](int j) { return Columns::drawn_at(p, column + Fragment::column(lane, j)); });
+      draw_row(made.bits[half], from, Rows::drawn_at(p, row + Fragment::row(lane, half)),
+               [&](int j) { return Columns::drawn_at(p, column + Fragment::column(lane, j)); });
     return made;
   }
   // The bits of one of a lane's rows, which draws by `of_row`, as its column number j does by of_column(j).
   template <class OfColumn>
-  LUATTN_FN u32 draw_row(const Dropout<Config> &from, int of_row, const OfColumn &of_column) {
-    u32 patch = ~0u, drawn = 0, bits = 0;
+  LUATTN_FN void draw_row(u32 (&row)[words], const Dropout<Config> &from, int of_row, const OfColumn &of_column) {
+    u32 patch = ~0u, drawn = 0;
+#pragma unroll
+    for (int w = 0; w < words; ++w) {
+      row[w] = 0;
 #pragma unroll 1
-    for (int j = 0; j < columns; ++j) {
-      const int other = of_column(j), q = Transposed ? other : of_row, kv = Transposed ? of_row : other;
-      const u32 at = Transposed ? dropout_q_patch(q) : dropout_kv_patch(kv);
-      if (at != patch) drawn = from.draw(dropout_q_patch(q), dropout_kv_patch(kv));
-      patch = at;
-      bits |= (drawn >> dropout_bit(q, kv) & 1u) << j;
+      for (int j = 32 * w; j < columns && j < 32 * w + 32; ++j) {
+        const int other = of_column(j), q = Transposed ? other : of_row, kv = Transposed ? of_row : other;
+        const u32 at = Transposed ? dropout_q_patch(q) : dropout_kv_patch(kv);
+        if (at != patch) drawn = from.draw(dropout_q_patch(q), dropout_kv_patch(kv));
+        patch = at;
+        row[w] |= (drawn >> dropout_bit(q, kv) & 1u) << j % 32;
+      }
     }
-    return bits;
   }
 };
 template <>

@@ -461,12 +461,12 @@ struct ConsumerSm90 {
       const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.tile() * tile_n + dropout.first_kv(p, site);
 #pragma unroll
       for (int w = First; w < Kept::words; w += Step) kept.bits[w] = Kept::draw_word(dropout, q0, kv0, lane, w);
-    } else {  // the bits of a row are one number
+    } else {  // bits of one row have no part of the other
       const Key key0 = first_key(tile) + Fragment::column(lane);
 #pragma unroll
       for (int r = First; r < rows; r += Step)
-        kept.bits[r] = Kept::draw_row(dropout, GridSideOf<false>::drawn_at(p, first_row + Fragment::row(lane, r)),
-                                      [&](int j) { return (key0 + Fragment::column_of(j)).drawn_at(p); });
+        Kept::draw_row(kept.bits[r], dropout, GridSideOf<false>::drawn_at(p, first_row + Fragment::row(lane, r)),
+                       [&](int j) { return (key0 + Fragment::column_of(j)).drawn_at(p); });
     }
   }
   // Zeroes the probs that dropout drops. Row sums have them all.
