@@ -11,13 +11,13 @@
 
 #include "common/fail.h"
 
-/* The cost model, in cycles of a multiprocessor at head dim 128: fitted to dense kernels of one H200 (bench/journal).
- * Forward takes 16 cycles a column for the two products of 128 rows, 272 for what else a box needs, and 3500 for the
- * start and end of an outer box; 677, 762 and 804 TFLOP/s at lengths 1024, 4096 and 16384 follow from it. Backward takes
- * 3440 cycles for 64 x 128 scores, and 6000 for an outer box. A partial box takes 1.10 of a full one: 1.05 was measured
- * with one-dimensional tiles of a window of 13 x 13. */
-static const double column_cycles = 16, box_overhead = 272, q_box_cycles = 3500, backward_cycles = 3440,
-                    kv_box_cycles = 6000, partial_factor = 1.10;
+/* The cost model, in cycles of a multiprocessor at head dim 128, fitted to kernels of one H200 (bench/journal/grids.md).
+ * Forward takes 16 cycles a column for the two products of 128 rows and 272 for what else a box needs (dense kernels),
+ * 700 more where a box is partial, and 4850 for the start and end of an outer box: of 24 pairs over two and three axes
+ * all are within 8 %, by 4 % in the mean. Backward takes 3440 cycles for 64 x 128 scores, and 6000 for an outer box; a
+ * partial box takes 1.10 of a full one: 1.05 was measured with one-dimensional tiles of a window of 13 x 13. */
+static const double column_cycles = 16, box_overhead = 272, partial_cycles = 700, q_box_cycles = 4850,
+                    backward_cycles = 3440, kv_box_cycles = 6000, partial_factor = 1.10;
 
 /* The queries and keys of one group of an axis. */
 typedef struct line {
@@ -193,8 +193,8 @@ double box_cycles(const box_kernel *kernel, const box_pair *pair) {
   const double full = forward ? (column_cycles * keys * dim + box_overhead) * queries / 128
                               : backward_cycles * dim * keys * queries / (64 * 128);
   const box_counts *n = &pair->counts;
-  return n->outer * (forward ? q_box_cycles : kv_box_cycles) +
-         full * (n->full + partial_factor * (n->computed - n->full));
+  const double partial = forward ? full + partial_cycles * queries / 128 : full * partial_factor;
+  return n->outer * (forward ? q_box_cycles : kv_box_cycles) + full * n->full + partial * (n->computed - n->full);
 }
 
 luattn_status box_count(luattn_pass pass, const box_axis axis[LUATTN_GRID_AXES], box_pair *pair, luattn_error *err) {

@@ -173,16 +173,16 @@ static void choice_is_best(void **unused) {
   grid g;
   box_pair p;
   neighborhood(&g, 2, (int[]){256, 256}, (int[]){80, 80}, (int[]){1, 1});
-  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_LATTICE, &p), 583);
-  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_FREE, &p), 617);
+  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_LATTICE, &p), 535);
+  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_FREE, &p), 584);
   assert_near(best_rate(&g, LUATTN_BACKWARD, BOX_PHASE, &p), 532);
   neighborhood(&g, 2, (int[]){256, 256}, (int[]){80, 80}, (int[]){16, 16});
   best_rate(&g, LUATTN_FORWARD, BOX_LATTICE, &p);
   assert_true(p.counts.full == p.counts.computed);
   neighborhood(&g, 3, (int[]){30, 48, 80}, (int[]){18, 24, 24}, (int[]){1, 1, 1});
-  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_FREE, &p), 487);
+  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_FREE, &p), 445);
   neighborhood(&g, 2, (int[]){128, 128}, (int[]){13, 13}, (int[]){1, 1});
-  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_FREE, &p), 169);
+  assert_near(best_rate(&g, LUATTN_FORWARD, BOX_FREE, &p), 136);
 }
 
 int main(void) {
