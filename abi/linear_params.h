@@ -202,16 +202,16 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
   return l;
 }
 
-/* Shared memory of luattn_linear_columns: a chunk's q, k, do, v; both states; sums of decays, and gradients of decays, rows of
+/* Shared memory of luattn_linear_columns: a chunk's q, k, do, v; both states; tiles of q and k; sums of decays, rows of
  * floats; pairs; sums of blocks of tokens; numbers of tokens; barriers. */
 typedef struct LinearColumnsLayout {
   int qk, v, state, row; /* bytes; row: of sums */
-  int at_q, at_k, at_dout, at_v, at_state, at_grad_state, at_gates, at_ways, at_pairs, at_totals, at_numbers,
+  int at_q, at_k, at_dout, at_v, at_state, at_grad_state, at_gates, at_tiles, at_pairs, at_totals, at_numbers,
       at_barriers;
   int bytes;
 } LinearColumnsLayout;
 
-enum { LINEAR_COLUMN_NUMBERS = 512, LINEAR_COLUMN_TOTALS = 24 * 512 };
+enum { LINEAR_COLUMN_NUMBERS = 512, LINEAR_COLUMN_TOTALS = 36 * 512 };
 
 ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim) {
   LinearColumnsLayout l = {0};
@@ -224,10 +224,10 @@ ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim) {
   l.at_v = l.at_dout + l.v;
   l.at_state = l.at_v + l.v;
   l.at_grad_state = l.at_state + l.state;
-  l.at_pairs = l.at_grad_state + l.state;
+  l.at_tiles = l.at_grad_state + l.state;
+  l.at_pairs = l.at_tiles + 2 * l.qk;
   l.at_gates = l.at_pairs + LINEAR_BOX;
-  l.at_ways = l.at_gates + LUATTN_CHUNK * l.row;
-  l.at_totals = l.at_ways + LUATTN_CHUNK * l.row;
+  l.at_totals = l.at_gates + LUATTN_CHUNK * l.row;
   l.at_numbers = l.at_totals + LINEAR_COLUMN_TOTALS;
   l.at_barriers = l.at_numbers + LINEAR_COLUMN_NUMBERS;
   l.bytes = l.at_barriers + 256;

@@ -9,8 +9,15 @@ enum ColumnTensor { COLUMN_K, COLUMN_Q, COLUMN_V, COLUMN_DOUT, COLUMN_STATE, COL
 // Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor and w.
 enum { COLUMN_QUERY = 0, COLUMN_KEY = 256 };
 // Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; of each warp:
-// of products of both states.
-enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512 };
+// of products of both states. Of each block what is left over it, over those before it, and over those behind it.
+enum {
+  TOTAL_BEHIND = 0,
+  TOTAL_BEFORE = 4 * 512,
+  TOTAL_ACROSS = 8 * 512,
+  LEFT_OVER = 24 * 512,
+  LEFT_BEFORE = 28 * 512,
+  LEFT_BEHIND = 32 * 512
+};
 
 template <class Spec, class Config>
 struct SharedColumns {
@@ -44,7 +51,10 @@ struct SharedColumns {
     return at(tensor) + (value / 64 * boxes_k + channel / 64) * box + box_place(value % 64, channel % 64);
   }
   __device__ __forceinline__ u32 gates() const { return start + layout.at_gates; }
-  __device__ __forceinline__ u32 ways() const { return start + layout.at_ways; }
+  // q e^G from the beginning of a block of 16 tokens, and k with what is left from it to the block's end.
+  __device__ __forceinline__ u32 tile(bool of_keys, int row, int channel) const {
+    return start + layout.at_tiles + (of_keys ? layout.qk : 0) + channel / 64 * box + box_place(row, channel % 64);
+  }
   __device__ __forceinline__ u32 pairs() const { return start + layout.at_pairs; }
   __device__ __forceinline__ u32 totals() const { return start + layout.at_totals; }
   __device__ __forceinline__ u32 numbers() const { return start + layout.at_numbers; }

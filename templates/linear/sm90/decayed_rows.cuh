@@ -1,12 +1,12 @@
-// linear/sm90/decayed_rows.cuh: gradients of pairs with decays between them that differ between channels, for rows of queries
-// or of keys:
+// linear/sm90/decayed_rows.cuh: gradients of pairs of 16 tokens among themselves with decays between them that differ between
+// channels, for rows of queries or of keys:
 //
 //     x_id = sum over j < i of z_ij k_jd e^(G_id - G_jd)     rows are queries
 //     x_jd = sum over i > j of z_ji q_id e^(G_id - G_jd)     rows are keys: Later
 //
-// The chunk is cut as in linear_triangles.cuh: blocks of 16 tokens on one side of the warp's rows have as the reference where
-// these begin (or end); on the diagonal, triangles their first token, and what lies between two of them the first one's end.
-// No exponent is above 0 but in triangles, whose decays span less than the limit. Pairs of a token with itself are left out.
+// The block is cut as in linear_triangles.cuh: triangles have their first token as the reference, and what lies between two of
+// them the first one's end. No exponent is above 0 but in triangles, whose decays span less than the limit. Pairs of a token
+// with itself are left out.
 #pragma once
 #include "linear/sm90/linear_triangles.cuh"
 
@@ -17,15 +17,12 @@ struct DecayedRows {
   static constexpr int block = 16, block_bytes = block * RowBytes;
 
   const u32 others, gates;  // k or q; sums of decays
-  const int warp, lane;     // warp: of the chunk's rows
+  const int warp, lane;     // warp: which block of the chunk
 
   // ---- load ----
 
   // Sums of decays at a channel of the chunk's token.
   __device__ __forceinline__ u32 sums(int token, int channel) const { return gates + token * RowBytes + channel * 4; }
-  __device__ __forceinline__ float total(int of, int channel) const {
-    return load_number(sums(of * block + block - 1, channel));
-  }
   // A B operand, tokens by channels: of element i, tokens 2 t and 2 t + 1 (+ i % 2 * 8) at channel g (+ i / 2 * 8).
   __device__ __forceinline__ void load(u32 (&b)[4], int which, int step) const {
     const int row = which * block + lane % 16, channel = step * 16 + lane / 16 * 8;
@@ -37,49 +34,6 @@ struct DecayedRows {
   __device__ __forceinline__ static void multiply(float (&x)[8], const u32 (&a)[4], const u32 (&b)[4]) {
     mma_16x8x16<Elem>(reinterpret_cast<float(&)[4]>(x[0]), a, b[0], b[1]);
     mma_16x8x16<Elem>(reinterpret_cast<float(&)[4]>(x[4]), a, b[2], b[3]);
-  }
-
-  // ---- beside the diagonal ----
-
-  __device__ __forceinline__ static bool is_beside(int which, int warp) { return Later ? which > warp : which < warp; }
-  // A block's operand: with decays between it and the rows' beginning, or end, of which `until` are of whole blocks.
-  __device__ __forceinline__ void load_beside(u32 (&b)[4], int which, int step, float (&until)[2]) const {
-    const int channel = step * 16 + Fragment::row(lane), token = which * block + Fragment::column(lane);
-    load(b, which, step);
-    if constexpr (!Later) until[0] += total(which, channel), until[1] += total(which, channel + 8);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const u32 at = sums(token + i % 2 * 8, channel + i / 2 * 8);
-      const float low = load_number(at), high = load_number(at + RowBytes), all = until[i / 2];
-      b[i] = Later ? scaled(b[i], fast_exp2(all + low), fast_exp2(all + high))
-                   : scaled(b[i], fast_exp2(all - low), fast_exp2(all - high));
-    }
-    if constexpr (Later) until[0] += total(which, channel), until[1] += total(which, channel + 8);
-  }
-  // x += y times a factor of each element, 2^(sign of (its sum - the reference's)).
-  __device__ __forceinline__ void add_beside(float (&x)[8], const u32 (&z)[4][4], int step) const {
-    float y[8] = {}, until[2] = {0, 0};
-    u32 b[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int which = Later ? n : 3 - n;
-      if (!is_beside(which, warp)) continue;
-      load_beside(b, which, step, until);
-      multiply(y, z[which], b);
-    }
-    const int channel = step * 16 + Fragment::column(lane);
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        const u32 at = sums(warp * block, channel + j * 4);
-        const float2 sum = load_pair(at + Fragment::row(lane, r) * RowBytes);
-        float2 end = {0, 0};
-        if constexpr (Later) end = load_pair(at + (block - 1) * RowBytes);
-        const int e = Fragment::element(r, j);
-        x[e] += y[e] * fast_exp2(Later ? end.x - sum.x : sum.x);
-        x[e + 1] += y[e + 1] * fast_exp2(Later ? end.y - sum.y : sum.y);
-      }
   }
 
   // ---- on the diagonal ----
@@ -132,10 +86,8 @@ struct DecayedRows {
         x[e + 1] += y[e + 1] * factor<Between>(sum.y - from.y, !Later);
       }
   }
-  // Adds 16 channels. z: gradients of pairs of the warp's rows with each block; size: of triangles.
-  __device__ __forceinline__ void add(float (&x)[8], const u32 (&z)[4][4], const u32 (&diagonal)[4], int step,
-                                      int size) const {
-    add_beside(x, z, step);
+  // Adds 16 channels. diagonal: gradients of the block's pairs; size: of triangles.
+  __device__ __forceinline__ void add(float (&x)[8], const u32 (&diagonal)[4], int step, int size) const {
 #pragma unroll 1
     for (int n = size; n < block; n *= 2) add_diagonal<true>(x, diagonal, step, n);
     add_diagonal<false>(x, diagonal, step, size);

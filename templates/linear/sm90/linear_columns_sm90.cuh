@@ -57,16 +57,73 @@ struct ColumnRows {
   __device__ __forceinline__ float2 sums(int row, int step, int j) const {
     return load_pair(shared.gates() + row * Shared::row_bytes + (step * 16 + j * 8 + Fragment::column(lane)) * 4);
   }
-  // Sums of decays from the chunk's beginning to a block of tokens, and from its end to the chunk's.
-  __device__ __forceinline__ float2 before(int step, int j) const { return between(0, which, step, j); }
-  __device__ __forceinline__ float2 behind(int step, int j) const { return between(which + 1, 4, step, j); }
-  __device__ __forceinline__ float2 between(int first, int end, int step, int j) const {
-    float2 all = {0, 0};
-    for (int b = first; b < end; ++b) {
-      const float2 one = sums(b * block + block - 1, step, j);
-      all.x += one.x, all.y += one.y;
+  // What is left over a block, or others: of two adjacent channels.
+  __device__ __forceinline__ float2 left(int what, int of, int step, int j) const {
+    return load_pair(shared.totals() + what + of * 512 + (step * 16 + j * 8 + Fragment::column(lane)) * 4);
+  }
+  // Rows of a block of a tile, as A, or turned as B.
+  __device__ __forceinline__ void load_tile(u32 (&a)[4], bool of_keys, int of, int step) const {
+    ldmatrix_x4(a, shared.tile(of_keys, of * block + lane % 16, step * 16 + lane / 16 * 8));
+  }
+  __device__ __forceinline__ void load_tile_turned(u32 (&b)[4], bool of_keys, int of, int step) const {
+    ldmatrix_x4_turned(b, shared.tile(of_keys, of * block + lane % 16, step * 16 + lane / 16 * 8));
+  }
+  // Multiplies an A operand's columns by what is left.
+  __device__ __forceinline__ void scale(u32 (&a)[4], int what, int of, int step) const {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float2 by = left(what, of, step, j);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) a[2 * j + r] = Queries::scaled(a[2 * j + r], by.x, by.y);
     }
-    return all;
+  }
+
+  // ---- compute: tiles ----
+
+  // Four tokens of both tiles, a lane for 4 channels; and of a block what is left.
+  __device__ __forceinline__ void make_tiles() const {
+    constexpr int lanes = k_dim / 4, rows = 32 / lanes, tokens = LUATTN_CHUNK / Shared::warps;
+    const int channel = lane % lanes * 4, first = warp() * tokens;
+    const u32 sums_at = shared.gates() + channel * 4;
+    float end[4];
+    load_four(end, sums_at + (first / block * block + block - 1) * Shared::row_bytes);
+#pragma unroll
+    for (int i = 0; i < tokens; i += rows) {
+      const int row = first + i + lane / lanes;
+      const u32 at = channel / 64 * Shared::box + box_place(row, channel % 64) + channel % 8 * 2;
+      float sum[4], up[4], down[4];
+      load_four(sum, sums_at + row * Shared::row_bytes);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n]), down[n] = fast_exp2(end[n] - sum[n]);
+      store_tile(false, at, up), store_tile(true, at, down);
+    }
+    if (share == 0) store_left(channel);
+  }
+  __device__ __forceinline__ void store_tile(bool of_keys, u32 at, const float (&by)[4]) const {
+    const u32 from = shared.at(of_keys ? COLUMN_K : COLUMN_Q) + at, to = shared.tile(of_keys, 0, 0) + at;
+    const u32 low = load_shared(from), high = load_shared(from + 4);
+    store_shared(to, Queries::scaled(low, by[0], by[1])), store_shared(to + 4, Queries::scaled(high, by[2], by[3]));
+  }
+  __device__ __forceinline__ void store_left(int channel) const {
+    float before[4] = {0, 0, 0, 0}, behind[4] = {0, 0, 0, 0}, own[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      float all[4];
+      load_four(all, shared.gates() + (b * block + block - 1) * Shared::row_bytes + channel * 4);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        before[n] += b < which ? all[n] : 0.f, behind[n] += b > which ? all[n] : 0.f;
+        own[n] += b == which ? all[n] : 0.f;
+      }
+    }
+    const u32 to = shared.totals() + which * 512 + channel * 4;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if (lane >= k_dim / 4) continue;
+      store_number(to + LEFT_BEFORE + 4 * n, fast_exp2(before[n]));
+      store_number(to + LEFT_BEHIND + 4 * n, fast_exp2(behind[n]));
+      store_number(to + LEFT_OVER + 4 * n, fast_exp2(own[n]));
+    }
   }
 
   // ---- compute: pairs ----
@@ -109,23 +166,34 @@ struct ColumnRows {
     for (int r = 0; r < 2; ++r)
       own[r] = __shfl_sync(0xffffffffu, pair[r], lane - Fragment::lane_in_row(lane) + Fragment::row(lane) / 2);
   }
-  // P times its rows' factor, to shared memory.
+  // A block of P, times its rows' factor, to shared memory: of the warp's rows, and columns of as many blocks as shares.
   __device__ __forceinline__ void store_pairs(u32 numbers) const {
-    float s[32];
-    Triangles{shared.at(COLUMN_Q), shared.at(COLUMN_K), shared.gates(), which, lane}.run(s);
-    const float by[2] = {load_number(numbers + COLUMN_QUERY + row(0) * 4),
-                         load_number(numbers + COLUMN_QUERY + row(1) * 4)};
+    if (share > which) return;
+    float s[8] = {};
+    const Triangles triangles{shared.at(COLUMN_Q), shared.at(COLUMN_K), shared.gates(), which, lane};
+    if (share == which)
+      triangles.add_block(s);
+    else
+      add_left(s);
+    u32 x[4];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      u32 x[4];
+    for (int i = 0; i < 4; ++i) {
+      const int column = share * block + Fragment::column(lane, i / 2 * 2), r = i % 2;
+      const float by = load_number(numbers + COLUMN_QUERY + row(r) * 4);
+      x[i] = pack<Elem>(column <= row(r) ? s[2 * i] * by : 0.f, column + 1 <= row(r) ? s[2 * i + 1] * by : 0.f);
+    }
+    stmatrix_x4(shared.pairs() + box_place(which * block + lane % 16, share * block + lane / 16 * 8), x[0], x[1], x[2],
+                x[3]);
+  }
+  __device__ __forceinline__ void add_left(float (&s)[8]) const {
+#pragma unroll 2
+    for (int step = 0; step < k_dim / 16; ++step) {
+      u32 a[4], b[4];
+      load_tile(a, false, which, step), load_tile(b, true, share, step);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = Fragment::column(lane, 4 * n + i / 2 * 2), r = i % 2;
-        x[i] = pack<Elem>(column <= row(r) ? s[8 * n + 2 * i] * by[r] : 0.f,
-                          column + 1 <= row(r) ? s[8 * n + 2 * i + 1] * by[r] : 0.f);
-      }
-      stmatrix_x4(shared.pairs() + box_place(which * block + lane % 16, 16 * n + lane / 16 * 8), x[0], x[1], x[2],
-                  x[3]);
+      for (int n = 1; n < 3; ++n)
+        if (n > share && n < which) scale(a, LEFT_OVER, n, step);
+      Triangles::multiply(s, a, b);
     }
   }
 
@@ -183,23 +251,51 @@ struct ColumnRows {
     u32 z[4][4], diagonal[4];
     float own[2];
   };
-  __device__ __forceinline__ void step(const Chain &chain, int chunk, int step, const Pairs &queries, const Pairs &keys,
-                                       u32 numbers, int size) const {
-    float from[8] = {}, to[8] = {}, pairs[8] = {}, y[8], z[8], ways[8];
-    meet(from, COLUMN_DOUT, COLUMN_STATE, step), meet(to, COLUMN_V, COLUMN_GRAD_STATE, step);
+  // y = gradients of pairs with other blocks times their rows of a tile, and what is left over blocks between.
+  template <bool Later>
+  __device__ __forceinline__ void add_beside(float (&y)[8], const u32 (&z)[4][4], int step) const {
+#pragma unroll
+    for (int n = 0; n < 3; ++n) {
+      const int of = Later ? 3 - n : n;
+      if (Later ? of <= which : of >= which) continue;
+      u32 b[4];
+      load_tile_turned(b, !Later, of, step);
+#pragma unroll
+      for (int j = 0; j < 2 && n > 0; ++j) {
+        const float2 by = left(LEFT_OVER, of, step, j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) y[Fragment::element(r, 2 * j)] *= by.x, y[Fragment::element(r, 2 * j + 1)] *= by.y;
+      }
+      Queries::multiply(y, z[of], b);
+    }
+  }
+  // x = (x times what is left over blocks + y) times what is left in the warp's.
+  __device__ __forceinline__ void join(float (&x)[8], float (&y)[8], bool behind, int step) const {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float2 first = before(step, j), last = behind(step, j), end = sums(which * block + block - 1, step, j);
+      const float2 by = left(behind ? LEFT_BEHIND : LEFT_BEFORE, which, step, j),
+                   end = sums(which * block + block - 1, step, j);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 sum = sums(row(r), step, j);
         const int e = Fragment::element(r, 2 * j);
-        from[e] *= fast_exp2(first.x + sum.x), from[e + 1] *= fast_exp2(first.y + sum.y);
-        to[e] *= fast_exp2(last.x + (end.x - sum.x)), to[e + 1] *= fast_exp2(last.y + (end.y - sum.y));
+        const float low = fast_exp2(behind ? end.x - sum.x : sum.x), high = fast_exp2(behind ? end.y - sum.y : sum.y);
+        x[e] *= by.x * low, x[e + 1] *= by.y * high;
+        y[e] *= low, y[e + 1] *= high;
       }
     }
-    Queries{shared.at(COLUMN_K), shared.gates(), which, lane}.add(from, queries.z, queries.diagonal, step, size);
-    Keys{shared.at(COLUMN_Q), shared.gates(), which, lane}.add(pairs, keys.z, keys.diagonal, step, size);
+  }
+  __device__ __forceinline__ void step(float (&ways)[8], const Chain &chain, int chunk, int step, const Pairs &queries,
+                                       const Pairs &keys, u32 numbers, int size) const {
+    float from[8] = {}, to[8] = {}, pairs[8] = {}, others[8] = {}, y[8], z[8];
+    meet(from, COLUMN_DOUT, COLUMN_STATE, step), add_beside<false>(others, queries.z, step);
+    join(from, others, false, step);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) from[i] += others[i];
+    Queries{shared.at(COLUMN_K), shared.gates(), which, lane}.add(from, queries.diagonal, step, size);
+    meet(to, COLUMN_V, COLUMN_GRAD_STATE, step), add_beside<true>(pairs, keys.z, step);
+    join(to, pairs, true, step);
+    Keys{shared.at(COLUMN_Q), shared.gates(), which, lane}.add(pairs, keys.diagonal, step, size);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float query = load_number(numbers + COLUMN_QUERY + row(r) * 4),
@@ -218,13 +314,6 @@ struct ColumnRows {
       }
     }
     sum_ways(ways, y, z, shared.totals() + step * 64);
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        const float two[2] = {ways[Fragment::element(r, j)], ways[Fragment::element(r, j + 1)]};
-        store_pair(shared.ways() + row(r) * Shared::row_bytes + (step * 16 + Fragment::column(lane, j)) * 4, two);
-      }
   }
 
   // ---- compute: dv ----
@@ -232,19 +321,8 @@ struct ColumnRows {
   // k e^(GC - G) of the warp's tokens, as A operands.
   __device__ __forceinline__ void load_joining(u32 (&a)[k_dim / 16][4]) const {
 #pragma unroll
-    for (int step = 0; step < k_dim / 16; ++step) {
-      load_rows(a[step], COLUMN_K, which, step);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float2 last = behind(step, j), end = sums(which * block + block - 1, step, j);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float2 sum = sums(row(r), step, j);
-          u32 &two = a[step][2 * j + r];
-          two = Queries::scaled(two, fast_exp2(last.x + (end.x - sum.x)), fast_exp2(last.y + (end.y - sum.y)));
-        }
-      }
-    }
+    for (int step = 0; step < k_dim / 16; ++step)
+      load_tile(a[step], true, which, step), scale(a[step], LEFT_BEHIND, which, step);
   }
   __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, u32 numbers) const {
     constexpr int values = v_dim / 16 / Shared::shares;  // of 16 channels
@@ -321,20 +399,19 @@ struct ColumnRows {
     }
     return sum + across * fast_exp2(left);
   }
-  // A lane for each channel, a few tokens a warp.
-  __device__ __forceinline__ void store_decays(const Chain &chain, int chunk) const {
+  // Adds to a thread's ways of 16 channels what all tokens of its block have.
+  __device__ __forceinline__ void store_decays(const float (&ways)[8], const Chain &chain, int chunk, int step) const {
     float *const to = p.sums.decay;
     if (to == nullptr) return;
-    constexpr int tokens = LUATTN_CHUNK / Shared::warps;
-    const int first = warp() * tokens;
-#pragma unroll 1
-    for (int channel = lane; channel < Config::k_dim; channel += 32) {
-      const float all = of_block(first / block, channel);
 #pragma unroll
-      for (int i = 0; i < tokens; ++i) {
-        const int t = chunk * LUATTN_CHUNK + first + i;
-        const float own = load_number(shared.ways() + (first + i) * Shared::row_bytes + channel * 4);
-        if (chain.has(t)) to[chain.token(p, t) * Config::k_dim + channel] = own + all;
+    for (int j = 0; j < 4; ++j) {
+      const int channel = step * 16 + Fragment::column(lane, j);
+      const float all = of_block(which, channel);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int t = chunk * LUATTN_CHUNK + row(r);
+        if (chain.has(t) && channel < Config::k_dim)
+          to[chain.token(p, t) * Config::k_dim + channel] = ways[Fragment::element(r, j)] + all;
       }
     }
   }
@@ -361,9 +438,8 @@ struct ColumnRows {
     }
     sync();
   }
-  // While states, q and v of the next chunk are loaded, dv, and then gradients of decays.
+  // While states, q and v of the next chunk are loaded, dv.
   __device__ __forceinline__ void make_rest(const Chain &chain, int chunk, const RowChunks<Config> &next) const {
-    sync();
     if (next.more()) {
       const Chain other = next.chain();
       const int at = next.chunk(other);
@@ -372,7 +448,6 @@ struct ColumnRows {
       Sums{p, other, lane}.template touch<Shared::warps>(at, warp());
     }
     make_dv(chain, chunk, shared.numbers());
-    store_decays(chain, chunk);
   }
   __device__ __forceinline__ void run_chunk(const RowChunks<Config> &now, const RowChunks<Config> &next,
                                             int done) const {
@@ -383,7 +458,9 @@ struct ColumnRows {
     write_numbers(chain, chunk);
 #pragma unroll
     for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_wait(shared.full(i), u32(done) & 1);
-    if (share == 0) store_pairs(at);
+    make_tiles();
+    sync();
+    store_pairs(at);
     Pairs queries, keys;
     float s[32];
     dots<false>(s, COLUMN_DOUT, COLUMN_V);
@@ -391,9 +468,13 @@ struct ColumnRows {
     dots<true>(s, COLUMN_V, COLUMN_DOUT);
     round(keys.z, keys.diagonal, keys.own, s, at + COLUMN_QUERY);
     const int size = Triangles{0, 0, shared.gates(), which, lane}.narrow_size();
-#pragma unroll 1
-    for (int i = share * steps; i < (share + 1) * steps; ++i) step(chain, chunk, i, queries, keys, at, size);
+    float ways[steps][8];
+#pragma unroll
+    for (int i = 0; i < steps; ++i) step(ways[i], chain, chunk, share * steps + i, queries, keys, at, size);
     sum_across();
+    sync();
+#pragma unroll
+    for (int i = 0; i < steps; ++i) store_decays(ways[i], chain, chunk, share * steps + i);
     make_rest(chain, chunk, next);
   }
   __device__ __forceinline__ void run() const {

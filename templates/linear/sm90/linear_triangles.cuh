@@ -139,16 +139,20 @@ struct LinearTriangles {
         s[Fragment::element(r, j)] += mine ? x[Fragment::element(r, j)] : 0.f;
       }
   }
-  // The warp's rows; what lies above the diagonal is not said.
+  // The block on the diagonal; what lies above this is not said.
+  __device__ __forceinline__ void add_block(float (&own)[8]) const {
+    const int size = narrow_size();
+#pragma unroll 1
+    for (int n = size; n < block; n *= 2) add_diagonal<true>(own, n);
+    add_diagonal<false>(own, size);
+  }
+  // The warp's rows.
   __device__ __forceinline__ void run(float (&s)[32]) const {
     float own[8] = {};
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] = 0;
     add_left(s);
-    const int size = narrow_size();
-#pragma unroll 1
-    for (int n = size; n < block; n *= 2) add_diagonal<true>(own, n);
-    add_diagonal<false>(own, size);
+    add_block(own);
 #pragma unroll
     for (int b = 0; b < 4; ++b)
       if (b == warp)
