@@ -445,7 +445,6 @@ struct ColumnRows {
       const int at = next.chunk(other);
       if (warp() == 0 && elected()) producer.load_early(other, at);
       __syncwarp();
-      Sums{p, other, lane}.template touch<Shared::warps>(at, warp());
     }
     make_dv(chain, chunk, shared.numbers());
   }

@@ -12,14 +12,18 @@ struct GateSums {
   const LinearChain<Config> &chain;
   const int lane;
 
-  // Hooks are asked about tokens and channels that exist, without branches: their loads are under way together.
+  // Hooks are asked about tokens and channels that exist, without branches: their loads are under way together. Whole: all
+  // exist, which saves most of the instructions.
+  template <bool Whole>
   __device__ __forceinline__ void load(float (&g)[at_once][2], int t, int d) const {
 #pragma unroll
     for (int i = 0; i < at_once; ++i)
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        const float x = Spec::decay(p, chain.site, chain.clamped(t + i), min_of(d + n, Config::k_dim - 1));
-        g[i][n] = chain.has(t + i) && d + n < Config::k_dim ? max_of(x, least_decay) * op_log2_e : 0.f;
+        const float x = Whole ? Spec::decay(p, chain.site, t + i, d + n)
+                              : Spec::decay(p, chain.site, chain.clamped(t + i), min_of(d + n, Config::k_dim - 1));
+        const bool has = Whole || (chain.has(t + i) && d + n < Config::k_dim);
+        g[i][n] = has ? max_of(x, least_decay) * op_log2_e : 0.f;
       }
   }
   __device__ __forceinline__ static void store_sums(float (&sum)[2], const float (&g)[at_once][2], u32 to) {
@@ -36,27 +40,13 @@ struct GateSums {
     float g[at_once][2], sum[2] = {0, 0};
 #pragma unroll 1
     for (int i = 0; i < block; i += at_once) {
-      load(g, chunk * LUATTN_CHUNK + first + i, d);
+      const int t = chunk * LUATTN_CHUNK + first + i;
+      if (Config::k_dim % 64 == 0 && chain.has(t + at_once - 1))
+        load<true>(g, t, d);
+      else
+        load<false>(g, t, d);
       if (i == 0) wait();
       store_sums(sum, g, to + (first + i) * RowBytes + d * 4);
-    }
-  }
-  // Asks hooks about an element of each 32 bytes of a chunk's decays, so that memory that they read lies in L2 when they are
-  // asked about all. `turn` of so many warps.
-  template <int Warps>
-  __device__ __forceinline__ void touch(int chunk, int turn) const {
-    constexpr int width = ceil_div(Config::k_dim, 8), count = LUATTN_CHUNK * width, all = 32 * Warps,
-                  once = AtOnce < 16 ? 4 : 12;
-#pragma unroll 1
-    for (int first = turn * 32 + lane; first < count; first += once * all) {
-      float x[once];
-#pragma unroll
-      for (int i = 0; i < once; ++i) {
-        const int at = min_of(first + i * all, count - 1), t = chunk * LUATTN_CHUNK + at / width;
-        x[i] = Spec::decay(p, chain.site, max_of(chain.clamped(t), 0), at % width * 8);
-      }
-#pragma unroll
-      for (int i = 0; i < once; ++i) asm volatile("" ::"f"(x[i]));
     }
   }
 };
@@ -64,8 +54,8 @@ struct GateSums {
 template <class Spec, class Config>
 struct LinearGates {
   using Shared = SharedLinear<Spec, Config>;
-  using Sums = GateSums<Spec, Config, linear_gate_row(Config::k_dim), Spec::erases ? 4 : 16>;
-  static constexpr int warps = LinearNumbers<Spec, Config>::warps, ahead = 2;  // chunks
+  using Sums = GateSums<Spec, Config, linear_gate_row(Config::k_dim), Spec::erases ? 8 : 16>;
+  static constexpr int warps = LinearNumbers<Spec, Config>::warps;
 
   const LuattnLinearParams &p;
   const Shared shared;
@@ -84,7 +74,6 @@ struct LinearGates {
     int next = turn;  // the warp's next part, of the chunk and those behind it
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
-      if (n + ahead < chain.chunks()) Sums{p, chain, lane}.template touch<warps>(chain.at(n + ahead), turn);
       if (n % warps == turn) LinearNumbers<Spec, Config>{{p, chain, lane}, shared, turn}.step(n);
 #pragma unroll 1
       for (; next < parts; next += warps) step(n, next);
