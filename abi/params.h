@@ -483,6 +483,12 @@ typedef struct LuattnPagedMaps {
   LuattnTensorMap k_whole, v_whole;
 } LuattnPagedMaps;
 
+/* Those of a forward kernel with tangents, which stores its results from registers. A tensor without a tangent has no
+ * descriptor of one. */
+typedef struct LuattnTangentMaps {
+  LuattnTensorMap q, k, v, q_tangent, k_tangent, v_tangent;
+} LuattnTangentMaps;
+
 /* An image records that it was built for LUATTN_PARAMS_VERSION; these assertions pin that layout, as far as
  * the host can. */
 #ifndef __CUDACC__

@@ -33,6 +33,7 @@ typedef struct LayoutSizes {
   int axes;              /* sm90 backward: of the grid whose places kept by keys lie there; 0: along a line
                        * (templates/score/kept_box_queries.cuh) */
   int in_order;          /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
+  int tangents;          /* sm90 forward with tangents: of q, k and v, as bits 0, 1 and 2 */
 } LayoutSizes;
 
 ABI_FN int layout_ceil(int a, int b) { return (a + b - 1) / b; }
@@ -173,6 +174,24 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   const int room = l.without_o < most ? (most - l.without_o) / (groups * o_box) : 0;
   l.o_boxes = room < boxes_v ? room : boxes_v;
   l.bytes = l.without_o + l.o_boxes * groups * o_box;
+  return l;
+}
+
+/* sm90 forward with tangents: Q of each consumer, the stages of K and of V, each with its tangent behind it if that is
+ * given, and 512 bytes of barriers and tile messages. */
+typedef struct FwdJvpSm90Layout {
+  int q, k, v; /* bytes of a consumer's Q, of a stage of K, of V, without tangents */
+  int bytes;
+} FwdJvpSm90Layout;
+
+ABI_FN FwdJvpSm90Layout fwd_jvp_sm90_layout(LayoutSizes s) {
+  const int groups = s.tile_m / 64, boxes = layout_ceil(s.head_dim, 64), boxes_v = layout_ceil(s.head_dim_v, 64);
+  FwdJvpSm90Layout l = {0};
+  l.q = boxes * 64 * 128;
+  l.k = boxes * s.tile_n * 128;
+  l.v = boxes_v * s.tile_n * 128;
+  l.bytes = groups * l.q * (1 + (s.tangents & 1)) + s.stages * l.k * (1 + (s.tangents >> 1 & 1)) +
+            s.stages * l.v * (1 + (s.tangents >> 2 & 1)) + 512;
   return l;
 }
 

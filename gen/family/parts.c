@@ -20,7 +20,8 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .has_terms = r->has_distance_term,
                        .hands_sums = (p->deterministic || p->axes > 0) && r->sums_distances,
                        .axes = p->axes,
-                       .in_order = p->deterministic};
+                       .in_order = p->deterministic,
+                       .tangents = (int)(p->tangents & 7)};
 }
 
 luattn_status family_refuse(const plan *p, bool keys, const char *rule, luattn_error *err) {

@@ -210,12 +210,13 @@ typedef struct luattn_target {
                       * has, with those that there are, or a spec without a grid */
   uint64_t
       tangents; /* Not 0: forward's kernel that also computes the tangents of o and lse, along those of what these bits
-                      * say (LUATTN_TANGENT_Q, ..) and of nothing else, for luattn_launch_jvp. The families simt (every
-                      * type, in f32 or f64) has it. No pack holds such an image. LUATTN_UNSUPPORTED: another
-                      * family; pages; large_scores; a spec with a grid of several axes, with query_mod, key_mod or
-                      * value_mod, or whose maximum does not drop out of its derivative; head dims of bf16 and f16 that
-                      * are no multiples of 8. LUATTN_INVALID: a backward target; beside decode, weights, keys_modified;
-                      * a bit of an input that the spec has not or that is not real, or of a scalar that it has not */
+                 * say (LUATTN_TANGENT_Q, ..) and of nothing else, for luattn_launch_jvp. The family sm90 has it for head
+                 * dims up to 128, and simt for every type and head dim, in f32 or f64. No pack holds such an image.
+                 * LUATTN_UNSUPPORTED: another family; pages; large_scores; a spec with a grid of several axes, with
+                 * query_mod, key_mod or value_mod, or whose maximum does not drop out of its derivative; head dims of
+                 * bf16 and f16 that are no multiples of 8. LUATTN_INVALID: a backward target; beside decode, weights,
+                 * keys_modified; a bit of an input that the spec has not or that is not real, or of a scalar that it
+                 * has not */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

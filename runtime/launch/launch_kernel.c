@@ -104,6 +104,7 @@ luattn_status kernel_launch_describe(kernel_launch *l) {
   const luattn_kernel *k = l->kernel;
   LuattnCallParams *all = &l->p.all;
   if (!manifest_traits(&k->info)->takes_descriptors) return LUATTN_OK;
+  if (k->info.tangents) return descriptors_fill_tangents(k->driver, k->descriptors, &l->c, all, &l->tangent_maps);
   TRY(descriptors_fill(k->driver, k->descriptors, &l->c, all, &all->paging, &l->maps.usual));
   if (!k->info.paged) return LUATTN_OK;
   return descriptors_fill_pages(k->driver, k->descriptors, &l->c, &all->dense, &all->paging, &l->maps);

@@ -11,7 +11,10 @@ typedef struct kernel_launch {
   const DLTensor *weights; /* NULL: the kernel does not write them */
   prepared p;
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
-  LuattnPagedMaps maps; /* other kernels take the first part */
+  union {
+    LuattnPagedMaps maps;           /* other kernels take the first part, but */
+    LuattnTangentMaps tangent_maps; /* those with tangents */
+  };
 } kernel_launch;
 
 /* Fills everything that kernels take, from arguments of this version, and lays out the workspace: with shapes_only only

@@ -263,6 +263,34 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
                   total_q, &out->dout);
 }
 
+luattn_status descriptors_fill_tangents(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                                        LuattnCallParams *all, LuattnTangentMaps *out) {
+  const uint64_t has = c->info->tangents_of[0].bits;
+  const LuattnShape *s = &all->dense.shape;
+  const LuattnTangents *t = &all->tangents;
+  const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v, total_q = all->packed.total_q,
+            total_k = all->packed.total_k;
+  LuattnTensorMaps usual;
+  TRY(descriptors_fill(d, cache, c, all, NULL, &usual));
+  memset(out, 0, sizeof *out);
+  out->q = usual.q, out->k = usual.k, out->v = usual.v;
+  if (sizes_main(c->info) == NULL) return LUATTN_OK;
+  const int tile_n = (int)sizes_main(c->info)->tile_n;
+  if (has & LUATTN_TANGENT_Q)
+    TRY(describe(d, cache, c, &t->q,
+                 (tma_shape){"tangents: q", dim, s->q_len, s->heads, s->batch, Q_BOX_ROWS, AXES_DENSE, NULL}, total_q,
+                 &out->q_tangent));
+  if (has & LUATTN_TANGENT_K)
+    TRY(describe(d, cache, c, &t->k,
+                 (tma_shape){"tangents: k", dim, s->kv_len, s->heads_kv, s->batch, tile_n, AXES_DENSE, NULL}, total_k,
+                 &out->k_tangent));
+  if (has & LUATTN_TANGENT_V)
+    TRY(describe(d, cache, c, &t->v,
+                 (tma_shape){"tangents: v", dim_v, s->kv_len, s->heads_kv, s->batch, tile_n, AXES_DENSE, NULL}, total_k,
+                 &out->v_tangent));
+  return LUATTN_OK;
+}
+
 static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
                                           const LuattnTensor *t, const char *name, int dim, LuattnPageSteps steps,
                                           int box_rows, LuattnTensorMap *out) {

@@ -18,6 +18,10 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
 luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
                                      const LuattnParams *p, const LuattnPaging *paging, LuattnPagedMaps *out);
 
+/* Those of a forward kernel with tangents, whose tensors all->tangents has. */
+luattn_status descriptors_fill_tangents(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                                        LuattnCallParams *all, LuattnTangentMaps *out);
+
 struct linear_call;
 struct LuattnLinearRowMaps;
 /* Those of a pass of linear attention, with boxes of 64 tokens by 64 channels. */

@@ -35,7 +35,7 @@ LUATTN_FN LuattnInput input_tangent(const LuattnParams &p, int i) {
 //                        what else may differ from 0
 //   centres              along tangents of scores that are all 1, those of prob, terms and states are these
 //                        themselves: a kernel may take one number of the row off all of the row's tangents of
-//                        scores, and add it times the row's own numbers to what it has at the end
+//                        scores, and add it times the row's sums and states to their tangents at the end
 //
 // Hooks, each as the one of score.cuh or online.cuh without _dual
 //   score_dual           score_tangent: scale times the tangent of dot. The score is score_mod's result, in its

@@ -7,23 +7,20 @@
 #include "score/online_rows.cuh"
 
 template <class Spec, int Rows, int Cols, int Lanes>
-struct DualRows {
+struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
+  using Base = OnlineRows<Spec, Rows, Cols, Lanes, 1>;
   using Real = typename Spec::Real;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using State = typename Spec::State;
-  static constexpr int num_red = Spec::num_reductions > 0 ? Spec::num_reductions : 1;
-  static constexpr u32 all = ~0u >> (32 - Rows);
-  static_assert(Rows <= 32 && !finds_places<Spec>());
+  using Base::all, Base::kept, Base::num_red, Base::state;
+  static_assert(!finds_places<Spec>());
 
-  State state[Rows], tangent[Rows];
-  u32 kept;  // a bit for each row: this thread has seen a kept score of it
-
-  __device__ __forceinline__ bool has_kept(int r) const { return (kept >> r) & 1u; }
+  State tangent[Rows];
 
   __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head,
                                        const Row (&row)[Rows]) {
-    kept = 0;
+    kept.bits = 0;
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       const DualState<State> start = Spec::init_dual(p, site, head, row[r]);
@@ -38,22 +35,32 @@ struct DualRows {
                                        const Row (&row)[Rows], Real (&score)[Rows][Cols],
                                        Real (&score_tangent)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows],
                                        Dual<Real> (&scale)[Rows]) {
+    if constexpr (!Masked) kept.bits = all;
 #pragma unroll
     for (int r = 0; r < Rows; ++r)
       step_row<Masked>(p, site, head, row[r], r, score[r], score_tangent[r], keep[r], scale[r]);
+  }
+  // As in OnlineRows: scores that are masked are -inf, and their tangents 0. The caller sets `kept`.
+  __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head,
+                                              const Row (&row)[Rows], Real (&score)[Rows][Cols],
+                                              Real (&score_tangent)[Rows][Cols], Dual<Real> (&scale)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r)
+      step_row<false>(p, site, head, row[r], r, score[r], score_tangent[r], KeepBits<Cols>::none(), scale[r]);
   }
 
   template <bool Masked>
   __device__ __forceinline__ void step_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
                                            int r, Real (&score)[Cols], Real (&score_tangent)[Cols],
                                            const KeepBits<Cols> &keep, Dual<Real> &scale) {
-    bool mine = !Masked;
+    bool any = true;
     if constexpr (Masked) {
+      bool mine = false;
 #pragma unroll
       for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep.word[w] != 0;
+      kept.raise(r, mine);
+      any = lanes_any<Lanes>(mine);
     }
-    kept |= u32(mine) << r;
-    const bool any = Masked ? lanes_any<Lanes>(mine) : true;
     Real red[num_red] = {}, red_tangent[num_red] = {};
     reduce<Masked, 0>(p, site, head, row, r, score, score_tangent, keep, red, red_tangent);
     if constexpr (Spec::prob_term < 0) {
@@ -79,16 +86,12 @@ struct DualRows {
 
   // Adds up what was deferred per thread. Afterwards every lane holds the row's state, and `kept` covers the whole row.
   __device__ __forceinline__ void finish() {
-#pragma unroll
-    for (int m = Lanes / 2; m > 0; m /= 2) kept |= __shfl_xor_sync(0xffffffffu, kept, m);
+    Base::finish();
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
 #pragma unroll
-      for (int i = 0; i < Spec::num_state; ++i) {
-        if (!Spec::state_deferred(i)) continue;
-        state[r].x[i] = lanes_sum<Lanes>(state[r].x[i]);
-        tangent[r].x[i] = lanes_sum<Lanes>(tangent[r].x[i]);
-      }
+      for (int i = 0; i < Spec::num_state; ++i)
+        if (Spec::state_deferred(i)) tangent[r].x[i] = lanes_sum<Lanes>(tangent[r].x[i]);
     }
   }
 

@@ -50,7 +50,7 @@ LUATTN_FN void finish_dual_rows(const Simt<Spec, Config> &t, const LuattnTangent
   for (int r = 0; r < Simt<Spec, Config>::rows; ++r) {
     const int at = q0 + t.row_at(r);
     if (!site.has_query(p, at)) continue;
-    const bool any = online.has_kept(r);
+    const bool any = online.kept[r];
     const Dual<Real> out = Spec::out_dual(p, site, head, row[r], online.state[r], online.tangent[r]);
 #pragma unroll
     for (int d = 0; d < Each; ++d) {

@@ -101,6 +101,11 @@ LUATTN_FN void write_tangent_padding(const LuattnTangentParams &p) {
 }
 // By one warp.
 template <class Spec, class Config>
+LUATTN_FN void write_tangent_padding_by_warp(const LuattnTangentParams &p) {
+  if constexpr (SequenceOf<Config>::packed)
+    Padding<Config, 32>{p, int(threadIdx.x) % 32}.template tangents<Spec>(p.tangents);
+}
+template <class Spec, class Config>
 LUATTN_FN void write_padding_by_warp(const LuattnParams &p) {
   if constexpr (SequenceOf<Config>::packed) Padding<Config, 32>{p, int(threadIdx.x) % 32}.template forward<Spec>();
 }

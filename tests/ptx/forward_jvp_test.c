@@ -18,7 +18,7 @@ static int dim_qk; /* any number in f32 and f64 */
 static const int q_lens[BATCH] = {37, 0, 75}, k_lens[BATCH] = {53, 9, 103};
 static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = UINT64_C(0x9876543210), .offset = 77};
 
-/* Of the names, what has a tangent: q, k, v, of the input b(ias) or s(inks), and of c(ap). */
+/* Of the names, what has a tangent: q, k, v, of the input b(ias) or s(inks), and of c(ap). m: keys have a mean. */
 typedef struct cell {
   const char *fields, *along;
 } cell;
@@ -43,7 +43,9 @@ static const cell cells[] = {
      "s * exp(-0.1 * n), { n = n }, exp(-0.1 * (n - r.n)) end, online_fwd_epilogue = function(o, r) return o * (1 + "
      "r.n) end }",
      "qkv"},
-    {"online_func = online_retention, score_mod = function(s, b, h, q, kv) return s * 0.9 ^ abs(q - kv) end", "qv"}};
+    {"online_func = online_retention, score_mod = function(s, b, h, q, kv) return s * 0.9 ^ abs(q - kv) end", "qv"},
+    /* Keys with a common mean of 16 times their spread, which moves tangents of scores alone. */
+    {"score_mod = function(s) return s end", "qkvm"}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* Of the specs, all save at most one number of a row. */
@@ -62,6 +64,13 @@ static bool has(const cell *x, char what) { return strchr(x->along, what) != NUL
 static void random_array(array *a, kind k, int ndim, const int64_t *shape, double size) {
   make(a, k, ndim, shape);
   for (size_t j = 0; j < a->count; ++j) put(k, a->host, j, k == I32 ? (double)(drawn() > -0.5) : size * drawn());
+  send(a);
+}
+
+/* Adds a multiple of 16 to each channel. */
+static void add_mean(array *a, int dim) {
+  for (size_t j = 0; j < a->count; ++j)
+    put(a->k, a->host, j, get(a->k, a->host, j) + 16 * ((int)(j % (size_t)dim) % 3 - 1));
   send(a);
 }
 
@@ -104,6 +113,7 @@ static void call_open(call *c, kind k, const cell *x, bool packed) {
               dim = of == 2 ? DIM_V : dim_qk;
     const int64_t dense[] = {BATCH, heads, rows, dim}, one[] = {of == 0 ? total_q : total_k, heads, dim};
     random_array(&c->of[i], k, packed ? 3 : 4, packed ? one : dense, i == Q ? 3 : 1);
+    if (i == K && has(x, 'm')) add_mean(&c->of[i], dim);
   }
   for (int i = 0; i < 2; ++i) {
     const int64_t o[] = {BATCH, HEADS, MOST_Q, DIM_V}, one[] = {total_q, HEADS, DIM_V}, lse[] = {BATCH, HEADS, MOST_Q},

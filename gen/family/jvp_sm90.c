@@ -1,0 +1,91 @@
+/* jvp_sm90.c: forward with tangents by wgmma and TMA, for f16 and bf16 on arch 90, head dims up to 128. */
+#include "gen/family/parts.h"
+
+/* A thread holds two accumulators, S and its tangent, and both once more as P: of 232 registers they leave 30 where this
+ * many keys are in a tile. */
+static const tile_row forward[] = {{ANY, 64, {128, 80, 384, 3, 0, 0}},  {ANY, 80, {128, 80, 384, 2, 0, 0}},
+                                   {ANY, 96, {128, 64, 384, 2, 0, 0}},  {ANY, 128, {128, 48, 384, 3, 0, 0}},
+                                   {ANY, 128, {128, 48, 384, 2, 0, 0}}, {ANY, 128, {128, 32, 384, 2, 0, 0}},
+                                   {ANY, 128, {128, 16, 384, 2, 0, 0}}};
+
+static tile_table tiles(const plan *p) {
+  (void)p;
+  return TILE_TABLE(forward);
+}
+
+static bool is_for(const luattn_target *t) { return t->tangents != 0; }
+
+static luattn_status can_run(const plan *p, luattn_error *err) {
+  if (p->axes > 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: tangents: are given over a grid of %d axes, of which kernels on a GPU have no tangents "
+                       "yet; compute them on the CPU",
+                       p->axes);
+  if (most_of(p->head_dim, p->head_dim_v) <= 128) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "target: head_dim: is %d, and sm90 has kernels with tangents up to 128; simt has, or leave family 0",
+      most_of(p->head_dim, p->head_dim_v));
+}
+
+static luattn_status check(const plan *p, luattn_error *err) {
+  if (p->tile_m != 128) return family_refuse(p, false, "sm90 forward with tangents takes 128", err);
+  if (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 128)
+    return family_refuse(p, true, "sm90 forward with tangents takes multiples of 16 up to 128", err);
+  return LUATTN_OK;
+}
+
+static int threads(const plan *p) { return 128 + 2 * p->tile_m; }
+static int forward_bytes(LayoutSizes s) { return fwd_jvp_sm90_layout(s).bytes; }
+static plan_copies copies(const plan *p) {
+  return (plan_copies){.row = 2, .col = p->tile_n / 4, .element = p->tile_n / 2};
+}
+static unsigned score_widths(const plan *p) { return sm90_width_bit(p->tile_n); }
+static unsigned o_widths(const plan *p) { return sm90_width_bit(p->head_dim_v); }
+
+static int tiles_skipped(const plan *p, int spills) {
+  (void)p, (void)spills;
+  return 0;
+}
+
+static int left_out(const plan *p, bool is_grid, const char **out) {
+  (void)p, (void)is_grid;
+  out[0] = combine_less_often;
+  return 1;
+}
+
+static const family_thresholds measured = {
+    .compile = {.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},
+                .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003},
+                .reads = 0.18,
+                .positions = 1.05,
+                .beside = 5,
+                .evaluated = 0.3},
+    .tiles_skipped = tiles_skipped,
+    .left_out_passes = left_out};
+
+const struct family family_jvp_sm90 = {.id = LUATTN_SM90,
+                                       .says = "wgmma with f32 accumulation and TMA, with tangents",
+                                       .dtypes = FAMILY_HALVES,
+                                       .grid_dtypes = FAMILY_HALVES,
+                                       .arch = 90,
+                                       .is_for = is_for,
+                                       .can_run = can_run,
+                                       .page_multiple = 8,
+                                       .fast_math = true,
+                                       .takes_tangents = true,
+                                       .lists_tiles = true,
+                                       .groups_masks = true,
+                                       .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_jvp_sm90.cu",
+                                                                      .entry = "luattn_fwd_jvp",
+                                                                      .tiles = tiles,
+                                                                      .threads = threads,
+                                                                      .check = check,
+                                                                      .suits = sm90_suits,
+                                                                      .shared_bytes = forward_bytes,
+                                                                      .copies = copies,
+                                                                      .product_widths = score_widths,
+                                                                      .o_widths = o_widths,
+                                                                      .measured = &measured,
+                                                                      .steps_of_16 = true,
+                                                                      .draws_tiles = true}}};
