@@ -256,6 +256,8 @@ luattn_form luattn_spec_form(const luattn_spec *spec) {
 
 int luattn_spec_draws(const luattn_spec *spec) { return spec != NULL && spec_draws(&spec->traced); }
 
+int luattn_spec_reads_batch(const luattn_spec *spec) { return spec != NULL && spec_reads_batch(&spec->traced); }
+
 int luattn_spec_modifies_keys(const luattn_spec *spec) {
   return spec != NULL && (spec->traced.key_mod != IR_NONE || spec->traced.value_mod != IR_NONE);
 }

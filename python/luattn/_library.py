@@ -108,6 +108,8 @@ def _load() -> ctypes.CDLL:
     lib.luattn_spec_get_info.restype = None
     lib.luattn_spec_draws.argtypes = [_P]
     lib.luattn_spec_draws.restype = ctypes.c_int
+    lib.luattn_spec_reads_batch.argtypes = [_P]
+    lib.luattn_spec_reads_batch.restype = ctypes.c_int
     lib.luattn_spec_row_passes.argtypes = [_P]
     lib.luattn_spec_row_passes.restype = ctypes.c_int
     if hasattr(lib, "luattn_spec_grid"):

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from . import _capi as capi
 from . import _tensors as tensors
-from . import _allocate, _fit, _signature, _tangents
+from . import _allocate, _fit, _signature, _tangents, _vmap
 from ._call import ARRAYS, CHOICES, RESULTS, Frame
 from ._import_hook import when_imported
 from ._signature import is_plain as is_plain
@@ -607,17 +607,8 @@ _autocast("AutocastCPU", "cpu")
 _autocast("AutocastCUDA", "cuda")
 
 
-def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
-    raise Unsupported(
-        f"{spec_in_graph(text).said}: torch.vmap does not exist for it yet: put the mapped dimension into the batch"
-    )
-
-
-_lib.impl("forward", _refuse_vmap, "FuncTorchBatched")
-_lib.impl("forward_jvp", _refuse_vmap, "FuncTorchBatched")
-_lib.impl("backward", _refuse_vmap, "FuncTorchBatched")
-_lib.impl("backward_jvp", _refuse_vmap, "FuncTorchBatched")
-_lib.impl("weights", _refuse_vmap, "FuncTorchBatched")
+for _name, _rule in _vmap.RULES.items():
+    _lib.impl(_name, _vmap.kernel(getattr(torch.ops.luattn, _name).default, _rule, spec_in_graph), "FuncTorchBatched")
 
 
 def _register_flops() -> None:

@@ -297,7 +297,6 @@ class Refusals(Case):
             (undeclared, "the tangent of input 'shift' requires a gradient"),
             (of_sequences, "batch: has cu_seqlens_q"),
             (lambda: jvp(lambda q: jvp(f, (q,), (q,))[1], (q,), (q,)), "take one derivative forwards"),
-            (lambda: torch.func.jacfwd(f)(q), "torch.vmap does not exist"),
             (lambda: luattn.jvp(VARIANT, (q, k), (q, k, v), **given), r"primals: .*expected \(q, k, v\)"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q, k), **given), "tangents: .*or a dict by name"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (k, None, None), **given), r"'q': has shape \(1, 2, 9, 8\), expected \(1, 4, 7, 8\)"),

@@ -122,10 +122,6 @@ class Gradients(unittest.TestCase):
 
         for call, message in (
             (thrice, "gemma2: there are no third derivatives"),
-            (
-                lambda: torch.vmap(lambda q: gemma2(q, k, v))(torch.stack([q, q])),
-                "gemma2: torch.vmap does not exist",
-            ),
             (lambda: gemma2(q[0], k, v), "gemma2: q: has 3 dimensions, expected 4"),
             (lambda: gemma2(q.float(), k, v), "k: has dtype float64, expected float32"),
             (lambda: gemma2(q, k, v, cap=torch.ones(2)), "gemma2: scalar 'cap' has 2 elements, expected 1"),

@@ -77,3 +77,15 @@ bool spec_find_elsewhere(traced_spec *t) {
   for (int i = 0; i < o->num_final; i++) find_in_hook(t, &(hook_place){o->final[i], false, false}, reached);
   return true;
 }
+
+bool spec_reads_batch(const traced_spec *t) {
+  bool reads = false;
+  for (ir_ref r = 1; r < ir_count(t->g); r++) {
+    const ir_node *n = ir_get(t->g, r);
+    for (int i = 0; i < n->nargs; i++) {
+      const bool is_axis = n->op == IR_LOAD && t->input[ir_index_of(n)].axis[i] == LUATTN_AXIS_B;
+      reads |= ir_is_var(t->g, n->arg[i], VAR_B) && n->op != IR_RANDOM && !is_axis;
+    }
+  }
+  return reads;
+}

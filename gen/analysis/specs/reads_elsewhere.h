@@ -8,4 +8,7 @@
 /* Fills t->elsewhere. false: out of memory. */
 bool spec_find_elsewhere(traced_spec *t);
 
+/* Whether hooks compute with the batch entry's number, other than to read an input along its axis b. */
+bool spec_reads_batch(const traced_spec *t);
+
 #endif
