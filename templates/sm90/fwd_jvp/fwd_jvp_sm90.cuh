@@ -63,8 +63,9 @@ struct DualConsumerSm90 {
   Online online;
   float centre[rows];
   u32 centred;  // a bit for each row: it has its centre
-  PipelineState<stages> k, v;
+  PipelineState<stages> k;  // V has the stage before
   PipelineState<1> q;
+  u32 v_back;  // the barrier that releases V of the sums in flight
   u32 probs[tile_n / 4], prob_tangents[tile_n / 4];  // P and P', as A operands
   Dual<float> scale[rows];                           // rescales A and B before the next sums are added
   Drops dropout;
@@ -76,7 +77,6 @@ struct DualConsumerSm90 {
         warp(int(uniform(threadIdx.x / 32 % 4))),
         lane(int(threadIdx.x) % 32),
         k(0),
-        v(0),
         q(0) {}
 
   __device__ __forceinline__ Position position(int r) const {
@@ -113,7 +113,12 @@ struct DualConsumerSm90 {
     wgmma_commit();
   }
   __device__ __forceinline__ void issue_values() {
-    const u64 b = wgmma_operand(shared.v(v.stage), tile_n * 128);
+    const bool wraps = k.stage == 0;
+    const int stage = wraps ? stages - 1 : k.stage - 1;
+    barrier_wait(shared.v_full(stage), wraps ? k.parity ^ 1 : k.parity);
+    v_back = shared.v_empty(stage);
+    wgmma_fence();
+    const u64 b = wgmma_operand(shared.v(stage), tile_n * 128);
     out_sums<Elem, 0, dim_v, tile_n>(probs, b);
     if constexpr (Spec::tangent_of_v) out_sums<Elem, dual_block, dim_v, tile_n>(probs, b + (Shared::v_bytes >> 4));
     if constexpr (Spec::has_prob_tangent) out_sums<Elem, dual_block, dim_v, tile_n>(prob_tangents, b);
@@ -232,10 +237,6 @@ struct DualConsumerSm90 {
     release(shared.k_empty(k.stage));
     k.advance();
   }
-  __device__ __forceinline__ void release_v() {
-    release(shared.v_empty(v.stage));
-    v.advance();
-  }
   __device__ __forceinline__ void release_q() {
     release(shared.q_empty(group));
     q.advance();
@@ -275,8 +276,6 @@ struct DualConsumerSm90 {
       wgmma_fence();
       issue_scores(s, st);
       rescale();
-      barrier_wait(shared.v_full(v.stage), v.parity);
-      wgmma_fence();
       issue_values();
       tile = message.shared();
       wgmma_wait<1>();
@@ -286,15 +285,13 @@ struct DualConsumerSm90 {
       if (tile.last()) release_q();
       step(s, st, tile, x, xt);
       wgmma_wait<0>();
-      release_v();
+      release(v_back);
       keep_probs(tile, x, xt);
     }
     rescale();
-    barrier_wait(shared.v_full(v.stage), v.parity);
-    wgmma_fence();
     issue_values();
     wgmma_wait<0>();
-    release_v();
+    release(v_back);
   }
 
   // ---- finish ----
