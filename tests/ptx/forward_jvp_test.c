@@ -3,6 +3,7 @@
  * tangents that are missing; and what is refused.
  *
  * forward_jvp_test DTYPE [CELL]: f64, f32, f16, bf16
+ * forward_jvp_test DTYPE drawn SEED: five specs whose score_mod, mask and online function are drawn
  * forward_jvp_test targets: what is refused before anything is compiled
  */
 #include <math.h>
@@ -231,7 +232,7 @@ static bool compare(const call *c, const cell *x, kind k, const run *host, const
 }
 
 static luattn_spec *load(const char *fields) {
-  char text[700];
+  char text[900];
   luattn_spec *spec;
   snprintf(text, sizeof text, "return attention { %s }", fields);
   need(luattn_spec_load_text("jvp", text, strlen(text), NULL, &spec, &err) == LUATTN_OK, "spec");
@@ -253,6 +254,62 @@ static bool check(luattn_engine *engine, luattn_engine *cpu, kind k, const cell 
   need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
   need(luattn_engine_forget(cpu, spec, &err) == LUATTN_OK, "forget");
   luattn_spec_free(spec);
+  return ok;
+}
+
+/* ---- drawn specs ---- */
+
+static int pick(int n) { return (int)((drawn() + 1) / 2 * n); }
+
+/* An expression of the score, positions, a bias and a scalar, that is bounded where the score is. */
+static void draw_expression(char *out, size_t size, int depth) {
+  static const char *const leaf[] = {"s", "s", "cap", "bias[{h, q, kv}]", "0.02 * (kv - q)", "0.3"},
+                           *const one[] = {"tanh(%s)",           "sin(%s)",       "sigmoid(%s)",     "softplus(%s)",
+                                           "sqrt(1 + (%s) ^ 2)", "exp(-abs(%s))", "log1p((%s) ^ 2)", "erf(%s)"},
+                           *const two[] = {"(%s + %s)",
+                                           "(%s - %s)",
+                                           "0.5 * (%s) * tanh(%s)",
+                                           "max(%s, %s)",
+                                           "where(kv > q and q > 5, %s, %s)",
+                                           "(%s) / (2 + abs(%s))"};
+  char a[160], b[160];
+  const int nargs = depth == 0 ? 0 : pick(3);
+  if (nargs == 0) {
+    snprintf(out, size, "%s", leaf[pick(6)]);
+    return;
+  }
+  draw_expression(a, sizeof a, depth - 1), draw_expression(b, sizeof b, depth - 1);
+  if (strlen(a) > 60 || strlen(b) > 60) snprintf(a, sizeof a, "s"), snprintf(b, sizeof b, "cap");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+  if (nargs == 1)
+    snprintf(out, size, one[pick(8)], a);
+  else
+    snprintf(out, size, two[pick(6)], a, b);
+#pragma GCC diagnostic pop
+}
+
+static void draw_cell(char *fields, size_t size) {
+  static const char *const online[] = {"online_softmax", "softmax_one", "sigmoid_attention", "dropout(0.25)",
+                                       "online_softmax"},
+                           *const mask[] = {"true", "kv <= q", "q - kv < 30 and kv - q < 11", "(kv + h) % 4 > 0"};
+  char x[160];
+  draw_expression(x, sizeof x, 3);
+  snprintf(fields, size,
+           "scalars = { cap = 3 }, inputs = { bias = { axes = {'h', 'q', 'kv'}, dtype = 'f32' } }, score_mod = "
+           "function(s, b, h, q, "
+           "kv) return s + %s end, online_func = %s, block_mask = function(b, h, q, kv) return %s end",
+           x, online[pick(5)], mask[pick(4)]);
+}
+
+static bool check_drawn(luattn_engine *engine, luattn_engine *cpu, kind k, int seed) {
+  char fields[700];
+  bool ok = true;
+  for (int i = 0; i < 97 * seed; ++i) (void)drawn();
+  for (int i = 0; i < 5; ++i) {
+    draw_cell(fields, sizeof fields);
+    ok &= check(engine, cpu, k, &(cell){fields, "qkvbc"}, i % 2 == 1, false);
+  }
   return ok;
 }
 
@@ -318,8 +375,9 @@ int main(int argc, char **argv) {
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   need(luattn_engine_open(&of_cpu, &cpu, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
-  bool ok = true;
-  for (int i = 0; i < CELLS; ++i) {
+  const bool is_drawn = argc > 3 && strcmp(argv[2], "drawn") == 0;
+  bool ok = is_drawn ? check_drawn(engine, cpu, (kind)k, atoi(argv[3])) : true;
+  for (int i = 0; i < CELLS && !is_drawn; ++i) {
     if (argc > 2 && atoi(argv[2]) != i) continue;
     for (int form = 0; form < 3; ++form) ok &= check(engine, cpu, (kind)k, &cells[i], form == 1, form == 2);
   }
