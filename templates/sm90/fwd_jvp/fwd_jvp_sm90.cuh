@@ -62,10 +62,10 @@ struct DualConsumerSm90 {
   Row row[rows];
   Online online;
   float centre[rows];
-  u32 centred;  // a bit for each row: it has its centre
+  u32 centred;              // a bit for each row: it has its centre
   PipelineState<stages> k;  // V has the stage before
   PipelineState<1> q;
-  u32 v_back;  // the barrier that releases V of the sums in flight
+  u32 v_back;                                        // the barrier that releases V of the sums in flight
   u32 probs[tile_n / 4], prob_tangents[tile_n / 4];  // P and P', as A operands
   Dual<float> scale[rows];                           // rescales A and B before the next sums are added
   Drops dropout;
