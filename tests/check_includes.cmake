@@ -70,6 +70,7 @@ rule(templates/around/before    "(arch|ops|contract|source|work|score|sink|grads
 rule(templates/around/after     "(arch|ops|contract|source|work|score|sink|grads|around|around/after)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/around/cache     "(arch|ops|contract|source|work|score|sink|grads|around|around/cache)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/fwd         "(arch|ops|contract|source|work|score|sink|grads|tma|sm90|sm90/fwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
+rule(templates/sm90/fwd_jvp     "(arch|ops|contract|source|work|score|sink|grads|tma|sm90|sm90/fwd|sm90/fwd_jvp)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd         "(arch|ops|contract|source|work|score|sink|grads|tma|sm90|sm90/bwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd_d256    "(arch|ops|contract|source|work|score|sink|grads|tma|sm90|sm90/bwd|sm90/bwd_d256)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/linear/around    "(arch|ops|contract|source|linear/around)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")

@@ -58,6 +58,37 @@ class Gpu(unittest.TestCase):
             self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
             self.assertLess((a.cpu().double() - b.double()).norm() / b.double().norm(), limit)
 
+    def test_tangents(self):
+        """Of luattn.jvp beside the math in float64, of a module's torch.func.jvp with gradients of its weights, and of jacobians by vmap."""
+        attention = example("causal")
+
+        def math(q, k, v):
+            k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+            s = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device="cuda").tril(), -torch.inf)
+            return s.softmax(-1) @ v
+
+        for dtype, dim, limit in ((torch.float64, 40, 1e-12), (torch.float32, 64, 1e-5), (torch.bfloat16, 72, 1e-2), (torch.float16, 128, 2e-3)):
+            q, k, v, *along = (torch.randn(2, n, 150, dim, device="cuda").to(dtype) for n in (4, 2, 2) * 2)
+            want = torch.func.jvp(math, tuple(t.double() for t in (q, k, v)), tuple(t.double() for t in along))
+            for got, exact in zip(luattn.jvp(attention, (q, k, v), along), want):
+                with self.subTest(dtype=dtype):
+                    self.assertLess((got.double() - exact).norm() / exact.norm(), limit)
+        linear = torch.nn.Linear(32, 96, device="cuda")
+
+        def net(f, x):
+            return f(*linear(x).view(2, 20, 3, 2, 16).permute(2, 0, 3, 1, 4)).sum(1)
+
+        x, xt = (torch.randn(2, 20, 32, device="cuda") for _ in range(2))
+        found = []
+        for f in (attention, math):
+            u, du = torch.func.jvp(functools.partial(net, f), (x,), (xt,))
+            found.append((u, du, *torch.autograd.grad((u - 0.9 * (u - du).detach()).square().sum(), linear.parameters())))
+        for got, exact in zip(*found):
+            self.assertLess((got - exact).norm() / exact.norm(), 1e-4)
+        q, k, v = (torch.randn(1, 2, 6, 8, device="cuda", dtype=torch.float64) for _ in range(3))
+        got, exact = (torch.func.jacfwd(lambda q, f=f: f(q, k, v).sum(-1))(q) for f in (attention, math))
+        self.assertLess((got - exact).norm() / exact.norm(), 1e-12)
+
     def test_numbers_beside_the_cpu_path(self):
         for name, inputs, given in (
             ("causal", {}, {}),
