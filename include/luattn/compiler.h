@@ -54,8 +54,8 @@ LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *
 /* 1: calls of this spec draw random numbers, for dropout or where hooks call random(), and need luattn_args.random; 0:
  * none, or spec is NULL. */
 LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
-/* 1: hooks of this spec compute with the batch entry's number b, other than to read an input along its axis b, so that
- * entries cannot be put into another batch; 0: they do not, or spec is NULL. */
+/* 1: hooks of this spec compute with the batch entry's number b, other than to read an input along its axis b, or read it
+ * there at another entry, so that entries cannot be put into another batch; 0: they do not, or spec is NULL. */
 LUATTN_API int luattn_spec_reads_batch(const luattn_spec *spec);
 /* 1: the spec has a key_mod or value_mod, which luattn_args.keys_modified is about; 0: neither, or spec is NULL. */
 LUATTN_API int luattn_spec_modifies_keys(const luattn_spec *spec);

@@ -141,7 +141,7 @@ class Spec:
         self.is_linear = hasattr(lib, "luattn_spec_form") and lib.luattn_spec_form(self.pointer) == capi.FORM_LINEAR
         self.normalizes = self.is_linear and bool(lib.luattn_spec_normalizes(self.pointer))  # states have one channel of v more
         self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
-        self.reads_batch = bool(lib.luattn_spec_reads_batch(self.pointer))  # computes with an entry's number
+        self.reads_batch = bool(lib.luattn_spec_reads_batch(self.pointer))  # computes with an entry's number, or reads another entry
         self.wants: int = lib.luattn_spec_wants(self.pointer)
         self.row_passes: int = lib.luattn_spec_row_passes(self.pointer)  # before backward, which then needs all keys of a row in one call
         names = ctypes.POINTER(ctypes.c_char_p)()

@@ -45,7 +45,7 @@ class _Call:
             if isinstance(x, Tensor) and (name not in ("seed", "offset") or torch._C._functorch.is_batchedtensor(x)):
                 _refuse(spec, f"{name} is given, and such calls are not mapped yet;")
         if spec.reads_batch:
-            _refuse(spec, "the spec computes with b, the batch entry's number;")
+            _refuse(spec, "the spec computes with b, the batch entry's number, or reads another entry;")
         if spec.draws and info.randomness != "different":
             _refuse(spec, f"the spec draws random numbers, and randomness is '{info.randomness}'; give randomness='different', or")
         if any(dim is not None for dim in learned_dims):

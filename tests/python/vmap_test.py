@@ -57,12 +57,14 @@ class Vmap(unittest.TestCase):
         q, k, v = self.q[0], self.k[0], self.v
         by_head = luattn.attention("return attention { name = 'h', inputs = { slopes = { axes = {'h'}, dtype = 'f64', grad = true } }, score_mod = function(s, b, h) return s * slopes[h] end }")
         reads_b = luattn.attention("return attention { name = 'b', score_mod = function(s, b) return s * (b + 1) end }")
+        first = luattn.attention("return attention { name = 'f', inputs = { x = { axes = {'b', 'h'}, dtype = 'f64' } }, score_mod = function(s, b, h) return s * x[{0, h}] end }")
         drops = luattn.attention("return attention { name = 'd', online_func = dropout(0.5) }")
         slopes = rand(4)
         for call, words in (
             (lambda: torch.vmap(lambda x: by_head(q, k, v, slopes=x))(torch.stack([slopes, slopes])), "input 'slopes' is mapped, and has no axis b"),
             (lambda: torch.vmap(torch.func.grad(lambda x, q: by_head(q, k, v, slopes=x).sum()), (None, 0))(slopes, self.q), "input 'slopes' has a gradient"),
             (lambda: torch.vmap(lambda q: reads_b(q, k, v))(self.q), "the spec computes with b"),
+            (lambda: torch.vmap(lambda x: first(q, k, v, x=x))(rand(3, 2, 4)), "or reads another entry"),
             (lambda: torch.vmap(lambda q: drops(q, k, v, seed=1))(self.q), "randomness is 'error'"),
         ):
             with self.subTest(words), self.assertRaisesRegex(luattn.Unsupported, "torch.vmap: .*" + words):

@@ -84,7 +84,7 @@ bool spec_reads_batch(const traced_spec *t) {
     const ir_node *n = ir_get(t->g, r);
     for (int i = 0; i < n->nargs; i++) {
       const bool is_axis = n->op == IR_LOAD && t->input[ir_index_of(n)].axis[i] == LUATTN_AXIS_B;
-      reads |= ir_is_var(t->g, n->arg[i], VAR_B) && n->op != IR_RANDOM && !is_axis;
+      reads |= ir_is_var(t->g, n->arg[i], VAR_B) ? n->op != IR_RANDOM && !is_axis : is_axis;
     }
   }
   return reads;

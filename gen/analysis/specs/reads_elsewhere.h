@@ -8,7 +8,8 @@
 /* Fills t->elsewhere. false: out of memory. */
 bool spec_find_elsewhere(traced_spec *t);
 
-/* Whether hooks compute with the batch entry's number, other than to read an input along its axis b. */
+/* Whether hooks compute with the batch entry's number, other than to read an input along its axis b, or read it there at
+ * another entry. */
 bool spec_reads_batch(const traced_spec *t);
 
 #endif
