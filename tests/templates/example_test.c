@@ -45,7 +45,7 @@ static const char *edited(arena *a, const char *text, const edit *e) {
 static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch, const char *const *options, int n,
                            const edit *e) {
   luattn_error err;
-  template_file headers[200];
+  template_file headers[300];
   int count = 0;
   assert_true(luattn_embedded_template_count + 2 <= (int)(sizeof headers / sizeof headers[0]));
   for (int i = 0; i < luattn_embedded_template_count; i++) headers[count++] = luattn_embedded_templates[i];
