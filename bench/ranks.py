@@ -1,7 +1,7 @@
 """ranks.py: attention over the GPUs of one host beside one GPU: errors against float64, efficiency (the time of one GPU over that of all, and over
 their number), and copies alone beside a copy between two GPUs.
 
-    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports auto,peer,group] [--trace]
+    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--trace]
 
 --trace: of each case and schedule, what the GPUs did in one forward and one backward, and how much of the copies no kernel hides.
 --small: tiny tensors over gloo on the CPU, to try the program."""
@@ -178,11 +178,11 @@ def slowest(numbers, device):
 class Ranks:
     """A case on this rank."""
 
-    def __init__(self, sizes, text, rows, schedule, transport=None):
+    def __init__(self, sizes, text, rows, schedule, transport="group"):
         self.sizes, self.attention = sizes, luattn.attention(text)
         self.inputs = sizes.inputs(self.attention, rows)
         masks = {name: t for name, t in self.inputs.items() if name.startswith("doc")}
-        self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule)
+        self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule, transport=transport)
         self.local = ContextParallel(self.attention, None, self.plan, transport=transport)
         self.own_inputs = {
             name: self.local.shard(t) if name.startswith("doc") else t.detach().requires_grad_() for name, t in self.inputs.items()
@@ -277,7 +277,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--cases", default="causal32k,causal64k,documents64k,window64k,video64k,capped64k")
     parser.add_argument("--schedules", default="auto,stages,gathered")
-    parser.add_argument("--transports", default="auto")
+    parser.add_argument("--transports", default="group")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--skip-errors", action="store_true")
     parser.add_argument("--small", action="store_true")
@@ -288,7 +288,7 @@ def main():
     dist.init_process_group("nccl" if sizes.device == "cuda" else "gloo")
     results = {"errors": [] if given.skip_errors else errors(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
     dist.barrier()
-    transports = [None if x == "auto" else x for x in given.transports.split(",")]
+    transports = given.transports.split(",")
     for name in given.cases.split(","):
         results["cases"] += measure(sizes, name, given.schedules.split(","), given.trace, transports)
         if dist.get_rank() == 0:

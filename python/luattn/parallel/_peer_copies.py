@@ -231,9 +231,13 @@ def _why_not(device: torch.device) -> str:
     return "" if hasattr(symmetric, "rendezvous") and hasattr(symmetric, "empty") else f"torch {torch.__version__} has no symmetric memory"
 
 
-def exchange_of(group: dist.ProcessGroup, chunk_rows: int, device: torch.device, transport: str | None) -> tuple[Exchange, str]:
-    """The exchange of a group, and why it is that one. transport: one of rank_plan.TRANSPORTS; None: copies between GPUs where these can. All ranks call it alike."""
-    why = "as told" if transport == "group" else "there is one rank" if group.size() == 1 else _why_not(device)
+def exchange_of(group: dist.ProcessGroup, chunk_rows: int, device: torch.device, transport: str) -> tuple[Exchange, str]:
+    """The exchange of a group, and why it is that one. transport: one of rank_plan.TRANSPORTS. All ranks call it alike."""
+    if transport == "group":
+        return Exchange(group, chunk_rows), "as told"
+    if group.size() == 1:
+        return Exchange(group, chunk_rows), "there is one rank"
+    why = _why_not(device)
     if not why and group not in _MEMORIES:
         said: list[Any] = [None] * group.size()
         dist.all_gather_object(said, (socket.gethostname(), _sees_all(device)), group=group)
@@ -244,11 +248,9 @@ def exchange_of(group: dist.ProcessGroup, chunk_rows: int, device: torch.device,
             why = "its GPUs do not see each other's memory"
         else:
             _MEMORIES[group] = PeerMemory(group, device)
-    if not why:
-        return PeerExchange(group, chunk_rows, _MEMORIES[group]), "as told" if transport else "its GPUs are of one host"
-    if transport == "peer":
-        raise Unsupported(f'luattn.parallel.ContextParallel: transport: is "peer", and {why}; give "group", or leave it out')
-    return Exchange(group, chunk_rows), why
+    if why:
+        raise Unsupported(f'luattn.parallel.ContextParallel: transport: is "peer", and {why}; give "group"')
+    return PeerExchange(group, chunk_rows, _MEMORIES[group]), "as told"
 
 
 def _sees_all(device: torch.device) -> bool:

@@ -41,20 +41,20 @@ class ContextParallel:
     rows, for parameters of a model whose gradients are added up over the ranks anyway.
 
     group: of torch.distributed, gloo for tensors on the CPU, NCCL on GPUs; None: the default one. schedule: as plan()'s; None: what the plan chose.
-    transport: "peer": rows travel by the copy engines of GPUs of one host, beside attention's kernels (torch's symmetric memory); "group": by sends and receives of the
-    group, which wait for these kernels; None: the first where it can be. Once the object has been called, printing it says which one it is, and why.
+    transport: "group": rows travel by sends and receives of the group, whose kernels wait for attention's; "peer": by the copy engines of GPUs of one host, beside
+    these kernels (torch's symmetric memory).
 
     Errors: InvalidError, where ranks have other plans or specs; Unsupported, where rows of this spec do not merge (the message has one that shows it)."""
 
-    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str | None = None) -> None:
+    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str = "group") -> None:
         if not isinstance(attention, Attention):
             raise InvalidError(f"{_PLACE}: attention: is {what(attention)}, expected what luattn.attention(..) makes")
         if not isinstance(plan, Plan):
             raise InvalidError(f"{_PLACE}: plan: is {what(plan)}, expected what luattn.parallel.plan(..) makes")
         if schedule not in (None, *capi.SCHEDULES):
             raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}, or None")
-        if transport not in (None, *TRANSPORTS):
-            raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}, or None")
+        if transport not in TRANSPORTS:
+            raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}")
         self.attention, self.plan = attention, plan
         self._sums = take(_PLACE, "sum_gradients", "flag", sum_gradients)
         self.group = _group_of(group)

@@ -348,7 +348,7 @@ def plan(
     rates: Mapping[str, float] | None = None,
     schedule: str = "auto",
     rank_of: Sequence[int] | None = None,
-    transport: str | None = None,
+    transport: str = "group",
 ) -> Plan:
     """Shares a sequence of q_len rows out to ranks: one plan for all layers of a model, whose attentions are `specs`: one, or a list, each as
     attention() takes it or has made it. It is a function of its arguments: ranks that call it with equal ones have equal plans.
@@ -357,7 +357,7 @@ def plan(
     weights: how many layers have each spec. heads: (of queries, of keys), head_dim: (of q and k, of v), dtype: of what is predicted; where the mask
     differs by heads, they are the call's. batch: entries, where it differs by them.
 
-    node: ranks of one machine. transport: as ContextParallel's, of the prediction: by "group" no kernel hides a copy; None: "peer" where there is one machine.
+    node: ranks of one machine. transport: as ContextParallel's, of the prediction: by "group" no kernel hides a copy.
     rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
     and a launch takes 100 us of the GPU and 250 us of the host, and an exchange 120 us until rows are on their way, as from Python.
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
@@ -371,8 +371,8 @@ def plan(
     found = _attentions(specs)
     if schedule not in capi.SCHEDULES:
         raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}")
-    if transport not in (None, *TRANSPORTS):
-        raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}, or None")
+    if transport not in TRANSPORTS:
+        raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}")
     node = take(_PLACE, "node", "integer", node)
     of_layers = _inputs_of(inputs, found)
     numbers = [take(_PLACE, f"weights[{i}]", "real", x) for i, x in enumerate(_list_of("weights", weights, len(found), 1.0))]
@@ -387,7 +387,7 @@ def plan(
     gathered = [(schedule == "gathered",) * 2] * len(found)
     if partition is None:
         partition, used_rows, gathered, candidates, chosen = _choose(
-            shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, node, transport == "group" or (transport is None and world_size > (node or 8))), capi.SCHEDULES.index(schedule)
+            shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, node, transport == "group"), capi.SCHEDULES.index(schedule)
         )
     layers = [_layer_of(a, numbers[i], shape, tiles[i], chunks, used_rows // chunk_rows, gathered[i], read[i]) for i, a in enumerate(found)]
     return Plan(shape.q_len, shape.world_size, used_rows, partition, layers, node or 8, candidates, chosen, schedule)
