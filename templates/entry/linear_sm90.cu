@@ -15,8 +15,8 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
     luattn_linear_states(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  if constexpr (Config::pass != LINEAR_STATES && Config::pass != LINEAR_GRAD_STATES && Spec::decay_of != DECAY_CHANNEL)
-    fwd_linear_sm90<Spec, Config, true>(p, maps, shared);
+  if constexpr (Config::pass != LINEAR_STATES && Spec::decay_of != DECAY_CHANNEL)
+    fwd_linear_sm90<Spec, Config, Config::pass != LINEAR_GRAD_STATES, true>(p, maps, shared);
 }
 // What makes states of segments of what these add, and of their maps, where updates erase.
 extern "C" __global__ void __launch_bounds__(LINEAR_JOIN_THREADS)

@@ -116,10 +116,15 @@ struct RowChunks {
       : p(p), number(int(blockIdx.x)), count(linear_chunk_slots(p.entries, p.tokens, Config::packed) * p.heads_v) {}
   __device__ __forceinline__ bool more() const { return number < count; }
   __device__ __forceinline__ int head() const { return int(u32(number) % u32(p.heads_v)); }
-  __device__ __forceinline__ int slot() const { return int(u32(number) / u32(p.heads_v)); }
+  // Of dense entries the first chunks of all come first: the chain before has written theirs last.
+  __device__ __forceinline__ int slot() const {
+    const int n = int(u32(number) / u32(p.heads_v));
+    if constexpr (Config::packed) return n;
+    return entry() * ceil_div(p.tokens, LUATTN_CHUNK) + int(u32(n) / u32(p.entries));
+  }
   // The last entry whose slots begin at the chunk's, or before it.
   __device__ __forceinline__ int entry() const {
-    if constexpr (!Config::packed) return int(u32(slot()) / u32(ceil_div(p.tokens, LUATTN_CHUNK)));
+    if constexpr (!Config::packed) return int(u32(number) / u32(p.heads_v) % u32(p.entries));
     int low = 0, high = p.entries - 1;
     while (low < high) {
       const int middle = (low + high + 1) / 2;

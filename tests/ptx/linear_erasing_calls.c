@@ -27,6 +27,7 @@ typedef struct kept {
   LuattnLinearKept on;
   LuattnLinearSums sums;
   LuattnTensor grads[3]; /* dq, dk, dv */
+  LuattnSegments segments;
 } kept;
 
 static bool by_channel(const call *c) { return linear_gate_width(c) > 1; }
@@ -52,26 +53,64 @@ static kept make_room(const problem *x) {
   float **const sums[] = {&k.sums.decay, &k.sums.write, &k.sums.read, &k.sums.query_factor, &k.sums.key_factor};
   for (int i = 0; i < 5; i++)
     *sums[i] = linear_device((size_t)(x->rows * c->heads_v * (i == 0 ? linear_gate_width(c) : 1)) * 4, NULL);
+  const size_t cut = (size_t)(c->entries * c->heads_v * (c->segments > 1 ? c->segments : 1)) * 4,
+               k_dim = (size_t)c->kernel.k_dim;
+  k.segments = (LuattnSegments){.count = c->segments > 1 ? c->segments : 1,
+                                .states = linear_device(cut * k_dim * (size_t)c->kernel.v_dim, NULL),
+                                .maps = linear_device(cut * k_dim * k_dim, NULL),
+                                .decays = linear_device(cut, NULL)};
   for (int i = DQ; i <= DV; i++) k.grads[i] = linear_tensor_of(x, (side){NULL, c->heads_v, size_of(x, i)});
   return k;
 }
 static void free_room(kept *k) {
   void *const all[] = {k->on.states,       k->on.values,      k->on.grad_states, k->on.grad_values,
                        k->sums.decay,      k->sums.write,     k->sums.read,      k->sums.query_factor,
-                       k->sums.key_factor, k->grads[DQ].data, k->grads[DK].data, k->grads[DV].data};
+                       k->sums.key_factor, k->grads[DQ].data, k->grads[DK].data, k->grads[DV].data,
+                       k->segments.states, k->segments.maps,  k->segments.decays};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) linear_release(all[i]);
 }
 
+/* What segments of a pass make of states, which chains begin with. */
+static void run_segments(const problem *x, linear_pass pass, void *module, const kept *k, on_device *d) {
+  const call *c = x->c;
+  const int blocks = c->entries * c->heads_v * ((c->kernel.v_dim + c->kernel.v_block - 1) / c->kernel.v_block),
+            maps = c->entries * c->heads_v * ((c->kernel.k_dim + c->kernel.v_block - 1) / c->kernel.v_block);
+  const LinearLayout l = pass == LINEAR_GRAD_STATES
+                             ? linear_layout_kept(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, 0)
+                             : linear_layout(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, 1, 0);
+  d->p.segments = k->segments;
+  linear_launch(module, "luattn_linear_states", (blocks + (pass == LINEAR_FORWARD ? maps : 0)) * (c->segments - 1),
+                128 * (2 + c->kernel.v_block / 64), l.bytes, &d->p, &d->maps);
+  linear_launch(module, "luattn_linear_join",
+                c->entries * c->heads_v * ((c->kernel.v_dim + LINEAR_JOIN_VALUES - 1) / LINEAR_JOIN_VALUES),
+                LINEAR_JOIN_THREADS, 0, &d->p, NULL);
+}
+/* Of the first chain by forward's kernels, whose maps the other one takes as well. */
+static void run_forward_segments(const problem *x, const kept *k) {
+  if (x->c->segments <= 1) return;
+  void *module = linear_load(&x->c->kernel, LINEAR_FORWARD, "entry/linear_sm90.cu");
+  on_device d = linear_upload(x, LINEAR_FORWARD);
+  const LuattnSegments own = d.p.segments;
+  run_segments(x, LINEAR_FORWARD, module, k, &d);
+  d.p.segments = own;
+  linear_take_back(&d, x->c);
+  linear_unload(module);
+}
 /* A chain, and what it leaves in the pool. */
 static char *run_chain(const problem *x, linear_pass pass, const kept *k) {
   const call *c = x->c;
   void *module = linear_load(&c->kernel, pass, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, pass);
+  const LuattnSegments own = d.p.segments;
   const LinearLayout l = linear_layout_kept(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, by_channel(c));
   d.p.kept = k->on;
-  linear_launch(module, "luattn_linear",
-                c->entries * c->heads_v * ((c->kernel.v_dim + c->kernel.v_block - 1) / c->kernel.v_block),
-                128 * (2 + c->kernel.v_block / 64), l.bytes, &d.p, &d.maps);
+  if (c->segments > 1 && pass == LINEAR_GRAD_STATES) run_segments(x, pass, module, k, &d);
+  if (c->segments > 1) d.p.segments = k->segments;
+  linear_launch(
+      module, "luattn_linear",
+      c->entries * c->heads_v * ((c->kernel.v_dim + c->kernel.v_block - 1) / c->kernel.v_block) * d.p.segments.count,
+      128 * (2 + c->kernel.v_block / 64), l.bytes, &d.p, &d.maps);
+  d.p.segments = own;
   char *pool = NULL;
   if (d.p.last.data != NULL) {
     const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * c->kernel.k_dim * c->kernel.v_dim) * linear_state_bytes(c);
@@ -228,6 +267,7 @@ static void compare_rest(const problem *x, const results *r) {
 void linear_run_erasing(const call *c) {
   problem x = linear_make_problem(c);
   kept k = make_room(&x);
+  run_forward_segments(&x, &k);
   free(run_chain(&x, LINEAR_STATES, &k));
   char *pool = run_chain(&x, LINEAR_GRAD_STATES, &k);
   run_rows(&x, &k);

@@ -99,6 +99,27 @@ static void test_packed(void **state) {
   c.kernel.elem = "half_t", c.gates = WEAK, c.pool[3] = -1;
   linear_run_erasing(&c);
 }
+/* Segments, whose maps both chains take. */
+static void test_segments(void **state) {
+  (void)state;
+  for (gates g = NONE; g <= PRODUCTION; g++) {
+    call c = {.kernel = g == WEAK ? wide : delta,
+              .gates = g,
+              .heads = 1,
+              .heads_v = 1,
+              .entries = 1,
+              .tokens = {500},
+              .most_write = 1,
+              .has_first = true,
+              .has_last = true,
+              .segments = 4};
+    if (g == PRODUCTION) {
+      c.kernel.packed = true, c.entries = 4, c.kernel.k_dim = 72, c.kernel.v_dim = 80, c.kernel.v_block = 128;
+      c.tokens[0] = 0, c.tokens[1] = 65, c.tokens[2] = 300, c.tokens[3] = 70;
+    }
+    linear_run_erasing(&c);
+  }
+}
 /* Head dims that fill boxes in part, K and V apart; value channels shared by blocks of the chains. */
 static void test_dims(void **state) {
   (void)state;
@@ -127,7 +148,8 @@ static int open_driver(void **state) {
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_gates),   cmocka_unit_test(test_wide),
                                      cmocka_unit_test(test_lengths), cmocka_unit_test(test_alike),
-                                     cmocka_unit_test(test_packed),  cmocka_unit_test(test_dims)};
+                                     cmocka_unit_test(test_packed),  cmocka_unit_test(test_segments),
+                                     cmocka_unit_test(test_dims)};
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, open_driver, NULL);
 }

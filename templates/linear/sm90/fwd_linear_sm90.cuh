@@ -24,18 +24,18 @@ struct LinearRegisters {
   static constexpr int scores = 512 - load - 2 * values;
 };
 
-// OnlyState: without o and q. It is what LINEAR_STATES needs, and luattn_linear_states, which leaves out each entry's last
-// segment.
-template <class Spec, class Config, bool OnlyState>
+// OnlyState: without o and q. Sums: what segments add to a state, and their maps, but those of each entry's last segment.
+template <class Spec, class Config, bool OnlyState, bool Sums = OnlyState && !SharedLinear<Spec, Config>::keeps>
 LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
   using Shared = SharedLinear<Spec, Config>;
   using Registers = LinearRegisters<Spec>;
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
-  constexpr bool has_scores = !OnlyState || Spec::erases || Shared::by_channel, has_last = !OnlyState || Shared::keeps;
+  constexpr bool has_scores = !OnlyState || Spec::erases || Shared::by_channel,
+                 has_maps = Sums && Spec::erases && !Shared::keeps;
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
-  const LinearChain<Config> chain(p, p.segments.count - (has_last ? 0 : 1), Truth<Spec::erases && !has_last>());
+  const LinearChain<Config> chain(p, p.segments.count - (Sums ? 1 : 0), Truth<has_maps>());
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   const bool left_alone = chain.state_row(p) < 0;
   if (warp < 4) {
@@ -57,6 +57,8 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
       if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();
     } else if constexpr (Shared::keeps && Shared::by_channel) {
       KeptColumns<Spec, Config, OnlyState>{{values}}.run();
+    } else if constexpr (Shared::keeps && Sums) {
+      KeptStates<Spec, Config, OnlyState>{values}.run_sums();
     } else if constexpr (Shared::keeps) {
       KeptStates<Spec, Config, OnlyState>{values}.run();
     } else if constexpr (OnlyState && Spec::erases) {

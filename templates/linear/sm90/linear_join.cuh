@@ -1,4 +1,5 @@
 // linear/sm90/linear_join.cuh: the state at the beginning of each segment of updates that erase, M S + N one after another.
+// Backwards, with the maps of forward, its gradient behind each segment, M' dS + N, from the last one.
 //
 // A block has 16 value channels of an entry and value head; each of its warps has 16 channels of K, as columns of S'. Numbers
 // are taken in two halves each, so that a state keeps its digits over many segments.
@@ -9,6 +10,7 @@
 template <class Spec, class Config>
 struct SegmentJoin {
   static constexpr int rows = LINEAR_JOIN_VALUES, steps = ceil_div(Config::k_dim, 16);  // steps: of 16 channels
+  static constexpr bool turned = LinearChain<Config>::backwards;
   static_assert(rows == 16 && steps * 32 <= LINEAR_JOIN_THREADS);
 
   const LuattnLinearParams &p;
@@ -39,8 +41,10 @@ struct SegmentJoin {
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = has(value(i), key(i)) ? from[value(i) * Config::k_dim + key(i)] : 0.f;
   }
-  // M's rows of the warp's channels, as B operands of two groups of 8 columns: pairs along its columns.
-  __device__ __forceinline__ void load_map(float2 (&m)[steps][4], int segment) const {
+  // The map's rows of the warp's channels, as B operands of two groups of 8 columns: pairs along its columns. It leads to
+  // the state of segment `to`, in the order of the pass.
+  __device__ __forceinline__ void load_map(float2 (&m)[steps][4], int to) const {
+    const int segment = turned ? p.segments.count - to : to - 1;
     const float *const from = p.segments.maps + chain.number(p, segment) * (Config::k_dim * Config::k_dim);
 #pragma unroll
     for (int s = 0; s < steps; ++s)
@@ -49,7 +53,11 @@ struct SegmentJoin {
         const int row = 16 * warp + MmaFragment::row(lane) + i / 2 * 8,
                   column = 16 * s + MmaFragment::column(lane) + i % 2 * 8;
         const bool there = row < Config::k_dim && column < Config::k_dim;
-        m[s][i] = there ? *reinterpret_cast<const float2 *>(from + row * Config::k_dim + column) : float2{0, 0};
+        m[s][i] = float2{0, 0};
+        if (there && turned)
+          m[s][i] = {from[column * Config::k_dim + row], from[(column + 1) * Config::k_dim + row]};
+        else if (there)
+          m[s][i] = *reinterpret_cast<const float2 *>(from + row * Config::k_dim + column);
       }
   }
 
@@ -99,14 +107,14 @@ struct SegmentJoin {
     float x[8];
     float2 m[steps][4];
     const bool has_columns = warp < steps;
-    if (has_columns) load(x, 1), share(x, shared[0]), load_map(m, 1);
+    if (has_columns) load(x, 1), share(x, shared[0]), load_map(m, 2);
 #pragma unroll 1
     for (int i = 2; i < p.segments.count; ++i) {
       __syncthreads();
       if (!has_columns) continue;
       load(x, i);
       apply(x, m, shared[i % 2]);
-      if (i + 1 < p.segments.count) load_map(m, i);
+      if (i + 1 < p.segments.count) load_map(m, i + 1);
       store(x, i, shared[(i + 1) % 2]);
     }
   }

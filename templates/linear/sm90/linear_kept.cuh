@@ -108,11 +108,14 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
 #pragma unroll
     for (int i = 0; i < 16; ++i) done[i] = u[i / 4][i % 4];
   }
+  template <bool Keeps>
   __device__ __forceinline__ void step_back(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
     float x[32];
     u32 v[4][4], weighed[4][4];
     lane = lane_anew();
-    this->read_keys(x, state, [&](const auto &rounded) { keep(rounded, done, n, true); });
+    this->read_keys(x, state, [&](const auto &rounded) {
+      if constexpr (Keeps) keep(rounded, done, n, true);
+    });
     scale_by_key(x);
     this->load_values(v);
     weigh_by<OF_QUERY>(weighed, v);
@@ -144,6 +147,19 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
 #pragma unroll
     for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(r[2 * i], r[2 * i + 1]);
   }
+  // Backwards: what a segment makes of a gradient of 0, and the last one of that of the last state, which is copied.
+  __device__ __forceinline__ void run_sums() {
+    float state[k_dim / 2];
+    u32 none[16];
+    this->rows().load_unit(state);
+    if (chain.segment == 0) {
+      this->rows().load_first(state, p);
+      this->rows().store(state, this->rows().slot(p, 0));
+    }
+#pragma unroll 1
+    for (int n = 0; n < chain.chunks(); ++n) step_back<false>(state, none, n);
+    this->rows().store(state, this->rows().slot(p, chain.segment + 1));
+  }
   __device__ __forceinline__ void run() {
     float state[k_dim / 2];
     u32 done[16], none[k_dim / 16][4] = {};
@@ -151,7 +167,7 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
       if constexpr (backwards)
-        step_back(state, done, n);
+        step_back<true>(state, done, n);
       else
         step(state, done, n);
     }
