@@ -57,6 +57,10 @@ typedef enum luattn_role {
                               * LuattnLinearRows.blocks, 1, 1) */
   LUATTN_ROLE_LINEAR_ROUND, /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
   LUATTN_ROLE_LINEAR_JOIN, /* states of segments from maps; grid (entries * value heads * 16 value channels each, 1, 1) */
+  LUATTN_ROLE_LINEAR_CHAIN_STATES, /* of both chains: what STATES and JOIN are to LINEAR */
+  LUATTN_ROLE_LINEAR_CHAIN_JOIN,
+  LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES,
+  LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN,
   LUATTN_ROLE_COUNT
 } luattn_role;
 

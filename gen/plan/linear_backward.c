@@ -85,7 +85,16 @@ static void add_chains(linear_plan *p, bool by_channel) {
   const int threads = 128 * (2 + block_of(p->v_dim) / 64),
             bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES, by_channel).bytes;
   p->v_block = block_of(p->v_dim);
+  p->cuts = !by_channel;
+  if (p->cuts) {
+    linear_plan_add(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, threads, bytes);
+    linear_plan_add(p, "luattn_linear_chain_join", LUATTN_ROLE_LINEAR_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
+  }
   linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, bytes);
+  if (p->cuts) {
+    linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, bytes);
+    linear_plan_add(p, "luattn_linear_grad_chain_join", LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
+  }
   linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, threads, bytes);
 }
 

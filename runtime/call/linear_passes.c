@@ -32,6 +32,19 @@ static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim)
   return (LuattnTensor){take(r, rows_of(l) * (size_t)row * 2), row * l->p.tokens, dim, row};
 }
 
+/* How many chunks one after another a call of `chunks` takes whose segments are maps: those of a segment, in as many turns as
+ * blocks for what is added and for maps need, and once more with their states; joining takes one for each. */
+static int64_t chunks_in_turn(const linear_call *l, const linear_pass *pass, int64_t chunks, int64_t count) {
+  const int64_t sums = pass->blocks * (count - 1) + pass->map_blocks * (count - 2), blocks = l->c.multiprocessors;
+  return count == 1 ? chunks : (chunks + count - 1) / count * (1 + (sums + blocks - 1) / blocks) + count;
+}
+static int64_t choose_maps(const linear_call *l, const linear_pass *pass, int64_t chunks, int64_t most) {
+  int64_t best = 1;
+  for (int64_t count = 2; count <= most; count++)
+    if (chunks_in_turn(l, pass, chunks, count) < chunks_in_turn(l, pass, chunks, best)) best = count;
+  return best;
+}
+
 /* As many as fill the device, of tokens enough that a state more costs little. */
 static luattn_status choose_segments(const linear_call *l, int v_block, linear_pass *pass) {
   const args_call *c = &l->c;
@@ -47,9 +60,11 @@ static luattn_status choose_segments(const linear_call *l, int v_block, linear_p
   if (c->info->linear_facts[0].cuts && pass->blocks > 0) count = c->multiprocessors / pass->blocks;
   if (count > each / LEAST_SEGMENT) count = each / LEAST_SEGMENT;
   if (count > LUATTN_MAX_SEGMENTS) count = LUATTN_MAX_SEGMENTS;
-  if (count > 1) pass->segments = (int)count;
-  if (c->info->linear_facts[0].cuts == MANIFEST_CUT_MAPS)
+  if (c->info->linear_facts[0].cuts == MANIFEST_CUT_MAPS) {
     pass->map_blocks = (int64_t)l->p.entries * l->p.heads_v * ((pass->key.dim + v_block - 1) / v_block);
+    count = choose_maps(l, pass, (each + LUATTN_CHUNK - 1) / LUATTN_CHUNK, count);
+  }
+  if (count > 1) pass->segments = (int)count;
   return LUATTN_OK;
 }
 
@@ -206,6 +221,7 @@ static luattn_status place_backward(linear_call *l, room *r) {
   }
   for (int i = 1; i < LINEAR_PASSES; i++)
     if (l->pass[i].wanted) TRY(choose_segments(l, l->pass[i].value.dim > 64 ? 128 : 64, &l->pass[i]));
+  if (erases) l->pass[2].map_blocks = 0; /* it takes the maps of the chain before */
   return LUATTN_OK;
 }
 

@@ -11,14 +11,25 @@ struct ChainConfig : PassConfig<Config, Pass> {
 };
 using RowsConfig = PassConfig<Config, LINEAR_ROWS>;
 
-#define CHAIN(name, pass)                                                                                 \
+#define CHAIN(name, pass, only_state, sums)                                                               \
   extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, ChainConfig<pass>>::threads, 1)         \
       name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) { \
     extern __shared__ __align__(1024) unsigned char shared[];                                             \
-    fwd_linear_sm90<Spec, ChainConfig<pass>, pass == LINEAR_STATES>(p, maps, shared);                     \
+    fwd_linear_sm90<Spec, ChainConfig<pass>, only_state, sums>(p, maps, shared);                          \
   }
-CHAIN(luattn_linear_chain, LINEAR_STATES)
-CHAIN(luattn_linear_grad_chain, LINEAR_GRAD_STATES)
+CHAIN(luattn_linear_chain, LINEAR_STATES, true, false)
+CHAIN(luattn_linear_grad_chain, LINEAR_GRAD_STATES, false, false)
+// Of segments: the first chain's are forward's, the other one takes their maps.
+CHAIN(luattn_linear_chain_states, LINEAR_FORWARD, true, true)
+CHAIN(luattn_linear_grad_chain_states, LINEAR_GRAD_STATES, false, true)
+
+#define JOIN(name, pass)                                            \
+  extern "C" __global__ void __launch_bounds__(LINEAR_JOIN_THREADS) \
+      name(const __grid_constant__ LuattnLinearParams p) {          \
+    linear_join<Spec, ChainConfig<pass>>(p);                        \
+  }
+JOIN(luattn_linear_chain_join, LINEAR_FORWARD)
+JOIN(luattn_linear_grad_chain_join, LINEAR_GRAD_STATES)
 
 extern "C" __global__ void __launch_bounds__(SharedRows<Spec, RowsConfig>::threads, 1)
     luattn_linear_rows(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnLinearRowMaps maps) {

@@ -63,7 +63,7 @@ static const test_row rows[] = {
      .packed = true,
      .no_states = true},
     {.name = "delta_rule", SIZES(BF16, 1, 2, 64, 64, 1), TOKENS(140), .erases = true},
-    {.name = "delta_rule_long", SIZES(BF16, 1, 1, 64, 64, 1), TOKENS(2100), .erases = true, .segments = 2},
+    {.name = "delta_rule_long", SIZES(BF16, 1, 1, 64, 64, 1), TOKENS(3100), .erases = true, .segments = 3},
     {.name = "delta_rule_packed",
      SIZES(BF16, 1, 1, 128, 128, 3),
      TOKENS(65, 0, 70),
