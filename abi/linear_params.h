@@ -70,6 +70,18 @@ typedef struct LuattnRing {
   int count, type;   /* rows that there are; of k, e, u and y, as LuattnStates */
 } LuattnRing;
 
+/* What the kernels of backward token by token hand on (templates/linear/recurrent/reverse_recurrent.cuh), in float. */
+typedef struct LuattnReverse {
+  float *starts;  /* [runs of all][heads_v][V][K]: the state before each run of tokens */
+  float *states;  /* of the tokens of a run, for each block */
+  float *keys;    /* [rows of all][heads_v][..][K]: gradients of rows along K behind hooks */
+  float *written; /* [rows of all][heads_v][V]: of what is written */
+  float *sums;    /* [rows of all][heads_v]: what o is divided by */
+  LuattnStates dlast, dfirst;
+  int parts; /* of an entry's tokens, which have a block of luattn_linear_hooks for each head of q */
+  int unused;
+} LuattnReverse;
+
 typedef struct LuattnLinearParams {
   int entries;        /* batch entries, or packed sequences */
   int tokens;         /* of an entry; packed: of all */
@@ -82,8 +94,10 @@ typedef struct LuattnLinearParams {
       *state_rows; /* [entries]: the row of the pool that has an entry's state; negative: there is none, o of the entry
                           * is 0. null: row i is entry i's */
   LuattnStates first, last;
+  int ahead; /* token by token: so many value heads on begin about when a block ends; 0: nothing is prefetched */
   LuattnSegments segments;
   LuattnRing ring;
+  LuattnReverse reverse;
   LuattnInputs inputs;
   LuattnLinearKept kept;
   LuattnLinearSums sums;

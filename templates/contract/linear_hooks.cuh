@@ -8,7 +8,8 @@
 //
 // A hook is y_d = value(x_d, R), R_i = sum over d of terms i of x_d. Its functions take `p`, the kernel's parameter block, `s`,
 // a LinearSite, x, which is 0 where the hook reads no element, `t`, a token's position in its own sequence, and `d`, a channel:
-// of v in Value, Write and Skip, else of q and k.
+// of v in Value, Write and Skip, else of q and k. In backward, with g, the gradient of y_d, and row, those of R, a hook also has
+// weights, which adds to row, dx, the gradient of x_d, and add_value and add_sums, which add to gradients of inputs and scalars.
 #pragma once
 #include "contract/linear.cuh"
 
@@ -33,4 +34,5 @@ concept LinearHook =
 //   v_block              at most so many of a block
 //   batch                tokens whose rows are in shared memory at once
 //   ring                 0, or the most rows of a ring (linear_ring.cu)
+//   run                  0, or tokens between states that are kept, in backward: a multiple of batch
 //   packed               sequences are packed

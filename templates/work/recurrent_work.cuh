@@ -13,14 +13,12 @@ struct RecurrentPlace {
   __device__ __forceinline__ explicit RecurrentPlace(const LuattnLinearParams &p) {
     const int hv = int(blockIdx.x % u32(p.heads_v));
     entry = int(blockIdx.x / u32(p.heads_v));
-    start = 0, tokens = p.tokens;
-    if constexpr (Config::packed) {
-      start = clamped(__ldg(p.cu_seqlens + entry), p.tokens);
-      tokens = max_of(clamped(__ldg(p.cu_seqlens + entry + 1), p.tokens) - start, 0);
-    }
+    find_tokens(p);
     site = {entry, hv, hv / p.group, start};
-    first_block = int(blockIdx.y), blocks = int(gridDim.y);
-    row = p.state_rows == nullptr ? entry : __ldg(p.state_rows + entry);
+  }
+  // Token t's number among those of all entries.
+  __device__ __forceinline__ i64 row_of_all(const LuattnLinearParams &p, int t) const {
+    return (Config::packed ? i64(start) : i64(entry) * p.tokens) + t;
   }
   // Token t's row of a head.
   template <class Elem>
@@ -29,6 +27,41 @@ struct RecurrentPlace {
            head * x.head;
   }
 
+  // Of the first value head of head h of q, in an entry.
+  __device__ __forceinline__ RecurrentPlace(const LuattnLinearParams &p, int entry, int h) : entry(entry) {
+    find_tokens(p);
+    site = {entry, h * p.group, h, start};
+  }
+
  private:
+  __device__ __forceinline__ void find_tokens(const LuattnLinearParams &p) {
+    start = 0, tokens = p.tokens;
+    if constexpr (Config::packed) {
+      start = clamped(__ldg(p.cu_seqlens + entry), p.tokens);
+      tokens = max_of(clamped(__ldg(p.cu_seqlens + entry + 1), p.tokens) - start, 0);
+    }
+    first_block = int(blockIdx.y), blocks = int(gridDim.y);
+    row = p.state_rows == nullptr ? entry : __ldg(p.state_rows + entry);
+  }
   LUATTN_FN int clamped(int row, int total) { return max_of(min_of(row, total), 0); }
+};
+
+// The value head that is p.ahead on; row: of its state, negative: there is none.
+struct RecurrentAhead {
+  int hv;
+  i64 row;
+  __device__ __forceinline__ explicit RecurrentAhead(const LuattnLinearParams &p) {
+    const u32 n = blockIdx.x + u32(p.ahead), entry = n / u32(p.heads_v);
+    hv = int(n % u32(p.heads_v));
+    row = entry >= u32(p.entries) ? -1 : p.state_rows == nullptr ? i64(entry) : i64(__ldg(p.state_rows + entry));
+  }
+};
+
+// A block's head of q, and its part of an entry's tokens.
+struct QueryBlock {
+  int entry, h, part;
+  __device__ __forceinline__ explicit QueryBlock(const LuattnLinearParams &p) {
+    const u32 n = blockIdx.x / u32(p.reverse.parts);
+    part = int(blockIdx.x % u32(p.reverse.parts)), h = int(n % u32(p.heads)), entry = int(n / u32(p.heads));
+  }
 };

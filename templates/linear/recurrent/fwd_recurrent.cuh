@@ -8,28 +8,49 @@
 #include "linear/recurrent/recurrent_rows.cuh"
 #include "linear/recurrent/recurrent_state.cuh"
 
-template <class Spec, class Config>
+// Asks for the state of the value head that a multiprocessor takes about when it is through with this one: registers alone hold too
+// little of it on its way to keep memory busy.
+template <class Config>
+LUATTN_FN void prefetch_state(const LuattnLinearParams &p, int first_value, int values) {
+  const LuattnStates &m = p.first;
+  const RecurrentAhead head(p);
+  if (m.data == nullptr || head.row < 0) return;
+  const int size = m.type == LUATTN_STATE_F32 ? 4 : 2, n = min_of(values, Config::v_dim - first_value);
+  const bool by_k = m.key == 1;
+  const u64 at =
+      reinterpret_cast<u64>(m.data) + u64(head.row * m.row + head.hv * m.head + first_value * m.value) * size;
+  const u64 step = u64(by_k ? m.value : m.key) * size;  // of rows, along K or V
+  const int lines = ceil_div((by_k ? Config::k_dim : n) * size, 128), rows = by_k ? n : Config::k_dim;
+  for (int i = int(threadIdx.x); i < rows * lines; i += int(blockDim.x))
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at + u64(i / lines) * step + u64(i % lines) * 128));
+}
+
+// keep(state, t, is_last): before token t, the first one of a batch.
+template <class Spec, class Config, class Keep>
 __device__ __forceinline__ void fwd_recurrent_values(const LuattnLinearParams &p, const RecurrentPlace<Config> &place,
-                                                     const RecurrentRows<Spec, Config> &rows, bool is_last) {
+                                                     const RecurrentRows<Spec, Config> &rows, bool is_last, Keep keep) {
   RecurrentState<Spec, Config> state(rows.order, rows.first_value);
   state.load(p, place);
+  if (p.ahead > 0) prefetch_state<Config>(p, rows.first_value, rows.block_values);
   for (int first = 0; first < place.tokens; first += Config::batch) {
     const int count = min_of(Config::batch, place.tokens - first);
     if (first > 0) __syncthreads();
+    keep(state, first, is_last);
     rows.fill(first, count);
     __syncthreads();
     for (int i = 0; i < count; ++i) state.step(rows.of(i));
     __syncthreads();
-    rows.store(first, count);
+    if constexpr (Config::run == 0 || Spec::normalizes)
+      rows.store(first, count);  // in backward o is for its sums alone
   }
   if constexpr (Spec::normalizes) __syncthreads();  // all warps have read the sum's state
   state.store(p, place, is_last);
 }
 
-template <class Spec, class Config>
-__device__ __forceinline__ void fwd_recurrent(const LuattnLinearParams &p, typename Config::Number *shared) {
+template <class Spec, class Config, class Keep>
+__device__ __forceinline__ void fwd_recurrent(const LuattnLinearParams &p, typename Config::Number *shared,
+                                              const StateOrder<Config> order, Keep keep) {
   const RecurrentPlace<Config> place(p);
-  const StateOrder<Config> order(p.first.data != nullptr ? p.first : p.last);
   const int values = int(blockDim.x / 32) * RecurrentShape<Config>::v_warp;
   const int tiles = ceil_div(Config::v_dim, values);
   for (int tile = place.first_block; tile < tiles; tile += place.blocks) {
@@ -38,6 +59,13 @@ __device__ __forceinline__ void fwd_recurrent(const LuattnLinearParams &p, typen
     if (place.row < 0)
       rows.store_zeros();
     else
-      fwd_recurrent_values<Spec, Config>(p, place, rows, tile + place.blocks >= tiles);
+      fwd_recurrent_values<Spec, Config>(p, place, rows, tile + place.blocks >= tiles,
+                                         [&](auto &state, int t, bool is_last) { keep(place, state, t, is_last); });
   }
+}
+
+template <class Spec, class Config>
+__device__ __forceinline__ void fwd_recurrent(const LuattnLinearParams &p, typename Config::Number *shared) {
+  const StateOrder<Config> order(p.first.data != nullptr ? p.first : p.last);
+  fwd_recurrent<Spec, Config>(p, shared, order, [](const auto &, auto &, int, bool) {});
 }

@@ -89,6 +89,9 @@ struct RecurrentRows {
       const int v = i % n, at = order.value_place(v);
       const Real *from = of(i / n);
       Real x = from[Layout::o + at];
+      if constexpr (Spec::normalizes && Config::run > 0)
+        if (v == 0)
+          p.reverse.sums[place.row_of_all(p, first + i / n) * p.heads_v + place.site.hv] = float(from[Layout::sum]);
       if constexpr (Spec::normalizes)
         x = x / from[Layout::sum];
       else

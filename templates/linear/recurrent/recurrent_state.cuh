@@ -1,5 +1,6 @@
 // linear/recurrent/recurrent_state.cuh: a warp's part of a state in registers: from and to memory, and over a token.
 #pragma once
+#include "arch/mma.cuh"
 #include "linear/recurrent/recurrent_shape.cuh"
 
 template <class Real>
@@ -43,7 +44,9 @@ struct RecurrentState {
   // ---- memory
 
   __device__ __forceinline__ void load(const LuattnLinearParams &p, const RecurrentPlace<Config> &place) {
-    const LuattnStates &m = p.first;
+    load_from(p.first, place);
+  }
+  __device__ __forceinline__ void load_from(const LuattnStates &m, const RecurrentPlace<Config> &place) {
 #pragma unroll
     for (int i = 0; i < V; ++i)
 #pragma unroll
@@ -55,7 +58,10 @@ struct RecurrentState {
   // `with_sum`: the sum's as well, which later value channels still read.
   __device__ __forceinline__ void store(const LuattnLinearParams &p, const RecurrentPlace<Config> &place,
                                         bool with_sum) {
-    if (p.last.data != nullptr) move_as<false>(p.last, place, with_sum);
+    store_to(p.last, place, with_sum);
+  }
+  __device__ __forceinline__ void store_to(const LuattnStates &m, const RecurrentPlace<Config> &place, bool with_sum) {
+    if (m.data != nullptr) move_as<false>(m, place, with_sum);
   }
 
   // ---- a token
@@ -66,9 +72,9 @@ struct RecurrentState {
     if constexpr (Spec::Read::given && Spec::before) read<false>(row, y);
     if constexpr (Spec::Decay::given) forget(row);
     if constexpr (Spec::Read::given && !Spec::before) read<true>(row, y);
+    values(row, u);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      u[i] = row[Layout::written + written + i];
       if constexpr (Spec::Read::given && !Spec::Erase::given) u[i] -= y[i];
     }
     Real sum = 0;
@@ -144,16 +150,20 @@ struct RecurrentState {
       if (lane8 == 0) take(written + i);
   }
 
- private:
+ protected:
   // e^(to - from) of four channels, where there are sums, and where they are wanted.
   template <bool Wanted>
   __device__ __forceinline__ void decayed(Real (&f)[4], const Real *rows, int from, int to, int n) const {
+    if constexpr (Layout::decays_channels && Wanted) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      f[c] = 1;
-      if (!Wanted || to < 0) continue;
-      const int at = Layout::decays_channels ? n * 8 + lane8 * 4 + c : 0;
-      f[c] = op_exp(rows[to + at] - (from >= 0 ? rows[from + at] : Real(0)));
+      for (int c = 0; c < 4; ++c) {
+        const int at = n * 8 + lane8 * 4 + c;
+        f[c] = to < 0 ? Real(1) : op_exp(rows[to + at] - (from >= 0 ? rows[from + at] : Real(0)));
+      }
+    } else {
+      const Real x = !Wanted || to < 0 ? Real(1) : op_exp(rows[to] - (from >= 0 ? rows[from] : Real(0)));
+#pragma unroll
+      for (int c = 0; c < 4; ++c) f[c] = x;
     }
   }
   template <int N>
@@ -162,6 +172,15 @@ struct RecurrentState {
     for (int m = 1; m < 8; m *= 2)
 #pragma unroll
       for (int i = 0; i < N; ++i) x[i] += __shfl_xor_sync(0xffffffffu, x[i], m);
+  }
+  // What is written to the lane's value channels.
+  __device__ __forceinline__ void values(const Real *row, Real (&u)[V]) const {
+    if constexpr (V == 4) {
+      load_four(u, row + Layout::written + written);
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) u[i] = row[Layout::written + written + i];
+    }
   }
   __device__ __forceinline__ void four(const Real *row, int at, int n, Real (&x)[4]) const {
     load_four(x, row + at + n * 8 + lane8 * 4);
@@ -278,6 +297,16 @@ struct RecurrentState {
     else
       *at = from_real<T>(x);
   }
+  // Numbers of 16 bits are rounded by twos.
+  template <bool Load, class T>
+  LUATTN_FN void move_two(Real &x, Real &y, T *at) {
+    if constexpr (!Load && sizeof(T) == 2) {
+      const u32 both = pack<T>(x, y);
+      at[0].bits = u16(both), at[1].bits = u16(both >> 16);
+    } else {
+      move_number<Load>(x, at), move_number<Load>(y, at + 1);
+    }
+  }
   template <bool Load, class T, int Unit>
   __device__ __forceinline__ void move_by_k(T *at, i64 value) {
     using Some = Neighbours<T, Unit>;
@@ -291,7 +320,7 @@ struct RecurrentState {
         Some some;
         if constexpr (Load) some = *reinterpret_cast<const Some *>(of_v + n * 8);
 #pragma unroll
-        for (int c = 0; c < Unit; ++c) move_number<Load>(s[i][n + c], &some.x[c]);
+        for (int c = 0; c < Unit; c += 2) move_two<Load>(s[i][n + c], s[i][n + c + 1], &some.x[c]);
         if constexpr (!Load) *reinterpret_cast<Some *>(of_v + n * 8) = some;
       }
     }

@@ -6,6 +6,7 @@
 // one triangular solve for each value channel. No exponent is positive.
 #pragma once
 #include "linear/recurrent/recurrent_rows.cuh"
+#include "linear/recurrent/recurrent_state.cuh"
 
 template <class Spec, class Config>
 struct RingLayout {
@@ -61,6 +62,18 @@ struct RingRows {
 
   // ---- the caller's
 
+  // Asks for the rows of a value head to come, as many as this one has.
+  __device__ __forceinline__ void prefetch() const {
+    const RecurrentAhead head(p);
+    if (p.ahead <= 0 || head.row < 0) return;
+    const int size = p.ring.type == LUATTN_STATE_F32 ? 4 : 2;
+    prefetch_rows(p.ring.k, head, Config::k_dim * size, size),
+        prefetch_rows(p.ring.u, head, Config::v_dim * size, size);
+    if constexpr (Ring::erases)
+      prefetch_rows(p.ring.e, head, Config::k_dim * size, size),
+          prefetch_rows(p.ring.y, head, Config::v_dim * size, size);
+    if constexpr (Ring::channels) prefetch_rows(p.ring.sums, head, Config::k_dim * 4, 4);
+  }
   __device__ __forceinline__ void load_rows() const {
     load(p.ring.k, Ring::k);
     if constexpr (Ring::erases) load(p.ring.e, Ring::e);
@@ -73,8 +86,8 @@ struct RingRows {
     }
   }
   __device__ __forceinline__ void load_values(int first_value, int values) const {
-    load_some(p.ring.u, Ring::u, first_value, values);
-    if constexpr (Ring::erases) load_some(p.ring.y, Ring::y, first_value, values);
+    load_values_of(p.ring.u, Ring::u, first_value, values);
+    if constexpr (Ring::erases) load_values_of(p.ring.y, Ring::y, first_value, values);
   }
   // New rows, behind `before`.
   __device__ __forceinline__ void store_rows() const {
@@ -117,6 +130,7 @@ struct RingRows {
     for (int i = 0; i < tokens; ++i) {
       const int n = before + i;
       Real x = u(n)[v], z = Ring::erases ? y(n)[v] : Real(0), o = row(i)[Layout::o + v];
+#pragma unroll 4
       for (int j = 0; j < n; ++j) {
         const Real w = u(j)[v];
         if constexpr (Ring::erases)
@@ -140,12 +154,14 @@ struct RingRows {
   __device__ __forceinline__ T *at(const LuattnTensor &x, int j) const {
     return static_cast<T *>(x.data) + place.row * x.batch + place.site.hv * x.head + j * x.seq;
   }
-  // Number i of row j, of the ring's type.
-  __device__ __forceinline__ Real get(const LuattnTensor &x, int j, int i) const {
-    if (p.ring.type == LUATTN_STATE_F32) return Real(at<float>(x, j)[i]);
-    if (p.ring.type == LUATTN_STATE_BF16) return Real(to_real(at<bf16_t>(x, j)[i]));
-    return Real(to_real(at<half_t>(x, j)[i]));
+  __device__ __forceinline__ void prefetch_rows(const LuattnTensor &x, const RecurrentAhead &head, int bytes,
+                                                int size) const {
+    const u64 from = reinterpret_cast<u64>(x.data) + u64(head.row * x.batch + head.hv * x.head) * size;
+    const int lines = ceil_div(bytes, 128);
+    for (int i = int(threadIdx.x); i < used * lines; i += int(blockDim.x))
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + u64(i / lines) * u64(x.seq * size) + u64(i % lines) * 128));
   }
+  // Number i of row j, of the ring's type.
   __device__ __forceinline__ void put(const LuattnTensor &x, int j, int i, Real value) const {
     if (p.ring.type == LUATTN_STATE_F32)
       at<float>(x, j)[i] = float(value);
@@ -154,17 +170,42 @@ struct RingRows {
     else
       at<half_t>(x, j)[i] = from_real<half_t>(value);
   }
-  __device__ __forceinline__ void load(const LuattnTensor &x, int to) const {
-    for (int i = int(threadIdx.x); i < used * K; i += int(blockDim.x)) {
-      const int j = i / K, d = i % K;
-      shared[to + j * K + order.place(d)] = d < Config::k_dim ? get(x, j, d) : Real(0);
+  // Old rows of `width` numbers, by fours: each thread takes neighbours, which place(d) puts into shared memory.
+  template <class T, class Put>
+  __device__ __forceinline__ void load_as(const LuattnTensor &x, int first, int width, int pitch, Put put) const {
+    const int fours = pitch / 4;
+    for (int i = int(threadIdx.x); i < used * fours; i += int(blockDim.x)) {
+      const int j = i / fours, d = i % fours * 4;
+      Neighbours<T, 4> some = {};
+      if (d < width) some = *reinterpret_cast<const Neighbours<T, 4> *>(at<T>(x, j) + first + d);
+      put(j, d, Real(to_real(some.x[0])), Real(to_real(some.x[1])), Real(to_real(some.x[2])), Real(to_real(some.x[3])));
     }
   }
-  __device__ __forceinline__ void load_some(const LuattnTensor &x, int to, int first, int values) const {
-    for (int i = int(threadIdx.x); i < used * values; i += int(blockDim.x)) {
-      const int j = i / values, v = i % values;
-      shared[to + j * Ring::V + order.value_place(v)] = first + v < Config::v_dim ? get(x, j, first + v) : Real(0);
-    }
+  template <class Put>
+  __device__ __forceinline__ void load_some(const LuattnTensor &x, int first, int width, int pitch, Put put) const {
+    if (p.ring.type == LUATTN_STATE_F32)
+      load_as<float>(x, first, width, pitch, put);
+    else if (p.ring.type == LUATTN_STATE_BF16)
+      load_as<bf16_t>(x, first, width, pitch, put);
+    else
+      load_as<half_t>(x, first, width, pitch, put);
+  }
+  __device__ __forceinline__ void load(const LuattnTensor &x, int to) const {
+    load_some(x, 0, Config::k_dim, K, [&](int j, int d, Real a, Real b, Real c, Real e) {
+      Real *const row = shared + to + j * K;
+      if (order.along_v())
+        row[order.place(d)] = a, row[order.place(d + 1)] = b, row[order.place(d + 2)] = c, row[order.place(d + 3)] = e;
+      else
+        *reinterpret_cast<float4 *>(row + order.place(d)) = {a, b, c, e};
+    });
+  }
+  __device__ __forceinline__ void load_values_of(const LuattnTensor &x, int to, int first, int values) const {
+    load_some(x, first, min_of(values, Config::v_dim - first), values,
+              [&](int j, int v, Real a, Real b, Real c, Real e) {
+                Real *const row = shared + to + j * Ring::V;
+                row[order.value_place(v)] = a, row[order.value_place(v + 1)] = b, row[order.value_place(v + 2)] = c,
+                row[order.value_place(v + 3)] = e;
+              });
   }
   __device__ __forceinline__ void store(const LuattnTensor &x, int from) const {
     for (int i = int(threadIdx.x); i < tokens * Config::k_dim; i += int(blockDim.x)) {
@@ -185,18 +226,21 @@ struct RingRows {
     const bool reads = has && j < before + i;  // with `before`, r of a row has not met its own decay
     const int sum_i = new_sum(i), sum_j = column_sum(j), sum_r = reads ? read_sum(i) : sum_j;
     Real rk = 0, qk = 0, re = 0, qe = 0;
-    for (int n = lane8; n < K; n += 8) {
-      Real q = row(i)[Layout::q + n], r = 0;
-      if constexpr (Ring::reads) r = row(i)[Layout::read + n];
-      if constexpr (Ring::channels) {
-        q *= has ? op_exp(shared[sum_i + n] - shared[sum_j + n]) : Real(0);
-        r *= reads ? op_exp(shared[sum_r + n] - shared[sum_j + n]) : Real(0);
-      }
-      const Real k = shared[column_k(j) + n];
-      qk = op_fma(q, k, qk), rk = op_fma(r, k, rk);
-      if constexpr (Ring::erases) {
-        const Real e = shared[column_e(j) + n];
-        qe = op_fma(q, e, qe), re = op_fma(r, e, re);
+    const int at_k = column_k(j), at_e = Ring::erases ? column_e(j) : 0;
+#pragma unroll
+    for (int n = lane8 * 4; n < K; n += 32) {
+      Real q[4], r[4] = {}, k[4], e[4];
+      load_four(q, row(i) + Layout::q + n), load_four(k, shared + at_k + n);
+      if constexpr (Ring::reads) load_four(r, row(i) + Layout::read + n);
+      if constexpr (Ring::erases) load_four(e, shared + at_e + n);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if constexpr (Ring::channels) {
+          q[c] *= has ? op_exp(shared[sum_i + n + c] - shared[sum_j + n + c]) : Real(0);
+          r[c] *= reads ? op_exp(shared[sum_r + n + c] - shared[sum_j + n + c]) : Real(0);
+        }
+        qk = op_fma(q[c], k[c], qk), rk = op_fma(r[c], k[c], rk);
+        if constexpr (Ring::erases) qe = op_fma(q[c], e[c], qe), re = op_fma(r[c], e[c], re);
       }
     }
 #pragma unroll

@@ -3,7 +3,7 @@
 //
 // A block has an entry and a value head, with all of its value channels, so that nobody reads rows that it writes.
 #pragma once
-#include "linear/recurrent/recurrent_state.cuh"
+#include "linear/recurrent/fwd_recurrent.cuh"
 #include "linear/recurrent/ring_rows.cuh"
 
 template <class Spec, class Config>
@@ -46,6 +46,8 @@ __device__ __forceinline__ void step_ring_values(const LuattnLinearParams &p, co
   RecurrentState<Spec, Config> state(rows.order, rows.first_value);
   const bool folds = ring.before < ring.used;
   state.load(p, ring.place);
+  if (p.ahead > 0) prefetch_state<Config>(p, rows.first_value, rows.block_values);
+  if (is_first) ring.prefetch();
   rows.fill(0, ring.tokens);
   if (is_first) ring.load_rows();
   ring.load_values(rows.first_value, rows.block_values);
