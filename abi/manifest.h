@@ -55,6 +55,9 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_WAYS,       /* gradients of numbers of tokens; grid (chunks * value heads, 1, 1) */
   LUATTN_ROLE_LINEAR_FINISH, /* gradients of rows and numbers to those of tensors, inputs and scalars; grid (the sum of
                               * LuattnLinearRows.blocks, 1, 1) */
+  LUATTN_ROLE_LINEAR_RUNS, /* backward token by token: states before runs of tokens; grid (entries * value heads, 1, 1) */
+  LUATTN_ROLE_LINEAR_REVERSE, /* gradients of rows behind hooks; the same grid */
+  LUATTN_ROLE_LINEAR_HOOKS, /* those of tensors, inputs and scalars; grid (entries * heads * parts of their tokens, 1, 1) */
   LUATTN_ROLE_LINEAR_ROUND, /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
   LUATTN_ROLE_LINEAR_JOIN, /* states of segments from maps; grid (entries * value heads * 16 value channels each, 1, 1) */
   LUATTN_ROLE_LINEAR_CHAIN_STATES, /* of both chains: what STATES and JOIN are to LINEAR */
@@ -68,7 +71,7 @@ typedef enum luattn_role {
  * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) {
   return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV || role == LUATTN_ROLE_LINEAR ||
-         role == LUATTN_ROLE_LINEAR_GRAD_V || role == LUATTN_ROLE_LINEAR_ROWS;
+         role == LUATTN_ROLE_LINEAR_GRAD_V || role == LUATTN_ROLE_LINEAR_ROWS || role == LUATTN_ROLE_LINEAR_REVERSE;
 }
 
 enum {
@@ -170,6 +173,8 @@ typedef struct manifest_linear {
                      * axes are whole */
   uint32_t terms;  /* backward: bits: mods of q, k and v, and what skips, that inputs or scalars get gradients of */
   uint32_t decays; /* backward: numbers of a token's decay: 1, or the channels of k */
+  uint32_t run, keys;            /* backward token by token: tokens of a run, 0: it is none; rows along K of a token */
+  uint32_t numbers_kept, unused; /* of a state, by a thread */
 } manifest_linear;
 
 typedef struct image_manifest {

@@ -14,7 +14,7 @@ static luattn_status lower(linear_source *s, uint32_t real, linear_lowered *out,
   const linear_plan *p = &s->plan;
   if (p->family->whole_hooks) {
     linear_hooks *h = &s->hooks;
-    TRY(lower_linear_hooks(s->a, s->spec, p->k_dim, p->v_dim, p->packed, real, h, err));
+    TRY(lower_linear_hooks(s->a, s->spec, p->k_dim, p->v_dim, p->packed, p->pass == LUATTN_BACKWARD, real, h, err));
     *out = (linear_lowered){.a = s->a, .g = h->g, .spec = h->spec, .packed = p->packed, .max_len = h->max_len};
     out->query_factor = h->hook[LINEAR_QUERY].sums.value, out->key_factor = h->hook[LINEAR_KEY].sums.value;
     if (h->max_len >= 1) return LUATTN_OK;

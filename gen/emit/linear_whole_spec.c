@@ -9,14 +9,9 @@ static const char *const names[LINEAR_HOOKS] = {
     [LINEAR_WRITE] = "Write", [LINEAR_READ] = "Read", [LINEAR_ERASE] = "Erase", [LINEAR_SKIP] = "Skip"};
 
 /* Names of variables in hooks of value heads, and of heads of q. */
-#define VARIABLES(head)     \
-  {[VAR_B] = "s.b",         \
-   [VAR_H] = head,          \
-   [VAR_POS] = "t",         \
-   [VAR_D] = "d",           \
-   [VAR_X] = "x",           \
-   [VAR_HEADS] = "p.heads", \
-   [VAR_HEADS_KV] = "p.heads_v"}
+#define VARIABLES(head)                                                       \
+  {[VAR_B] = "s.b", [VAR_H] = head,   [VAR_POS] = "t",         [VAR_D] = "d", \
+   [VAR_X] = "x",   [VAR_GRAD] = "g", [VAR_HEADS] = "p.heads", [VAR_HEADS_KV] = "p.heads_v"}
 static const char *const of_values[VAR_COUNT] = VARIABLES("s.hv");
 static const char *const of_queries[VAR_COUNT] = VARIABLES("s.h");
 
@@ -38,6 +33,55 @@ static void print_terms(writer *w, const channel_sums *sums) {
   end(w);
 }
 
+/* ---- backward ---- */
+
+#define OF_ELEMENT LINEAR_SITE "Real x, int t, int d, const Real *red, "
+#define OF_SUMS OF_ELEMENT "const Real *row, Real g"
+
+static void print_weights(writer *w, const linear_hook *of) {
+  ir_ref root[CHANNEL_SUMS_MAX];
+  int n = 0;
+  begin(w, "void weights(" OF_ELEMENT "Real g, Real *sum)");
+  for (int i = 0; i < of->sums.count; i++)
+    if (of->grad.weight[i] != IR_NONE) root[n++] = of->grad.weight[i];
+  body_lines(w, root, n);
+  for (int i = 0; i < of->sums.count; i++)
+    if (of->grad.weight[i] != IR_NONE) text_add(&w->out, "sum[%d] += %s;\n", i, body_value(w, of->grad.weight[i]));
+  end(w);
+}
+
+/* Adds terms to gradients of inputs and scalars. */
+static void print_terms_of(writer *w, const char *name, const derived_terms *terms) {
+  ir_ref root[5 * DERIVED_MAX_TERMS];
+  int n = 0;
+  for (int i = 0; i < terms->count; i++) {
+    root[n++] = terms->term[i].value;
+    for (int j = 0; j < terms->term[i].num_index; j++) root[n++] = terms->term[i].index[j];
+  }
+  begin(w, writer_format(w, "void %s(" OF_SUMS ")", name));
+  body_lines(w, root, n);
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    if (t->input < 0) {
+      text_add(&w->out, "add_linear_scalar_grad(p, %d, %s);\n", t->scalar, body_value(w, t->value));
+      continue;
+    }
+    text_add(&w->out, "add_input_grad_alone<Real>(p.inputs.input[%d], %s", t->input, body_value(w, t->value));
+    body_index(w, (unsigned)t->input, t->index, t->num_index);
+    text_add(&w->out, ");\n");
+  }
+  end(w);
+}
+
+static void print_back(writer *w, const linear_hook *of) {
+  if (of->sums.count > 0) print_weights(w, of);
+  begin(w, "Real dx(" OF_SUMS ")");
+  body_return(w, of->grad.dx != IR_NONE ? of->grad.dx : ir_real(w->f->g, 0));
+  end(w);
+  print_terms_of(w, "add_value", &of->grad.by_value);
+  print_terms_of(w, "add_sums", &of->grad.by_sums);
+}
+
 static void print_hook(writer *w, const linear_hooks *f, linear_hook_id id) {
   const linear_hook *hooked = &f->hook[id];
   if (!hooked->given) return;
@@ -50,6 +94,7 @@ static void print_hook(writer *w, const linear_hooks *f, linear_hook_id id) {
   begin(w, "Real value(" LINEAR_SITE "Real x, int t, int d, const Real *red)");
   body_return(w, hooked->sums.value);
   end(w);
+  if (f->backward) print_back(w, hooked);
   w->out.indent--;
   text_add(&w->out, "};\n");
 }
@@ -58,10 +103,12 @@ static void print(writer *w, const linear_hooks *f) {
   const linear_class *c = &f->spec->linear->class;
   text_add(&w->out,
            "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/linear_hooks.cuh.\n"
-           "#pragma once\n#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n#include \"config.cuh\"\n"
-           "#include \"contract/linear_hooks.cuh\"\n#include \"ops/math.cuh\"\n#include \"ops/input.cuh\"\n\n"
+           "#pragma once\n%s#include \"config.cuh\"\n"
+           "#include \"contract/linear_hooks.cuh\"\n#include \"ops/math.cuh\"\n#include \"ops/input.cuh\"\n%s\n"
            "using Real = Config::Number;\n",
-           writer_traced(w)->name, writer_file(w));
+           writer_traced(w)->name, writer_file(w),
+           f->backward ? "" : "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n",
+           f->backward ? "#include \"linear/around/linear_sums.cuh\"\n" : "");
   for (int i = 0; i < LINEAR_HOOKS; i++) print_hook(w, f, (linear_hook_id)i);
   text_add(&w->out, "\nstruct Spec {\n");
   w->out.indent++;

@@ -4,7 +4,7 @@
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 
-enum { ROOTS = 1 + CHANNEL_SUMS_MAX };
+enum { ROOTS = 1 + CHANNEL_SUMS_MAX, PLACES = 2 + 2 * CHANNEL_SUMS_MAX + 2 * 5 * DERIVED_MAX_TERMS };
 
 /* The spec with a graph and types of its own. */
 static luattn_status clone(linear_hooks *f, const luattn_spec *spec, uint32_t real, luattn_error *err) {
@@ -30,15 +30,36 @@ static int roots_of(const linear_hook *hook, ir_ref *root) {
   return 1 + hook->sums.count;
 }
 
+/* Where a hook has expressions: its value and sums, and in backward their derivatives. */
+static int places_of(linear_hook *hook, bool backward, ir_ref **place) {
+  const derived_terms *const of[] = {&hook->grad.by_value, &hook->grad.by_sums};
+  int n = 0;
+  place[n++] = &hook->sums.value;
+  for (int i = 0; i < hook->sums.count; i++) place[n++] = &hook->sums.of[i];
+  if (!backward) return n;
+  for (int i = 0; i < hook->sums.count; i++) place[n++] = &hook->grad.weight[i];
+  place[n++] = &hook->grad.dx;
+  for (int k = 0; k < 2; k++)
+    for (int i = 0; i < of[k]->count; i++) {
+      derived_term *t = (derived_term *)&of[k]->term[i];
+      place[n++] = &t->value;
+      for (int j = 0; j < t->num_index; j++) place[n++] = &t->index[j];
+    }
+  return n;
+}
+
 static void substitute(linear_hooks *f, linear_hook *hook, int k_dim, int v_dim) {
   const ir_ref from[] = {ir_variable(f->g, VAR_HEAD_DIM, 0), ir_variable(f->g, VAR_HEAD_DIM_V, 0)};
   const ir_ref to[] = {ir_int(f->g, k_dim), ir_int(f->g, v_dim)};
-  ir_ref root[ROOTS];
-  const int n = roots_of(hook, root);
-  for (int i = 0; i < n; i++) root[i] = ir_substitute(f->g, root[i], from, to, 2);
+  ir_ref **const place = arena_array(f->a, PLACES, sizeof *place), *const root =
+                                                                       arena_array(f->a, PLACES, sizeof *root);
+  int n = 0;
+  if (place == NULL || root == NULL) return; /* the arena has failed, which its user finds */
+  for (int i = 0, all = places_of(hook, f->backward, place); i < all; i++)
+    if (*place[i] != IR_NONE) place[n++] = place[i];
+  for (int i = 0; i < n; i++) root[i] = ir_substitute(f->g, *place[i], from, to, 2);
   ir_simplify(f->g, root, n);
-  hook->sums.value = root[0];
-  for (int i = 1; i < n; i++) hook->sums.of[i - 1] = root[i];
+  for (int i = 0; i < n; i++) *place[i] = root[i];
 }
 
 /* Kernels compute integers in 32 bits, and add a batch of tokens to a position. */
@@ -54,9 +75,9 @@ static luattn_status bound_length(linear_hooks *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-luattn_status lower_linear_hooks(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
-                                 linear_hooks *out, luattn_error *err) {
-  *out = (linear_hooks){.a = a, .packed = packed};
+luattn_status lower_linear_hooks(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, bool backward,
+                                 uint32_t real, linear_hooks *out, luattn_error *err) {
+  *out = (linear_hooks){.a = a, .packed = packed, .backward = backward};
   TRY(clone(out, spec, real, err));
   out->hook = arena_array(a, LINEAR_HOOKS, sizeof *out->hook);
   if (out->hook == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "lower: out of memory");

@@ -10,7 +10,7 @@ typedef struct linear_hooks {
   arena *a;
   ir *g; /* a clone: the spec's own is shared */
   const luattn_spec *spec;
-  bool packed;
+  bool packed, backward;
   linear_hook *hook; /* [LINEAR_HOOKS], for these head dims; a decay of 0 is none */
   int64_t max_len;   /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
   ir_ref too_large;  /* because of this one, */
@@ -19,7 +19,7 @@ typedef struct linear_hooks {
 
 /* Lowers for kernels with these head dims, and inputs of any type as real (luattn_input_dtype). Errors:
  * LUATTN_NO_MEMORY. */
-luattn_status lower_linear_hooks(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, uint32_t real,
-                                 linear_hooks *out, luattn_error *err);
+luattn_status lower_linear_hooks(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, bool backward,
+                                 uint32_t real, linear_hooks *out, luattn_error *err);
 
 #endif

@@ -20,12 +20,13 @@ typedef struct linear_plan {
   luattn_dtype dtype;
   luattn_pass pass;
   int k_dim, v_dim;
-  int v_block;        /* value channels of a block: the most */
-  int v_warp;         /* of a warp, where a launch may give blocks fewer warps; else 0 */
-  int stages;         /* of q, k and v; 0: config.cuh has none */
-  const char *source; /* the file among the templates */
-  int ring, step;     /* the most rows of a ring, tokens of a step; 0: there is none */
-  int ring_width;     /* of a row's sums of decays */
+  int v_block;                 /* value channels of a block: the most */
+  int v_warp;                  /* of a warp, where a launch may give blocks fewer warps; else 0 */
+  int stages;                  /* of q, k and v; 0: config.cuh has none */
+  const char *source;          /* the file among the templates */
+  int ring, step;              /* the most rows of a ring, tokens of a step; 0: there is none */
+  int run, keys, numbers_kept; /* manifest_linear */
+  int ring_width;              /* of a row's sums of decays */
   bool ring_erases;
   bool packed, erases, normalizes;
   bool cuts;     /* entries may be cut into segments */

@@ -4,7 +4,7 @@
 #include "gen/analysis/linear/linear_adjoint.h"
 #include "gen/plan/linear_family.h"
 
-enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 8, THREADS_OF_MULTIPROCESSOR = 512 };
+enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 4, MOST_RING_WARPS = 8, THREADS_OF_MULTIPROCESSOR = 512 };
 /* Of a ring: rows, tokens of a step, and bytes of shared memory, of which two blocks of sm_80 find room. */
 enum { MOST_ROWS = 32, MOST_TOKENS = 16, MOST_SHARED = 80 << 10 };
 
@@ -65,24 +65,25 @@ static int plan_warps(arena *a, const derived_linear *d, linear_plan *p, int bat
   const int v_lane = p->k_dim > 128 ? 2 : 4;
   int warps = p->v_block / p->v_warp;
   p->normalizes = d->class.normalizes;
-  p->constants = arena_printf(a,
-                              "  using Number = float;\n"
-                              "  static constexpr int v_lane = %d, batch = %d, ring = %d, threads = %d, blocks = %d;\n",
-                              v_lane, batch, ring, 32 * warps, THREADS_OF_MULTIPROCESSOR / (32 * warps));
+  p->constants =
+      arena_printf(a,
+                   "  using Number = float;\n"
+                   "  static constexpr int v_lane = %d, batch = %d, ring = %d, run = 0, threads = %d, blocks = %d;\n",
+                   v_lane, batch, ring, 32 * warps, THREADS_OF_MULTIPROCESSOR / (32 * warps));
   return 32 * warps;
 }
 
-static void start(linear_plan *p) {
+static void start(linear_plan *p, int most_warps) {
   p->v_warp = 4 * (p->k_dim > 128 ? 2 : 4);
   const int warps = (p->v_dim + p->v_warp - 1) / p->v_warp;
-  p->v_block = (warps < MOST_WARPS ? warps : MOST_WARPS) * p->v_warp;
+  p->v_block = (warps < most_warps ? warps : most_warps) * p->v_warp;
 }
 
 static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   const derived_linear *d = spec->linear;
   int batch = 16;
-  start(p);
+  start(p, MOST_WARPS);
   while (batch > 1 && batch * row_size(d, p) * 4 > 24 << 10) batch /= 2;
   p->source = "entry/linear_recurrent.cu";
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, plan_warps(a, d, p, batch, 0), batch * row_size(d, p) * 4);
@@ -101,7 +102,7 @@ static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t,
   (void)t;
   const derived_linear *d = spec->linear;
   int batch = MOST_TOKENS, ring = MOST_ROWS;
-  start(p);
+  start(p, MOST_RING_WARPS);
   while (batch > 4 && ring_bytes(d, p, batch, ring) > MOST_SHARED) {
     if (ring > batch)
       ring /= 2;
@@ -128,3 +129,53 @@ const linear_family linear_ring = {.name = "behind a checkpoint",
                                    .whole_hooks = true,
                                    .check = check_ring,
                                    .plan = plan_ring};
+
+/* ---- backward ---- */
+
+enum { RUN = 32, MOST_BACK_WARPS = 16, HOOK_THREADS = 256 };
+
+/* Numbers of ReverseWalk of reverse_recurrent.cuh. */
+static int reverse_numbers(const derived_linear *d, const linear_plan *p, int batch, int warps) {
+  const int parts = (batch * (row_size(d, p) + p->v_block + 2) + 3) / 4 * 4;
+  return parts + 2 * warps * p->keys * ((p->k_dim + 31) / 32 * 32);
+}
+
+static void plan_reverse(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
+  (void)t;
+  const derived_linear *d = spec->linear;
+  const bool is_wide = p->k_dim > 128;
+  const int v_lane = is_wide ? 1 : 2, most = is_wide ? MOST_BACK_WARPS / 2 : MOST_BACK_WARPS,
+            padded = (p->k_dim + 31) / 32 * 32;
+  int warps = (p->v_dim + 4 * v_lane - 1) / (4 * v_lane), batch = 8;
+  if (warps > most) warps = most;
+  p->v_block = 4 * v_lane * warps;
+  p->normalizes = d->class.normalizes;
+  p->keys = 2 + d->class.reads + d->class.erases + (d->class.decay != LINEAR_DECAY_NONE);
+  p->run = RUN, p->numbers_kept = padded / 8 * (v_lane + d->class.normalizes);
+  while (batch > 1 && reverse_numbers(d, p, batch, warps) * 4 > 144 << 10) batch /= 2;
+  p->constants =
+      arena_printf(a,
+                   "  using Number = float;\n"
+                   "  static constexpr int v_lane = %d, batch = %d, ring = 0, run = %d, threads = %d, blocks = 1;\n",
+                   v_lane, batch, RUN, 32 * warps);
+  p->source = "entry/linear_reverse.cu";
+  const int bytes = reverse_numbers(d, p, batch, warps) * 4;
+  linear_plan_add(p, "luattn_linear_runs", LUATTN_ROLE_LINEAR_RUNS, 32 * warps, bytes);
+  linear_plan_add(p, "luattn_linear_reverse", LUATTN_ROLE_LINEAR_REVERSE, 32 * warps, bytes);
+  linear_plan_add(p, "luattn_linear_hooks", LUATTN_ROLE_LINEAR_HOOKS, HOOK_THREADS, 0);
+  linear_plan_add(p, "luattn_linear_round", LUATTN_ROLE_LINEAR_ROUND, HOOK_THREADS, 0);
+  p->why =
+      arena_printf(a,
+                   "backward of linear attention of class L%d token by token: states before each %d tokens are kept, "
+                   "those of %d tokens made again from them\n"
+                   "gradients of rows behind hooks go to memory, of each value head; a last kernel takes them through "
+                   "hooks\n",
+                   (int)d->class.number, RUN, RUN);
+}
+
+const linear_family linear_reverse = {.name = "backward token by token",
+                                      .family = LUATTN_SIMT,
+                                      .pass = LUATTN_BACKWARD,
+                                      .whole_hooks = true,
+                                      .check = check_any,
+                                      .plan = plan_reverse};

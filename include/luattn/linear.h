@@ -95,9 +95,10 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
  * Errors: LUATTN_UNSUPPORTED, LUATTN_INVALID, LUATTN_COMPILE, LUATTN_CUDA, .. */
 LUATTN_API luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec,
                                                const luattn_linear_args *args, void *stream, luattn_error *err);
-/* Backward: kernels of Hopper, with head dims up to 128, of additive updates whose decays are of nothing, heads or tokens,
- * and of the delta rule; others are refused by name. dq, dk and dv have q's type, gradients of inputs and scalars are
- * float32, contiguous. dout may not be NULL on a GPU. The same bits in every run. */
+/* Backward, of the same specs and types. On Hopper additive updates and the delta rule, with decays of nothing, heads or tokens,
+ * in half precision and up to 128 channels, have kernels of chunks; all else is walked token by token, with a state for each.
+ * dq, dk and dv have q's type, gradients of inputs and scalars are float32, contiguous. dout may not be NULL on a GPU. The
+ * same bits in every run. */
 LUATTN_API luattn_status luattn_linear_backward(luattn_engine *engine, const luattn_spec *spec,
                                                 const luattn_linear_args *args, void *stream, luattn_error *err);
 /* The bytes of workspace of forward and of backward for these arguments, which may be 0. Reads q, k, v, cu_seqlens and inputs, whose data may be

@@ -3,7 +3,7 @@
     from luattn.fla import chunk_gated_delta_rule      # was: from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
 chunk_ and fused_recurrent_ of an operator compute the same: which kernel does is a matter of the call's lengths. Tensors are torch's, [B, T, H, ..];
-on the CPU autograd has all gradients. What an argument asks for and cannot have is refused by its name."""
+autograd has all gradients. What an argument asks for and cannot have is refused by its name."""
 
 from typing import Any
 

@@ -27,8 +27,8 @@ def _again(text: str, place: str) -> "LinearAttention":
 
 class LinearAttention:
     """What a spec of linear attention computes: q and k [batch, tokens, heads, head_dim], v and o [batch, tokens, heads_v, head_dim_v]. On
-    the CPU, token by token, in double precision. On a GPU forward alone, of float32, bfloat16 and float16: what
-    kernels do not take is refused by name."""
+    the CPU, token by token, in double precision. On a GPU of float32, bfloat16 and float16: what kernels do not
+    take is refused by name."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec

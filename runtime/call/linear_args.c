@@ -202,6 +202,8 @@ static luattn_status fill_ring_tensor(linear_call *l, const char *name, const DL
                             .is_row = true};
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0], out->head = stride[1], out->seq = stride[2];
+  if (!is_sums && ((uintptr_t)out->data % 16 != 0 || (stride[0] | stride[1] | stride[2]) % 8 != 0))
+    return args_fail(c, "%s: its rows do not all begin at multiples of 16 bytes; make it contiguous", name);
   return LUATTN_OK;
 }
 
@@ -251,6 +253,8 @@ static luattn_status fill_ring(linear_call *l) {
 
 /* ---- blocks ---- */
 
+enum { RESIDENT = 512 }; /* threads of a multiprocessor, as gen/plan/linear_recurrent.c has it */
+
 /* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. */
 static void choose_warps(linear_call *l) {
   const image_manifest *m = l->c.info;
@@ -261,6 +265,7 @@ static void choose_warps(linear_call *l) {
   while (!of->normalizes && of->ring == 0 && l->warps > 1 &&
          heads * m->head_dim_v < (int64_t)2 * l->c.multiprocessors * l->warps * (int64_t)of->v_warp)
     l->warps = (l->warps + 1) / 2;
+  l->p.ahead = (int)((int64_t)l->c.multiprocessors * RESIDENT / (32 * l->warps));
 }
 
 /* ---- the whole ---- */

@@ -29,7 +29,8 @@ static size_t rows_of(const linear_call *l) {
 /* Contiguous rows [rows][heads][dim] in half precision. */
 static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim) {
   const long long row = (long long)heads * dim;
-  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * 2), row * l->p.tokens, dim, row};
+  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * (l->c.info->dtype == LUATTN_F32 ? 4 : 2)), row * l->p.tokens,
+                        dim, row};
 }
 
 /* How many chunks one after another a call of `chunks` takes whose segments are maps: those of a segment, in as many turns as
@@ -225,6 +226,29 @@ static luattn_status place_backward(linear_call *l, room *r) {
   return LUATTN_OK;
 }
 
+/* ---- backward token by token ---- */
+
+/* As ReverseRows and ReverseWalk of templates/linear/recurrent/reverse_recurrent.cuh have it. */
+static luattn_status place_reverse(linear_call *l, room *r) {
+  const image_manifest *m = l->c.info;
+  const manifest_linear *of = &m->linear_facts[0];
+  LuattnReverse *to = &l->p.reverse;
+  const size_t rows = rows_of(l), heads = (size_t)l->p.heads_v, entries = (size_t)l->p.entries, number = sizeof(float);
+  const size_t v_dim = m->head_dim_v + of->normalizes, runs = rows / of->run + entries + 1;
+  place_sums(l, r);
+  to->starts = take(r, runs * heads * v_dim * m->head_dim * number);
+  to->states = take(r, entries * heads * of->run * of->numbers_kept * m->entry[0].threads * number);
+  to->keys = take(r, rows * heads * of->keys * m->head_dim * number);
+  to->written = take(r, rows * heads * v_dim * number);
+  if (of->normalizes) to->sums = take(r, rows * heads * number);
+  if (of->normalizes) l->p.o = take_rows(r, l, l->p.heads_v, (int)m->head_dim_v);
+  to->dlast = l->dlast, to->dfirst = l->dfirst;
+  to->parts = 1;
+  const int64_t blocks = (int64_t)l->p.entries * l->p.heads;
+  while (blocks * to->parts < 8 * (int64_t)l->c.multiprocessors && to->parts * 64 < l->p.tokens) to->parts *= 2;
+  return LUATTN_OK;
+}
+
 /* ---- forward ---- */
 
 static luattn_status place_forward(linear_call *l) {
@@ -258,7 +282,9 @@ luattn_status linear_place_passes(linear_call *l, void *base) {
   room r = {base, 0};
   l->p.segments.count = 1;
   place_rows(l, &r);
-  TRY(l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r) : place_forward(l));
+  TRY(l->c.info->linear_facts[0].run > 0   ? place_reverse(l, &r)
+      : l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r)
+                                           : place_forward(l));
   place_segments(l, &r);
   l->workspace = r.used;
   return LUATTN_OK;

@@ -63,6 +63,16 @@ static int64_t of_sums(const linear_call *l, const manifest_entry *e, const line
   return (most + e->tile_m - 1) / e->tile_m;
 }
 
+static int64_t of_value_heads(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)e, (void)pass;
+  return (int64_t)l->p.entries * l->p.heads_v;
+}
+
+static int64_t of_hooks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  (void)e, (void)pass;
+  return (int64_t)l->p.entries * l->p.heads * l->p.reverse.parts;
+}
+
 static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_STATES] = {but_last_segments, 0},
     [LUATTN_ROLE_LINEAR_JOIN] = {joins, 0},
@@ -83,6 +93,9 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_ROWS] = {of_chunks, 0},
     [LUATTN_ROLE_LINEAR_WAYS] = {of_chunks, 0},
     [LUATTN_ROLE_LINEAR_FINISH] = {of_finish, 0},
+    [LUATTN_ROLE_LINEAR_RUNS] = {of_value_heads, 0},
+    [LUATTN_ROLE_LINEAR_REVERSE] = {of_value_heads, 0},
+    [LUATTN_ROLE_LINEAR_HOOKS] = {of_hooks, 0},
     [LUATTN_ROLE_LINEAR_ROUND] = {of_sums, 0},
 };
 

@@ -123,6 +123,63 @@ class Recurrent(unittest.TestCase):
         self.compare("gated_delta", torch.float32, (1, 1), 64, 64, packed=False, in_place=False)
 
 
+class Gradients(unittest.TestCase):
+    """Of every class, beside the CPU in float64."""
+
+    def setUp(self):
+        torch.manual_seed(11)
+
+    def leaves(self, case, put):
+        """q, k, v, the first state, and inputs that the spec marks."""
+        marked = {info.name for info in case.attention.inputs if info.grad}
+        named = {"q": case.q, "k": case.k, "v": case.v, "first": case.first, **{n: x for n, x in case.given.items() if n in marked}}
+        return {name: put(x).requires_grad_() for name, x in named.items()}
+
+    def gradients(self, case, put, ways):
+        x = self.leaves(case, put)
+        ends, rest = None if case.ends is None else put(case.ends), {n: put(t) for n, t in case.given.items() if n not in x}
+        o, final = case.attention(
+            x["q"], x["k"], x["v"], cu_seqlens=ends, initial_state=x["first"], output_final_state=True, state_layout=case.layout, **rest,
+            **{n: x[n] for n in case.given if n in x},
+        )  # fmt: skip
+        keep = slice(None) if case.ends is None else slice(int(case.ends[-1]))
+        dout = torch.zeros(o.shape, dtype=o.dtype)
+        dout[:, keep] = ways[0][:, keep].to(o.dtype)
+        found = torch.autograd.grad([o, final], list(x.values()), [put(dout), put(ways[1].to(final.dtype))])
+        return dict(zip(x, found))
+
+    @there
+    def on_machine(self, case, ways):
+        return self.gradients(case, on_device, ways)
+
+    def compare(self, name, dtype, lengths, K, V, most, **more):
+        case = Case(name, dtype, lengths, K, V, **more)
+        if case.ends is not None:
+            for t in (case.q, case.k, case.v):
+                t[:, int(case.ends[-1]) :] = 1
+        ways = torch.randn(case.v.shape), torch.randn(case.first.shape) / 4
+        wide = lambda t: t.double().clone() if t.is_floating_point() else t  # noqa: E731
+        ways = ways[0].to(dtype), ways[1]
+        found, want = self.on_machine(case, ways), self.gradients(case, wide, ways)
+        for one in want:
+            self.assertLessEqual(off(found[one], want[one]), most, f"{name}: d{one}")
+
+    def test_every_spec(self):
+        for name in NAMES:
+            self.compare(name, torch.float32, (0, 1, 37) if name != "hooks_of_all_kinds" else (0, 1, 17), 32, 24, 3e-5)
+
+    def test_types_and_dims(self):
+        for name, dtype, K, V, layout in (("kda", torch.bfloat16, 128, 128, "kv"), ("rwkv7", torch.float16, 64, 40, "vk"), ("linear", torch.float32, 256, 72, "kv")):
+            self.compare(name, dtype, (3, 9), K, V, 0.006, layout=layout, heads=2, heads_v=2)
+
+    def test_same_bits(self):
+        case = Case("kda", torch.bfloat16, (20,), 32, 32, packed=False)
+        ways = torch.randn(case.v.shape).bfloat16(), torch.randn(case.first.shape)
+        one, two = (self.on_machine(case, ways) for _ in range(2))
+        for name in one:
+            self.assertTrue(torch.equal(one[name], two[name]), name)
+
+
 class Ring(unittest.TestCase):
     """A run over steps of a few tokens, of which some are taken back, beside one over the accepted tokens alone."""
 

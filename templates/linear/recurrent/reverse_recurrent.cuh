@@ -11,6 +11,12 @@
 #include "linear/recurrent/fwd_recurrent.cuh"
 #include "linear/recurrent/reverse_state.cuh"
 
+// The order of states that kernels of backward keep.
+template <class Config>
+LUATTN_FN StateOrder<Config> kept_order() {
+  return StateOrder<Config>(LuattnStates{nullptr, 0, 0, Config::k_dim, 1, LUATTN_STATE_F32, 0});
+}
+
 // What the kernels hand on.
 template <class Spec, class Config>
 struct ReverseRows {
@@ -40,7 +46,7 @@ struct ReverseWalk {
   using Real = typename Config::Number;
   static constexpr int K = State::K, V = State::V, k_dim = RecurrentShape<Config>::k_dim;
   // Shared memory, in numbers: rows of a batch, gradients of what q reads, and each warp's gradients of rows along K, twice.
-  static constexpr int dout = Config::batch * Layout::size, d_sum = dout + Config::batch * Config::v_block,
+  static constexpr int read_grads = Config::batch * Layout::size, d_sum = read_grads + Config::batch * Config::v_block,
                        d_one = d_sum + Config::batch, parts = (d_one + Config::batch + 3) / 4 * 4,
                        part = Of::count * k_dim, size = parts + 2 * (Config::threads / 32) * part;
 
@@ -51,13 +57,16 @@ struct ReverseWalk {
   Real *const shared;
   const bool is_first;  // of the blocks of value channels, whose gradients of rows along K are added up
 
+  __device__ __forceinline__ int value_place(int v) const { return kept_order<Config>().value_place(v); }
+  __device__ __forceinline__ int channel_place(int d) const { return kept_order<Config>().place(d); }
+
   // A token's state in memory, the thread's own numbers.
   __device__ __forceinline__ float4 *kept(int i) const {
     const i64 each = V * K / 4 + (Spec::normalizes ? K / 4 : 0);
     return reinterpret_cast<float4 *>(p.reverse.states) +
-           (i64(blockIdx_of_head()) * Config::run + i) * each * Config::threads + threadIdx.x;
+           (i64(number_of_head()) * Config::run + i) * each * Config::threads + threadIdx.x;
   }
-  __device__ __forceinline__ u32 blockIdx_of_head() const {
+  __device__ __forceinline__ u32 number_of_head() const {
     return u32(place.entry) * u32(p.heads_v) + u32(place.site.hv);
   }
   template <bool Load, int N>
@@ -104,11 +113,11 @@ struct ReverseWalk {
         const Real x = from == nullptr ? Real(0) : factor * Real(to_real(from[v]));
         const int of_block = v - rows.first_value;
         if (of_block >= 0 && of_block < rows.block_values)
-          shared[dout + i * Config::v_block + rows.order.value_place(of_block)] = x;
+          shared[read_grads + i * Config::v_block + value_place(of_block)] = x;
         if constexpr (Spec::normalizes) dot = op_fma(x, Real(to_real(o[v])), dot);
       }
       for (int v = Config::v_dim - rows.first_value + lane; v < rows.block_values; v += 32)
-        if (v >= 0) shared[dout + i * Config::v_block + rows.order.value_place(v)] = 0;
+        if (v >= 0) shared[read_grads + i * Config::v_block + value_place(v)] = 0;
       if constexpr (Spec::normalizes) dot = warp_sum(dot);
       if (lane == 0) shared[d_sum + i] = -dot;
     }
@@ -116,7 +125,7 @@ struct ReverseWalk {
   // Adds up what warps have of a token's gradients along K.
   __device__ __forceinline__ void store_keys(int t, int half) const {
     for (int i = int(threadIdx.x); i < Of::count * Config::k_dim; i += Config::threads) {
-      const int which = i / Config::k_dim, d = i % Config::k_dim, at = which * k_dim + rows.order.place(d);
+      const int which = i / Config::k_dim, d = i % Config::k_dim, at = which * k_dim + channel_place(d);
       Real x = 0;
       for (int w = 0; w < Config::threads / 32; ++w)
         x += shared[parts + (half * (Config::threads / 32) + w) * part + at];
@@ -132,7 +141,7 @@ struct ReverseWalk {
     for (int i = count - 1; i >= 0; --i) {
       const int half = i % 2, at = parts + (half * (Config::threads / 32) + int(threadIdx.x / 32)) * part;
       move<true>(state, first - begin + i);
-      state.back(rows.of(i), shared + dout + i * Config::v_block, shared[d_sum + i],
+      state.back(rows.of(i), shared + read_grads + i * Config::v_block, shared[d_sum + i],
                  [&](int which, int n, Real(&x)[4]) {
 #pragma unroll
                    for (int c = 0; c < 4; ++c) {
@@ -152,18 +161,12 @@ struct ReverseWalk {
     const int n = min_of(rows.block_values, Config::v_dim - rows.first_value);
     for (int i = int(threadIdx.x); i < count * n; i += Config::threads)
       to.written(first + i / n)[rows.first_value + i % n] =
-          shared[dout + i / n * Config::v_block + rows.order.value_place(i % n)];
+          shared[read_grads + i / n * Config::v_block + value_place(i % n)];
     if (Spec::normalizes && is_first)
       for (int i = int(threadIdx.x); i < count; i += Config::threads)
         to.written(first + i)[Config::v_dim] = shared[d_one + i];
   }
 };
-
-// The order of states that kernels of backward keep.
-template <class Config>
-LUATTN_FN StateOrder<Config> kept_order() {
-  return StateOrder<Config>(LuattnStates{nullptr, 0, 0, Config::k_dim, 1, LUATTN_STATE_F32, 0});
-}
 
 template <class Spec, class Config>
 __device__ __forceinline__ void recurrent_runs(const LuattnLinearParams &p, typename Config::Number *shared) {
