@@ -159,9 +159,9 @@ static const spec_row specs[] = {
      1,
      16,
      16,
-     {5, 7, 20},
-     {5, 7, 20},
-     {{"columns", 1, {20}}},
+     {4, 4, 13},
+     {4, 4, 13},
+     {{"columns", 1, {13}}},
      .is_wide = false},
     {"dilated_bias",
      "return attention { grid = {'y', 'x'}, inputs = { rpb = { axes = {'h', 5, 7}, grad = true } },\n"

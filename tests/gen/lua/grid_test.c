@@ -56,16 +56,21 @@ static void test_one_axis(void **state) {
   trace_close(&t);
 }
 
-/* Nothing is known of distances of several axes. */
-static void test_unknown(void **state) {
+/* Of several axes distances along each are known, and no slopes. */
+static void test_distances(void **state) {
   (void)state;
+  static const struct {
+    const char *text;
+    bool linear, distance;
+  } specs[] = {{"return attention { score_mod = function(score, b, h, q, k) return 0.5 * (q - k) end }", true, true},
+               {Y_X "score_mod = function(score, b, h, q, k) return 0.5 * (q.x - k.x) end }", false, true},
+               {Y_X "score_mod = function(score, b, h, q, k) return 0.5 * (q.y - k.x) end }", false, false}};
   double q, kv;
   traced_file t;
-  for (int grid = 0; grid < 2; grid++) {
-    trace_text(&t, grid ? Y_X "score_mod = function(score, b, h, q, k) return 0.5 * (q.x - k.x) end }"
-                        : "return attention { score_mod = function(score, b, h, q, k) return 0.5 * (q - k) end }");
-    assert_int_equal(analyse_linear(t.a, t.spec.g, t.spec.score_mod, &q, &kv), !grid);
-    assert_int_equal(analyse_distance(t.a, t.spec.g, &t.spec.score_mod, 1), !grid);
+  for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+    trace_text(&t, specs[i].text);
+    assert_int_equal(analyse_linear(t.a, t.spec.g, t.spec.score_mod, &q, &kv), specs[i].linear);
+    assert_int_equal(analyse_distance(t.a, t.spec.g, &t.spec.score_mod, 1), specs[i].distance);
     trace_close(&t);
   }
 }
@@ -94,7 +99,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_axes),
       cmocka_unit_test(test_one_axis),
-      cmocka_unit_test(test_unknown),
+      cmocka_unit_test(test_distances),
       cmocka_unit_test(test_oracle),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
