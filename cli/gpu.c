@@ -109,7 +109,7 @@ luattn_status gpu_buffer_new(gpu_buffers *b, size_t size, void **ptr, luattn_err
   return luattn_device_fill(b->g->driver, b->g->device, base, 0xff, size + 2 * GUARD, NULL, err);
 }
 
-static luattn_status guards_intact(const gpu_buffers *b, luattn_error *err) {
+luattn_status gpu_guards_intact(const gpu_buffers *b, luattn_error *err) {
   unsigned char guard[GUARD];
   for (int i = 0; i < b->count; i++) {
     for (int side = 0; side < 2; side++) {
@@ -129,8 +129,7 @@ void gpu_buffers_free(gpu_buffers *b) {
   b->count = 0;
 }
 
-/* Replaces *slot by a device copy of its array. */
-static luattn_status twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy, bool upload, luattn_error *err) {
+luattn_status gpu_twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy, bool upload, luattn_error *err) {
   if (*slot == NULL) return LUATTN_OK;
   size_t size = (*slot)->dtype.bits / 8u;
   for (int i = 0; i < (*slot)->ndim; i++) size *= (size_t)(*slot)->shape[i];
@@ -159,11 +158,12 @@ luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result 
   const DLTensor **const reads[] = {&a->q, &a->k, &a->v, &a->dout, &a->dlse};
   const DLTensor **const writes[] = {&a->o, &a->lse, &a->saved, &a->dq, &a->dk, &a->dv, &a->scalar_grads};
   int n = 0;
-  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++, n++) TRY(twin(b, reads[i], &d->tensor[n], true, err));
-  for (size_t i = 0; i < sizeof writes / sizeof *writes; i++, n++) TRY(twin(b, writes[i], &d->tensor[n], false, err));
+  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++, n++) TRY(gpu_twin(b, reads[i], &d->tensor[n], true, err));
+  for (size_t i = 0; i < sizeof writes / sizeof *writes; i++, n++)
+    TRY(gpu_twin(b, writes[i], &d->tensor[n], false, err));
   for (size_t i = 0; i < a->num_inputs; i++) {
-    TRY(twin(b, &d->bind.inputs[i].tensor, &d->input[i], true, err));
-    TRY(twin(b, &d->bind.inputs[i].grad, &d->input_grad[i], false, err));
+    TRY(gpu_twin(b, &d->bind.inputs[i].tensor, &d->input[i], true, err));
+    TRY(gpu_twin(b, &d->bind.inputs[i].grad, &d->input_grad[i], false, err));
   }
   return upload_batch(b, p, err);
 }
@@ -213,7 +213,7 @@ static luattn_status weigh(gpu_buffers *b, const cli_problem *p, const luattn_ar
   luattn_args a = *forward;
   DLTensor copy;
   a.workspace = NULL;
-  TRY(twin(b, &to, &copy, false, err));
+  TRY(gpu_twin(b, &to, &copy, false, err));
   TRY(luattn_weights_workspace_size(b->g->engine, p->spec, &a, &a.workspace_size, err));
   if (a.workspace_size > 0) TRY(gpu_buffer_new(b, a.workspace_size, &a.workspace, err));
   TRY(luattn_weights(b->g->engine, p->spec, &a, to, NULL, err));
@@ -233,7 +233,7 @@ static luattn_status run_on_device(gpu_buffers *b, const cli_problem *p, bool ba
     TRY(luattn_backward(b->g->engine, p->spec, &d.args, NULL, err));
   }
   TRY(luattn_synchronize(b->g->driver, b->g->device, NULL, err));
-  TRY(guards_intact(b, err));
+  TRY(gpu_guards_intact(b, err));
   return download_all(b, &d, r, err);
 }
 

@@ -32,6 +32,10 @@ typedef struct gpu_args {
 
 luattn_status gpu_buffer_new(gpu_buffers *b, size_t size, void **ptr, luattn_error *err);
 void gpu_buffers_free(gpu_buffers *b);
+/* Replaces *slot by a device copy of its array, with its numbers if `upload`. Does nothing if it is NULL. */
+luattn_status gpu_twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy, bool upload, luattn_error *err);
+/* Refuses buffers beside which a kernel has written. */
+luattn_status gpu_guards_intact(const gpu_buffers *b, luattn_error *err);
 luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward, gpu_args *d,
                          luattn_error *err);
 /* Does nothing if either is NULL. */

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "cli/check.h"
+#include "cli/linear_gpu.h"
 #include "cli/linear_tensors.h"
 #include "cli/random_array.h"
 
@@ -65,26 +66,44 @@ static luattn_status show_all(const cli_options *o, const linear_tensors *t, lua
   return LUATTN_OK;
 }
 
-static luattn_status run(const cli_options *o, linear_tensors *t, bool backward, luattn_error *err) {
-  char text[PROBLEM_TEXT];
-  TRY(make_folder(o, err));
-  TRY(linear_results_new(t, dtype_dl(LUATTN_F64), backward, err));
-  const double start = now_ms();
+static luattn_status run_there(cli_gpu *g, linear_tensors *t, bool backward, luattn_error *err) {
+  TRY(linear_results_new(t, dtype_dl(t->dtype), dtype_dl(LUATTN_F32), backward, err));
+  return linear_gpu_run(g, t, backward, NULL, 0, err);
+}
+
+static luattn_status run_here(linear_tensors *t, bool backward, luattn_error *err) {
+  TRY(linear_results_new(t, dtype_dl(LUATTN_F64), dtype_dl(LUATTN_F64), backward, err));
   const luattn_linear_args args = linear_tensors_args(t);
   TRY(luattn_cpu_linear_forward(t->spec, &args, err));
-  if (backward) TRY(luattn_cpu_linear_backward(t->spec, &args, err));
-  printf("%s: %s on cpu, in double precision: %s %s, %.1f ms\n", t->info.name,
-         backward ? "forward and backward" : "forward", linear_tensors_text(t, text), kernel_dtype_name(t->dtype),
-         now_ms() - start);
+  return backward ? luattn_cpu_linear_backward(t->spec, &args, err) : LUATTN_OK;
+}
+
+static luattn_status run(const cli_options *o, linear_tensors *t, cli_gpu *g, bool backward, luattn_error *err) {
+  char text[PROBLEM_TEXT];
+  TRY(make_folder(o, err));
+  const double start = now_ms();
+  TRY(g != NULL ? run_there(g, t, backward, err) : run_here(t, backward, err));
+  printf("%s: %s on %s: %s %s, %.1f ms\n", t->info.name, backward ? "forward and backward" : "forward",
+         g != NULL ? gpu_name(g) : "cpu, in double precision", linear_tensors_text(t, text),
+         kernel_dtype_name(t->dtype), now_ms() - start);
   return show_all(o, t, err);
+}
+
+/* The device that --device names; NULL: the CPU, also without the option. */
+static luattn_status pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
+  *out = NULL;
+  return o->device != NULL ? gpu_pick(o, out, err) : LUATTN_OK;
 }
 
 int linear_run(const cli_options *o, const luattn_spec *spec) {
   linear_tensors t;
   luattn_error err;
+  cli_gpu *g = NULL;
   luattn_status status = linear_tensors_read(spec, o, "1,256,2,2,64", false, &t, &err);
   if (status == LUATTN_OK) {
-    status = run(o, &t, o->backward || o->dout != NULL, &err);
+    status = pick(o, &g, &err);
+    if (status == LUATTN_OK) status = run(o, &t, g, o->backward || o->dout != NULL, &err);
+    gpu_close(g);
     linear_tensors_free(&t);
   }
   return status == LUATTN_OK ? 0 : cli_fail(&err);
@@ -216,7 +235,7 @@ static luattn_status check_gradients(linear_tensors *t, uint64_t seed, check_rep
 
 static luattn_status check(const cli_options *o, linear_tensors *t, check_report *r, luattn_error *err) {
   array out, final;
-  TRY(linear_results_new(t, dtype_dl(LUATTN_F64), true, err));
+  TRY(linear_results_new(t, dtype_dl(LUATTN_F64), dtype_dl(LUATTN_F64), true, err));
   const luattn_linear_args args = linear_tensors_args(t);
   TRY(luattn_cpu_linear_forward(t->spec, &args, err));
   TRY(luattn_cpu_linear_backward(t->spec, &args, err));
@@ -234,31 +253,63 @@ static luattn_status check(const cli_options *o, linear_tensors *t, check_report
   return status;
 }
 
-/* Differences need float64, and so do tensors that are moved. */
-int linear_check(const cli_options *given, const luattn_spec *spec) {
+static int finish(const check_report *r, luattn_status status, luattn_error *err) {
+  if (status != LUATTN_OK) return cli_fail(err);
+  printf(r->failed > 0 ? "FAILED\n" : "all within tolerance\n");
+  return r->failed > 0 ? 1 : 0;
+}
+
+/* Kernels against the CPU. */
+static int check_there(const cli_options *given, const luattn_spec *spec, cli_gpu *g) {
   cli_options o = *given;
   linear_tensors t;
   luattn_error err;
   check_report r = {.count = 0};
-  char text[PROBLEM_TEXT];
+  char text[PROBLEM_TEXT], title[512];
+  if (o.dtype == NULL) o.dtype = "bf16";
+  luattn_status status = linear_tensors_read(spec, &o, "2,200,1,2,64,64", true, &t, &err);
+  if (status != LUATTN_OK) return cli_fail(&err);
+  status = linear_gpu_check(g, &t, &r, &err);
+  if (status == LUATTN_OK) {
+    snprintf(title, sizeof title,
+             "%s: %s on %s against the CPU path, in double precision, relative root mean squares (%s)", t.info.name,
+             o.dtype, gpu_name(g), linear_tensors_text(&t, text));
+    check_print(title, &r);
+  }
+  linear_tensors_free(&t);
+  return finish(&r, status, &err);
+}
+
+/* Differences need float64, and so do tensors that are moved. */
+static int check_here(const cli_options *given, const luattn_spec *spec) {
+  cli_options o = *given;
+  linear_tensors t;
+  luattn_error err;
+  check_report r = {.count = 0};
+  char text[PROBLEM_TEXT], title[512];
   if (given->dtype != NULL) printf("no kernels run, so --dtype changes nothing: plain Lua is in f64\n");
   o.dtype = "f64";
   luattn_status status = spec_can_be_reread(o.spec, &err);
   if (status == LUATTN_OK) status = linear_tensors_read(spec, &o, "2,19,1,2,6,5", true, &t, &err);
-  if (status == LUATTN_OK) {
-    status = check(&o, &t, &r, &err);
-    if (status == LUATTN_OK) {
-      char title[512];
-      snprintf(
-          title, sizeof title,
-          "%s: the CPU path against plain Lua, where a token reads what each one before it has written, and against "
-          "differences (%s)",
-          t.info.name, linear_tensors_text(&t, text));
-      check_print(title, &r);
-    }
-    linear_tensors_free(&t);
-  }
   if (status != LUATTN_OK) return cli_fail(&err);
-  printf(r.failed > 0 ? "FAILED\n" : "all within tolerance\n");
-  return r.failed > 0 ? 1 : 0;
+  status = check(&o, &t, &r, &err);
+  if (status == LUATTN_OK) {
+    snprintf(title, sizeof title,
+             "%s: the CPU path against plain Lua, where a token reads what each one before it has written, and against "
+             "differences (%s)",
+             t.info.name, linear_tensors_text(&t, text));
+    check_print(title, &r);
+  }
+  linear_tensors_free(&t);
+  return finish(&r, status, &err);
+}
+
+int linear_check(const cli_options *given, const luattn_spec *spec) {
+  luattn_error err;
+  cli_gpu *g;
+  if (pick(given, &g, &err) != LUATTN_OK) return cli_fail(&err);
+  if (g == NULL) return check_here(given, spec);
+  const int code = check_there(given, spec, g);
+  gpu_close(g);
+  return code;
 }

@@ -46,11 +46,6 @@ luattn_status linear_refuse_options(const cli_options *o, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID, "%s: is of attention, and this spec of linear attention; leave it out",
                        shown);
   }
-  if (o->device != NULL && strcmp(o->device, "cpu") != 0)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "--device: '%s': run and check have linear attention on the CPU alone yet; leave it out, or give cpu",
-        o->device);
   return LUATTN_OK;
 }
 
@@ -278,27 +273,34 @@ luattn_status linear_tensors_read(const luattn_spec *spec, const cli_options *o,
   return status;
 }
 
-luattn_status linear_results_new(linear_tensors *t, DLDataType type, bool backward, luattn_error *err) {
+luattn_status linear_results_new(linear_tensors *t, DLDataType rows, DLDataType sums, bool backward,
+                                 luattn_error *err) {
   const int64_t state[] = {t->entries, t->heads_v, t->state_v, t->dim}, scalars = (int64_t)t->info.num_scalars;
-  TRY(array_new(&t->o, type, 4, t->v.shape, false, err));
-  TRY(array_new(&t->final, type, 4, state, false, err));
+  TRY(array_new(&t->o, rows, 4, t->v.shape, false, err));
+  TRY(array_new(&t->final, sums, 4, state, false, err));
   for (int64_t i = 0, n = array_count(&t->o); i < n; i++) array_set(&t->o, i, 0); /* rows of no sequence stay so */
   if (!backward) return LUATTN_OK;
-  TRY(array_new(&t->dq, type, 4, t->q.shape, false, err));
-  TRY(array_new(&t->dk, type, 4, t->k.shape, false, err));
-  TRY(array_new(&t->dv, type, 4, t->v.shape, false, err));
-  if (t->initial.storage != NULL) TRY(array_new(&t->dinitial, type, 4, state, false, err));
+  TRY(array_new(&t->dq, rows, 4, t->q.shape, false, err));
+  TRY(array_new(&t->dk, rows, 4, t->k.shape, false, err));
+  TRY(array_new(&t->dv, rows, 4, t->v.shape, false, err));
+  if (t->initial.storage != NULL) TRY(array_new(&t->dinitial, sums, 4, state, false, err));
   for (size_t i = 0; i < t->info.num_inputs; i++)
     if (t->info.inputs[i].grad)
-      TRY(array_new(&t->input_grad[i], type, (int)t->info.inputs[i].num_axes, t->input[i].shape, false, err));
-  return scalars > 0 ? array_new(&t->scalar_grads, type, 1, &scalars, false, err) : LUATTN_OK;
+      TRY(array_new(&t->input_grad[i], sums, (int)t->info.inputs[i].num_axes, t->input[i].shape, false, err));
+  return scalars > 0 ? array_new(&t->scalar_grads, sums, 1, &scalars, false, err) : LUATTN_OK;
+}
+
+void linear_results_free(linear_tensors *t) {
+  array *const owned[] = {&t->o, &t->final, &t->dq, &t->dk, &t->dv, &t->dinitial, &t->scalar_grads};
+  for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) array_free(owned[i]);
+  for (int i = 0; i < 12; i++) array_free(&t->input_grad[i]);
 }
 
 void linear_tensors_free(linear_tensors *t) {
-  array *const owned[] = {&t->q, &t->k,     &t->v,  &t->dout, &t->ends, &t->initial,  &t->dfinal,
-                          &t->o, &t->final, &t->dq, &t->dk,   &t->dv,   &t->dinitial, &t->scalar_grads};
+  array *const owned[] = {&t->q, &t->k, &t->v, &t->dout, &t->ends, &t->initial, &t->dfinal};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) array_free(owned[i]);
-  for (int i = 0; i < 12; i++) array_free(&t->input[i]), array_free(&t->input_grad[i]);
+  for (int i = 0; i < 12; i++) array_free(&t->input[i]);
+  linear_results_free(t);
 }
 
 /* Of an array without elements, too. */

@@ -28,8 +28,9 @@ luattn_status linear_refuse_options(const cli_options *o, luattn_error *err);
 /* Fills tensors from files where given, with random numbers elsewhere. shape: without --shape. with_states: random ones. */
 luattn_status linear_tensors_read(const luattn_spec *spec, const cli_options *o, const char *shape, bool with_states,
                                   linear_tensors *out, luattn_error *err);
-/* Makes results, of these types. */
-luattn_status linear_results_new(linear_tensors *t, DLDataType type, bool backward, luattn_error *err);
+/* Makes results: rows of tokens of type `rows`; states, and gradients of states, inputs and scalars of type `sums`. */
+luattn_status linear_results_new(linear_tensors *t, DLDataType rows, DLDataType sums, bool backward, luattn_error *err);
+void linear_results_free(linear_tensors *t);
 void linear_tensors_free(linear_tensors *t);
 
 /* Arguments that point into t, as long as it stays where it is. */
