@@ -64,7 +64,7 @@ class _Call:
 
     def apart(self, t: Tensor, at: int = 0) -> tuple[Tensor, int | None]:
         """A result, and its mapped dimension. An empty one stands for None."""
-        return (t, None) if t.dim() <= 1 else (t.unflatten(at, (self.n, t.shape[at] // self.n)), at)
+        return (t, None) if t.dim() <= 1 else (t.view(*t.shape[:at], self.n, t.shape[at] // self.n, *t.shape[at + 1 :]), at)
 
 
 def _results(call: _Call, made: Sequence[Tensor], saved: int | None) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
@@ -142,6 +142,7 @@ def kernel(op: Any, rule: Callable[..., Any], spec_of: Callable[[str], Spec]) ->
         def mapped(info: Any, dims: Any, text: str, *args: Any, **given: Any) -> Any:
             return rule(op, spec, info, dims, text, *args, **given)
 
-        return helper(interpreter(), mapped, op, text, *args, **given)
+        at: Any = interpreter()
+        return helper(at, mapped, op, text, *args, **given)
 
     return run
