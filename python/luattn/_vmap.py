@@ -24,7 +24,8 @@ def _merged(t: Tensor | None, dim: int | None, n: int, at: int = 0) -> Tensor | 
     return t.flatten(at, at + 1)
 
 
-def _input(spec: Spec, i: int, t: Tensor | None, dim: int | None, n: int) -> Tensor | None:
+def _input(spec: Spec, i: int, t: Tensor | None, dim: int | None, n: int, batch: int) -> Tensor | None:
+    """batch: entries of each index of the mapped dimension."""
     axes = spec.inputs[i].axes
     if t is None or ("b" not in axes and dim is None):
         return t
@@ -33,7 +34,20 @@ def _input(spec: Spec, i: int, t: Tensor | None, dim: int | None, n: int) -> Ten
     at = axes.index("b")
     if dim is None and t.shape[at] == 1:
         return t
+    if _broadcasts(axes, t, dim):  # within an index, of which each has its own
+        assert dim is not None
+        t, dim = t.movedim(dim, 0), 0
+        t = t.expand(*t.shape[: at + 1], batch, *t.shape[at + 2 :])
     return _merged(t, dim, n, at)
+
+
+def _broadcasts(axes: Sequence[str], t: Tensor | None, dim: int | None) -> bool:
+    """Whether a mapped input has one entry for all of an index."""
+    if t is None or dim is None or "b" not in axes:
+        return False
+    sizes = list(t.shape)
+    del sizes[dim]
+    return sizes[axes.index("b")] == 1
 
 
 class _Call:
@@ -59,8 +73,10 @@ class _Call:
         assert made is not None
         return made
 
-    def inputs(self, tensors: Sequence[Tensor | None], dims: Dims) -> list[Tensor | None]:
-        return [_input(self.spec, i, t, dim, self.n) for i, (t, dim) in enumerate(zip(tensors, dims))]
+    def inputs(self, tensors: Sequence[Tensor | None], dims: Dims, q: Tensor | None) -> list[Tensor | None]:
+        """q: with its batch of all indices."""
+        assert q is not None
+        return [_input(self.spec, i, t, dim, self.n, q.shape[0] // self.n) for i, (t, dim) in enumerate(zip(tensors, dims))]
 
     def apart(self, t: Tensor, at: int = 0) -> tuple[Tensor, int | None]:
         """A result, and its mapped dimension. An empty one stands for None."""
@@ -74,55 +90,59 @@ def _results(call: _Call, made: Sequence[Tensor], saved: int | None) -> tuple[tu
 
 def _forward(op: Any, spec: Spec, info: Any, dims: Dims, text: str, q: Tensor, k: Tensor, v: Tensor, inputs: Any, scalars: Any, learned: Any, scale: Any, **given: Any) -> Any:
     call = _Call(spec, info, given, dims[6:7])
-    made = op(text, *call.rows((q, k, v), dims[1:4]), call.inputs(inputs, dims[4]), scalars, learned, scale, **given)
+    rows = call.rows((q, k, v), dims[1:4])
+    made = op(text, *rows, call.inputs(inputs, dims[4], rows[0]), scalars, learned, scale, **given)
     return _results(call, (made,), None) if isinstance(made, Tensor) else _results(call, made, 2)
 
 
-def _along(call: _Call, tangents: Any, dims: Any, rows: int) -> list[Any]:
+def _along(call: _Call, tangents: Any, dims: Any, rows: int, q: Tensor | None) -> list[Any]:
     if dims[rows] is not None:
         _refuse(call.spec, "the tangent of a scalar is mapped;")
-    return [*call.rows(tangents[:rows], dims[:rows]), tangents[rows], *call.inputs(tangents[rows + 1 :], dims[rows + 1 :])]
+    return [*call.rows(tangents[:rows], dims[:rows]), tangents[rows], *call.inputs(tangents[rows + 1 :], dims[rows + 1 :], q)]
 
 
 def _forward_jvp(op: Any, spec: Spec, info: Any, dims: Dims, text: str, q: Tensor, k: Tensor, v: Tensor, tangents: Any, inputs: Any, scalars: Any, learned: Any, scale: Any, **given: Any) -> Any:
     call = _Call(spec, info, given, dims[7:8])
-    made = op(text, *call.rows((q, k, v), dims[1:4]), _along(call, tangents, dims[4], 3), call.inputs(inputs, dims[5]), scalars, learned, scale, **given)
+    rows = call.rows((q, k, v), dims[1:4])
+    made = op(text, *rows, _along(call, tangents, dims[4], 3, rows[0]), call.inputs(inputs, dims[5], rows[0]), scalars, learned, scale, **given)
     return _results(call, made, 2)
 
 
-def _check_wants(call: _Call, inputs: Any, wants: int, want_inputs: Any) -> None:
+def _check_wants(call: _Call, inputs: Any, dims: Dims, wants: int, want_inputs: Any) -> None:
     """Gradients of what all entries share are sums over them, and here would be one for each index of the mapped dimension."""
     if call.spec.scalars and wants >> 4 & 1:
         _refuse(call.spec, "a scalar has a gradient;")
     for i, wanted in enumerate(want_inputs or [bool(wants >> 3 & 1)] * len(inputs)):
-        if wanted and ("b" not in call.spec.inputs[i].axes or inputs[i].shape[call.spec.inputs[i].axes.index("b")] == 1):
+        axes = call.spec.inputs[i].axes
+        if wanted and ("b" not in axes or (dims[i] is None and inputs[i].shape[axes.index("b")] == 1)):
             _refuse(call.spec, f"input '{call.spec.inputs[i].name}' has a gradient, and is the same for all entries;")
 
 
-def _gradients(call: _Call, made: Any) -> Any:
-    *first, inputs = made
+def _gradients(call: _Call, made: Any, inputs: Any, dims: Dims) -> Any:
+    *first, found = made
     pairs, of_inputs = [call.apart(t) for t in first], []
-    for info, t in zip(call.spec.inputs, inputs):
-        of_inputs.append(call.apart(t, info.axes.index("b")) if "b" in info.axes else (t, None))
+    for info, t, x, of_x in zip(call.spec.inputs, found, inputs, dims):
+        d, dim = call.apart(t, info.axes.index("b")) if "b" in info.axes else (t, None)
+        of_inputs.append((d.sum(dim + 1, keepdim=True) if dim is not None and _broadcasts(info.axes, x, of_x) else d, dim))
     return (*(t for t, _ in pairs), [t for t, _ in of_inputs]), (*(d for _, d in pairs), [d for _, d in of_inputs])
 
 
 def _backward(op: Any, spec: Spec, info: Any, dims: Dims, text: str, dout: Any, dlse: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, saved: Any, inputs: Any, scalars: Any, learned: Any, scale: Any, *, wants: int = 31, want_inputs: Any = (), **given: Any) -> Any:
     call = _Call(spec, info, given, dims[11:12])
-    inputs = call.inputs(inputs, dims[9])
-    _check_wants(call, inputs, wants, want_inputs)
+    _check_wants(call, inputs, dims[9], wants, want_inputs)
     rows = call.rows((dout, dlse, q, k, v, o, lse), dims[1:8])
-    made = op(text, *rows, call.saved(saved, dims[8]), inputs, scalars, learned, scale, wants=wants, want_inputs=want_inputs, **given)
-    return _gradients(call, made)
+    merged = call.inputs(inputs, dims[9], rows[2])
+    made = op(text, *rows, call.saved(saved, dims[8]), merged, scalars, learned, scale, wants=wants, want_inputs=want_inputs, **given)
+    return _gradients(call, made, inputs, dims[9])
 
 
 def _backward_jvp(op: Any, spec: Spec, info: Any, dims: Dims, text: str, dout: Any, dlse: Any, q: Any, k: Any, v: Any, tangents: Any, inputs: Any, scalars: Any, learned: Any, scale: Any, *, wants: int = 31, want_inputs: Any = (), **given: Any) -> Any:
     call = _Call(spec, info, given, dims[9:10])
-    along = _along(call, tangents, dims[6], 5)
-    inputs = call.inputs(inputs, dims[7])
-    _check_wants(call, inputs, wants, want_inputs)
-    made = op(text, *call.rows((dout, dlse, q, k, v), dims[1:6]), along, inputs, scalars, learned, scale, wants=wants, want_inputs=want_inputs, **given)
-    return _gradients(call, made)
+    rows = call.rows((dout, dlse, q, k, v), dims[1:6])
+    along = _along(call, tangents, dims[6], 5, rows[2])
+    _check_wants(call, inputs, dims[7], wants, want_inputs)
+    made = op(text, *rows, along, call.inputs(inputs, dims[7], rows[2]), scalars, learned, scale, wants=wants, want_inputs=want_inputs, **given)
+    return _gradients(call, made, inputs, dims[7])
 
 
 RULES: dict[str, Callable[..., Any]] = {"forward": _forward, "weights": _forward, "forward_jvp": _forward_jvp, "backward": _backward, "backward_jvp": _backward_jvp}

@@ -46,6 +46,14 @@ class Vmap(unittest.TestCase):
         self.same(lambda f: torch.vmap(torch.func.grad(lambda *some: f(*some).square().sum(), argnums=(0, 1, 2, 3)), (0, 0, None, None))(*every))
         self.same(lambda f: [torch.func.grad(lambda q: torch.vmap(f, (0, 0, None, None))(q, *every[1:]).square().sum())(self.q)])
 
+    def test_inputs_of_one_entry(self):
+        """Which each index of the mapped dimension has for all of its entries."""
+        q, k, v, bias = self.q[0], self.k[0], self.v, rand(3, 1, 4, 7)
+        self.same(lambda f: torch.vmap(lambda x: f(q, k, v, x))(bias))
+        self.same(lambda f: torch.vmap(torch.func.grad(lambda x: f(q, k, v, x).square().sum()), 3, 3)(bias.movedim(0, 3)))
+        self.same(lambda f: [torch.vmap(lambda x: torch.func.jvp(lambda y: f(q, k, v, y), (x,), (x * 2,))[1])(bias)])
+        self.same(lambda f: torch.vmap(torch.func.grad(lambda x: f(q[:1], k[:1], v[:1], x).square().sum()))(bias[:1]))
+
     def test_jacobians(self):
         q, k, v = self.q[0], self.k[0], self.v
         for transform in (torch.func.jacfwd, torch.func.jacrev):
