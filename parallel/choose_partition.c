@@ -47,8 +47,9 @@ static luattn_status take_rates(const luattn_parallel_rates *given, luattn_paral
   const struct {
     const char *name;
     double value;
-  } all[] = {{"forward", out->forward}, {"backward", out->backward}, {"peer", out->peer}, {"network", out->network},
-             {"memory", out->memory},   {"stage", out->stage},       {"node", out->node}, {"exchange", out->exchange}};
+  } all[] = {{"forward", out->forward}, {"backward", out->backward}, {"peer", out->peer},
+             {"network", out->network}, {"memory", out->memory},     {"stage", out->stage},
+             {"node", out->node},       {"launch", out->launch},     {"exchange", out->exchange}};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
     if (!(all[i].value > 0 && all[i].value < INFINITY))
       return luattn_fail(err, LUATTN_INVALID,

@@ -278,6 +278,7 @@ static void test_refusals(void **unused) {
   x.layers = &weightless, refuse(x, "layers[0].weight: is 0"), x = p;
   x.layers = &negative, refuse(x, "layers[0].tiles: is -2 for chunks 0 and 1"), x = p;
   x.rates.peer = -1, refuse(x, "rates.peer: is -1"), x = p;
+  x.rates.launch = -1, refuse(x, "rates.launch: is -1"), x = p;
   x.rates.exchange = -1, refuse(x, "rates.exchange: is -1"), x = p;
   x.rates.serial = 2, refuse(x, "rates.serial: is 2"), x = p;
   x.rates.node = -1, refuse(x, "rates.node: is -1"), x = p;
