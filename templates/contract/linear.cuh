@@ -23,7 +23,9 @@ struct LinearSite {
 // g, the logarithm of a decay: of nothing, of a head (its t is any), of a token, or of a token's channel of k. What lies
 // below least_decay counts as that: its exponential is 0 in float, and sums of a chunk's decays keep their digits.
 enum DecayOf { DECAY_NONE, DECAY_HEAD, DECAY_TOKEN, DECAY_CHANNEL };
+// A NaN stays one.
 inline constexpr float least_decay = -128.f;
+LUATTN_FN float decay_within(float g) { return g < least_decay ? least_decay : g; }
 
 template <class S>
 concept Decay = requires(const LuattnLinearParams &p, const LinearSite &s, int t, int d) {

@@ -159,7 +159,7 @@ struct RecurrentRows {
   }
   // A NaN stays one. Rings keep logarithms.
   LUATTN_FN Real factor(Real g) {
-    if constexpr (Config::ring > 0) return g < Real(least_decay) ? Real(least_decay) : g;
+    if constexpr (Config::ring > 0) return decay_within(g);
     return op_exp(g < Real(least_logarithm) ? Real(least_logarithm) : g);
   }
   __device__ __forceinline__ void fill_decay(Real *to, int t, int lane) const {

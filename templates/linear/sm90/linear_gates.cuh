@@ -23,7 +23,7 @@ struct GateSums {
         const float x = Whole ? Spec::decay(p, chain.site, t + i, d + n)
                               : Spec::decay(p, chain.site, chain.clamped(t + i), min_of(d + n, Config::k_dim - 1));
         const bool has = Whole || (chain.has(t + i) && d + n < Config::k_dim);
-        g[i][n] = has ? max_of(x, least_decay) * op_log2_e : 0.f;
+        g[i][n] = has ? decay_within(x) * op_log2_e : 0.f;
       }
   }
   __device__ __forceinline__ static void store_sums(float (&sum)[2], const float (&g)[at_once][2], u32 to) {

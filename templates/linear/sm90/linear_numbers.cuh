@@ -31,7 +31,7 @@ struct TokenNumbers {
       float query = 1, key = 1;
       x.sum[i] = 0, x.write[i] = 1, x.read[i] = 0;
       if (chain.has(t)) {
-        if constexpr (decays) x.sum[i] = max_of(float(Spec::decay(p, chain.site, t)), least_decay) * op_log2_e;
+        if constexpr (decays) x.sum[i] = decay_within(float(Spec::decay(p, chain.site, t))) * op_log2_e;
         if constexpr (Spec::has_query_factor) query = Spec::query_factor(p, chain.site, t);
         if constexpr (Spec::has_key_factor) key = Spec::key_factor(p, chain.site, t);
         if constexpr (Spec::has_write) x.write[i] = Spec::write(p, chain.site, t);
