@@ -70,7 +70,8 @@ static int64_t of_value_heads(const linear_call *l, const manifest_entry *e, con
 
 static int64_t of_hooks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)e, (void)pass;
-  return (int64_t)l->p.entries * l->p.heads * l->p.reverse.parts;
+  const int64_t entries = l->c.info->packed && l->p.entries == 0 ? 1 : l->p.entries; /* rows of nobody become 0 */
+  return entries * l->p.heads * l->p.reverse.parts;
 }
 
 static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {

@@ -27,9 +27,12 @@ struct RecurrentPlace {
            head * x.head;
   }
 
-  // Of the first value head of head h of q, in an entry.
+  // Of the first value head of head h of q, in an entry; or of none, where there is no entry.
   __device__ __forceinline__ RecurrentPlace(const LuattnLinearParams &p, int entry, int h) : entry(entry) {
-    find_tokens(p);
+    if (p.entries > 0)
+      find_tokens(p);
+    else
+      start = tokens = 0, row = -1, first_block = 0, blocks = 1;
     site = {entry, h * p.group, h, start};
   }
 

@@ -151,6 +151,27 @@ class Machine(unittest.TestCase):
         self.gradients(text, (64, 64), (1, 2), (70, 70), own)
 
     @there
+    def test_decays_that_are_nan(self):
+        """Stay so in o and in the state."""
+        for name, of, axes in (("simple_gla", "g", (1,)), ("gla", "gk", (1, 64))):
+            decay = torch.zeros(1, 20, *axes)
+            decay[:, 5] = torch.nan
+            qkv = (on_device(rows(1, 20, 1, 64)) for _ in range(3))
+            o, state = luattn.linear_attention(f"{SPECS}/{name}.lua")(*qkv, output_final_state=True, state_layout="vk", **{of: on_device(decay)})
+            self.assertTrue(o[:, 5:].isnan().all() and state.isnan().all(), name)
+
+    @there
+    def test_gradients_without_an_entry(self):
+        """Of rows of no sequence are 0, where there is none at all, too."""
+        sevens = lambda q, shape, dtype: on_device(torch.full(tuple(shape), 7, dtype=dtype))  # noqa: E731
+        with mock.patch.object(_torch_linear, "empty", sevens):
+            for dtype in (half, torch.float32):
+                qkv = [on_device(torch.randn(1, 5, 1, 64).to(dtype)).requires_grad_() for _ in range(3)]
+                o = luattn.linear_attention(f"{SPECS}/retention.lua")(*qkv, cu_seqlens=on_device(torch.zeros(1, dtype=torch.int32)))
+                for x in torch.autograd.grad(o, qkv, on_device(torch.ones(o.shape, dtype=dtype))):
+                    self.assertFalse(x.any(), dtype)
+
+    @there
     def test_refusals(self):
         attention = luattn.linear_attention(f"{SPECS}/retention.lua")
         q, k, v = (on_device(rows(1, 8, 1, 64)) for _ in range(3))

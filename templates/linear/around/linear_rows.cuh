@@ -26,7 +26,7 @@ LUATTN_FN TokenPlace place_of_token(const LuattnLinearParams &p, i64 row) {
       else
         last = middle;
     }
-    if (p.entries == 0) return {0, 0, 0, true};
+    if (p.entries == 0) return {0, int(row), 0, true};
     at.first = max_of(__ldg(p.cu_seqlens + at.entry), 0);
     at.t = int(row) - at.first;
     at.none = row < at.first || row >= __ldg(p.cu_seqlens + at.entry + 1);

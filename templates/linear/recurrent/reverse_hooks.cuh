@@ -203,7 +203,7 @@ struct ReverseHooks {
   }
 };
 
-// The grid is entries * heads of q * parts of an entry's tokens.
+// The grid is entries * heads of q * parts of an entry's tokens; without an entry that of one, as packed rows are all nobody's.
 template <class Spec, class Config>
 __device__ __forceinline__ void reverse_hooks(const LuattnLinearParams &p) {
   const QueryBlock block(p);
@@ -220,7 +220,7 @@ __device__ __forceinline__ void reverse_hooks(const LuattnLinearParams &p) {
     if (block.entry == 0)
       for (int t = -1 - block.part * warps - warp; t >= -place.start; t -= p.reverse.parts * warps)
         ReverseHooks<Spec, Config>{p, place, t, lane}.store_zeros();
-    if (block.entry == p.entries - 1)
+    if (block.entry + 1 >= p.entries)
       for (int t = place.tokens + block.part * warps + warp; t < p.tokens - place.start; t += p.reverse.parts * warps)
         ReverseHooks<Spec, Config>{p, place, t, lane}.store_zeros();
   }
