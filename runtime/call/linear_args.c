@@ -166,13 +166,18 @@ static luattn_status fill_states(linear_call *l) {
   const luattn_linear_args *a = l->args;
   int64_t rows = a->state_indices != NULL ? -1 : l->p.entries;
   const bool backward = l->c.info->pass == LUATTN_BACKWARD;
+  if (backward && a->initial_state != NULL && a->final_state != NULL && a->initial_state->data != NULL &&
+      a->final_state->data == a->initial_state->data && a->final_state->byte_offset == a->initial_state->byte_offset)
+    return args_fail(&l->c,
+                     "initial_state: is final_state, which forward has updated in place, and backward needs the "
+                     "initial state as it was; give forward a final_state of its own");
   TRY(fill_state(l, "initial_state", a->initial_state, false, &rows, &l->p.first));
   if (!backward) TRY(fill_state(l, "final_state", a->final_state, true, &rows, &l->p.last));
   if (backward) TRY(fill_state(l, "dfinal_state", a->dfinal_state, false, &rows, &l->dlast));
   if (backward) TRY(fill_state(l, "dinitial_state", a->dinitial_state, true, &rows, &l->dfirst));
   if (a->state_indices == NULL) return LUATTN_OK;
-  if (a->initial_state == NULL && a->final_state == NULL && a->dfinal_state == NULL)
-    return args_fail(&l->c, "state_indices: is given, and there is no state; leave it NULL");
+  if (rows < 0) return args_fail(&l->c, "state_indices: is given, and there is no state; leave it NULL");
+  l->pool_rows = rows;
   return fill_list(&l->c, "state_indices", "entries", a->state_indices, l->p.entries, &l->p.state_rows);
 }
 
@@ -207,6 +212,14 @@ static luattn_status fill_ring_tensor(linear_call *l, const char *name, const DL
   return LUATTN_OK;
 }
 
+/* Whether each element of the final state lies where that of the initial one does, so that a block may write what it has
+ * read. */
+static bool is_in_place(const linear_call *l) {
+  const LuattnStates *a = &l->p.first, *b = &l->p.last;
+  return a->data != NULL && a->data == b->data && a->type == b->type && a->row == b->row && a->head == b->head &&
+         a->key == b->key && a->value == b->value;
+}
+
 static luattn_status check_ring(const linear_call *l) {
   const args_call *c = &l->c;
   const luattn_linear_args *a = l->args;
@@ -217,7 +230,7 @@ static luattn_status check_ring(const linear_call *l) {
   if (a->cu_seqlens != NULL)
     return args_fail(c,
                      "ring_k: is given beside cu_seqlens; a step has as many tokens of each entry: give batch entries");
-  if (a->initial_state == NULL || a->final_state == NULL || l->p.first.data != l->p.last.data)
+  if (a->initial_state == NULL || a->final_state == NULL || (l->p.first.data != NULL && !is_in_place(l)))
     return args_fail(c, "final_state: is not initial_state, and a full ring is folded into that; give it twice");
   if (a->ring_k->ndim != 4 || a->ring_k->shape == NULL)
     return args_fail(c, "ring_k: has %d axes, expected 4: [rows, heads_v, count, head_dim]", a->ring_k->ndim);
@@ -314,10 +327,9 @@ enum { MOST_ITEMS = 14 + 2 * MANIFEST_MAX_INPUTS };
 
 static int items_of_forward(const linear_call *l, overlap_item *items) {
   const luattn_linear_args *a = l->args;
-  const bool in_place = a->initial_state != NULL && a->final_state != NULL && l->p.first.data == l->p.last.data;
   const overlap_item of[] = {{"o", a->o, true},
                              {"final_state", a->final_state, true},
-                             {"initial_state", in_place ? NULL : a->initial_state, false},
+                             {"initial_state", is_in_place(l) ? NULL : a->initial_state, false},
                              {"ring_k", a->ring_k, true},
                              {"ring_u", a->ring_u, true},
                              {"ring_decays", a->ring_decays, true},
@@ -377,11 +389,8 @@ static luattn_status check_ends(const linear_call *l, const int32_t *at) {
 }
 
 static luattn_status check_rows(const linear_call *l, const int32_t *row) {
-  const luattn_linear_args *a = l->args;
-  const DLTensor *const pool = a->initial_state != NULL ? a->initial_state
-                               : a->final_state != NULL ? a->final_state
-                                                        : a->dfinal_state;
-  const int64_t rows = pool->shape[0];
+  const int64_t rows = l->pool_rows;
+  const bool writes = l->p.last.data != NULL || l->dfirst.data != NULL;
   char *seen = calloc((size_t)rows + 1, 1);
   luattn_status status = LUATTN_OK;
   if (seen == NULL) return luattn_fail(l->c.err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
@@ -391,7 +400,7 @@ static luattn_status check_rows(const linear_call *l, const int32_t *row) {
                          "state_indices: number %d is %d, and the pool has %" PRId64
                          " rows; expected -1 for no state, or a row",
                          i, (int)row[i], rows);
-    else if (row[i] >= 0 && (a->final_state != NULL || a->dinitial_state != NULL) && seen[row[i]]++)
+    else if (row[i] >= 0 && writes && seen[row[i]]++)
       status = args_fail(&l->c,
                          "state_indices: two entries have row %d, whose state is written; give each entry a row of "
                          "its own",

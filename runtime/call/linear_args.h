@@ -32,6 +32,7 @@ typedef struct linear_call {
   LuattnLinearParams p; /* but for what passes differ in */
   linear_pass pass[LINEAR_PASSES];
   LuattnStates dlast, dfirst; /* backward */
+  int64_t pool_rows;          /* with state_indices: rows of states */
   void *exact;                /* backward: exact sums, which begin with zeros */
   size_t exact_bytes;
   int warps; /* of a block that a launch may give fewer; else 0 */

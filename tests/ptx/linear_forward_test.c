@@ -291,11 +291,13 @@ static void run(luattn_engine *engine, const char *specs, const test_row *r) {
 }
 
 /* Calls that no kernel takes, and words of their messages. */
-static void expect_refusal(problem *p, const luattn_linear_args *a, const char *words) {
-  if (luattn_linear_forward(p->engine, p->spec, a, NULL, &err) != LUATTN_OK && strstr(err.message, words) != NULL)
-    return;
+static void expect_words(luattn_status status, const char *words) {
+  if (status != LUATTN_OK && strstr(err.message, words) != NULL) return;
   fprintf(stderr, "expected '%s', got '%s'\n", words, err.message);
   exit(1);
+}
+static void expect_refusal(problem *p, const luattn_linear_args *a, const char *words) {
+  expect_words(luattn_linear_forward(p->engine, p->spec, a, NULL, &err), words);
 }
 
 /* With LUATTN_CHECK=1 rows of the pool, which kernels trust. */
@@ -316,6 +318,28 @@ static void check_lists(problem *p) {
   send(&p->cu);
   expect_refusal(p, &a, "cu_seqlens: number 1 is 2, expected 3 to 64, the rows of q");
   unsetenv("LUATTN_CHECK");
+}
+
+/* States that are updated in place are the same elements, and backward needs what they were. */
+static void check_places(problem *p) {
+  luattn_linear_args a = args_of(p);
+  DLTensor turned = p->first.t, in_half = p->first.t;
+  int64_t steps[] = {0, 64 * 64, 1, 64};
+  turned.strides = steps, in_half.dtype = p->v.t.dtype;
+  a.final_state = &turned;
+  expect_refusal(p, &a, "is shared with initial_state");
+  a.final_state = &in_half;
+  expect_refusal(p, &a, "is shared with initial_state");
+  a.o = NULL, a.dout = &p->v.t, a.dq = &p->o.t, a.final_state = a.initial_state;
+  expect_words(luattn_linear_backward(p->engine, p->spec, &a, NULL, &err), "initial_state: is final_state");
+  make(&p->indices, I32, 1, (const int64_t[]){1});
+  fill(&p->indices, 1);
+  setenv("LUATTN_CHECK", "1", 1);
+  a.initial_state = a.final_state = NULL, a.dinitial_state = &p->last.t, a.state_indices = &p->indices.t;
+  expect_words(luattn_linear_backward(p->engine, p->spec, &a, NULL, &err),
+               "state_indices: number 0 is 1, and the pool has 1 rows");
+  unsetenv("LUATTN_CHECK");
+  drop(&p->indices);
 }
 
 static void run_refusals(luattn_engine *engine, const char *specs) {
@@ -340,6 +364,7 @@ static void run_refusals(luattn_engine *engine, const char *specs) {
   expect_refusal(&p, &a, "scale: is inf");
   a = args_of(&p), a.q = a.v = &p.want.t;
   expect_refusal(&p, &a, "target: dtype: is f64, and kernels of linear attention compute in f32");
+  check_places(&p);
   check_lists(&p);
 }
 
