@@ -45,7 +45,7 @@ static const option options[] = {
      "sizes of random q, k, v (default 1,2,2,256,256,64; beside plain Lua 2,2,1,19,23,6,5); over a grid extents for Sq "
      "and Skv, as 24x32"},
     {"--shape", TEXT, AT(shape), CLI_RUN | CLI_CHECK, "B,T,H,HV,K[,V]",
-     "of linear attention (default 1,256,2,2,64; check 2,19,1,2,6,5)"},
+     "of linear attention (default 1,256,2,2,64; check 2,200,1,2,64,64, beside plain Lua 2,19,1,2,6,5)"},
     {"--shape", TEXT, AT(shape), CLI_TUNE, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "the one shape to measure (default: see --lengths)"},
     {"--shape", TEXT, AT(shape), CLI_WARM, "B,H,Hkv,Sq,Skv,D[,Dv]",
@@ -151,7 +151,7 @@ static const option options[] = {
     {"--query", TEXT, AT(query), CLI_MASK, "Y,X",
      "over a grid: the coordinates of the query whose keys are drawn (default its middle)"},
     {"--query-tile-size", TEXT, AT(query_tile_size), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "Y,X",
-     "over a grid, the box of queries of the forward kernel (luattn_target.query_tile_size)"},
+     "over a grid, the box of queries, in emit of either pass, else of forward (luattn_target.query_tile_size)"},
     {"--key-tile-size", TEXT, AT(key_tile_size), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "Y,X", "likewise of keys"},
     {"--batch", WHOLE, AT(batch), CLI_MASK, "N", "which batch entry to draw, counted from 0 (default 0)"},
     {"--head", WHOLE, AT(head), CLI_MASK, "N", "which query head to draw, counted from 0 (default 0)"},

@@ -87,7 +87,7 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
                                                     luattn_error *err);
 
 /* On the engine's device: by a kernel that is compiled on first use, or on the CPU as above, with host tensors and no
- * stream. Kernels are for sm_80 and newer, forward, of float32, bfloat16 and float16, with head_dim and head_dim_v up to
+ * stream. Kernels are for sm_80 and newer, of float32, bfloat16 and float16, with head_dim and head_dim_v up to
  * 256, multiples of 8, of which `luattn emit --stage plan` says which kernel it is; others are refused by name. On a GPU q, k, v and o
  * are of one type, states float32, bfloat16 or float16, cu_seqlens and state_indices int32 in device memory. Kernels trust
  * state_indices to be rows that there are, no two alike where states are written; with LUATTN_CHECK=1 in the environment they are checked,
@@ -96,7 +96,8 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
 LUATTN_API luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec,
                                                const luattn_linear_args *args, void *stream, luattn_error *err);
 /* Backward, of the same specs and types. On Hopper additive updates and the delta rule, with decays of nothing, heads or tokens,
- * in half precision and up to 128 channels, have kernels of chunks; all else is walked token by token, with a state for each.
+ * and additive updates with decays of channels, if update.write has no gradient, have kernels of chunks, in half precision and
+ * up to 128 channels; all else is walked token by token, with a state for each.
  * dq, dk and dv have q's type, gradients of inputs and scalars are float32, contiguous. dout may not be NULL on a GPU. The
  * same bits in every run. */
 LUATTN_API luattn_status luattn_linear_backward(luattn_engine *engine, const luattn_spec *spec,
