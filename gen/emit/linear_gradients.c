@@ -3,14 +3,7 @@
 
 /* Opens a function of the contract with these parameters behind the site. */
 static void open(writer *w, const char *type, const char *name, const char *parameters) {
-  open_function(w, writer_format(w, "%s %s(" LINEAR_SITE "%s)", type, name, parameters));
-  body_begin(w, 0, NULL);
-  w->outlined = true; /* it reads its parameters alone: there are no slots */
-}
-
-static void close(writer *w) {
-  w->out.indent--;
-  text_add(&w->out, "}\n");
+  linear_open_function(w, writer_format(w, "%s %s(" LINEAR_SITE "%s)", type, name, parameters));
 }
 
 /* Adds each root to an array. */
@@ -22,17 +15,6 @@ static void add_to(writer *w, const char *array, const ir_ref *root, int n) {
   body_lines(w, given, count);
   for (int i = 0; i < n; i++)
     if (root[i] != IR_NONE) text_add(&w->out, "%s[%d] += %s;\n", array, i, body_value(w, root[i]));
-}
-
-/* Adds a term's value to memory. */
-static void add_to_memory(writer *w, const derived_term *t, const char *value) {
-  if (t->input < 0) {
-    text_add(&w->out, "add_linear_scalar_grad(p, %d, %s);\n", t->scalar, value);
-    return;
-  }
-  text_add(&w->out, "add_input_grad_alone<Real>(p.inputs.input[%d], %s", t->input, value);
-  body_index(w, (unsigned)t->input, t->index, t->num_index);
-  text_add(&w->out, ");\n");
 }
 
 static int roots_of(const linear_terms *terms, ir_ref *root, bool values, bool indices, linear_term_kind indices_of) {
@@ -53,7 +35,7 @@ static void add(writer *w, const linear_terms *terms, ir_ref *root) {
     const linear_term_kind kind = (linear_term_kind)terms->kind[i];
     const char *const value = body_value(w, terms->term[i].value);
     if (kind == LINEAR_TERM_ELEMENT)
-      add_to_memory(w, &terms->term[i], value);
+      linear_add_to_memory(w, &terms->term[i], value);
     else
       text_add(&w->out, "%s[%d] += %s;\n", kind == LINEAR_TERM_RUN ? "of_run" : "of_row", at[kind]++, value);
   }
@@ -66,8 +48,8 @@ static void add_sums(writer *w, const char *name, const char *parameters, const 
   open(w, "void", name, parameters);
   body_lines(w, root, roots_of(terms, root, false, true, kind));
   for (int i = 0; i < terms->count; i++)
-    if (terms->kind[i] == kind) add_to_memory(w, &terms->term[i], writer_format(w, "%s[%d]", array, at++));
-  close(w);
+    if (terms->kind[i] == kind) linear_add_to_memory(w, &terms->term[i], writer_format(w, "%s[%d]", array, at++));
+  linear_close_function(w);
 }
 
 static void print_terms(writer *w, const linear_terms *terms) {
@@ -76,7 +58,7 @@ static void print_terms(writer *w, const linear_terms *terms) {
   open(w, "void", "add",
        "float x, float g, int t, int d, const float *red, const float *row, float *of_run, float *of_row");
   add(w, terms, root);
-  close(w);
+  linear_close_function(w);
   add_sums(w, "add_rows", "int t, const float *of_row", "of_row", terms, LINEAR_TERM_ROW, root);
   add_sums(w, "add_runs", "const float *of_run", "of_run", terms, LINEAR_TERM_RUN, root);
 }
@@ -100,20 +82,20 @@ void linear_print_row(writer *w, const char *name, const linear_row_hook *row, b
   if (row->num_sums > 0) {
     open(w, "void", "sum", "float x, int t, int d, float *red");
     add_to(w, "red", row->sum, row->num_sums);
-    close(w);
+    linear_close_function(w);
   }
   open(w, "float", "value", "float x, int t, int d, const float *red");
   body_return(w, row->value);
-  close(w);
+  linear_close_function(w);
   if (backward) {
     if (row->num_sums > 0) {
       open(w, "void", "weigh", "float x, float g, int t, int d, const float *red, float *row");
       add_to(w, "row", row->weight, row->num_sums);
-      close(w);
+      linear_close_function(w);
     }
     open(w, "float", "dx", "float x, float g, int t, int d, const float *red, const float *row");
     body_return(w, row->dx != IR_NONE ? row->dx : ir_real(w->f->g, 0));
-    close(w);
+    linear_close_function(w);
     if (row->terms.count > 0) print_terms(w, &row->terms);
   }
   close_hook(w);

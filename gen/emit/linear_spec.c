@@ -7,22 +7,11 @@ typedef enum reach { OF_TOKEN, OF_CHANNEL, OF_ELEMENT } reach;
 /* A function of the contract: a number of a token, of its channel d, or of one element x there. */
 static void function(writer *w, const char *name, reach of, ir_ref r) {
   if (r == IR_NONE) return;
-  open_function(w, writer_format(w, "float %s(" LINEAR_SITE "%sint t%s)", name, of == OF_ELEMENT ? "float x, " : "",
-                                 of != OF_TOKEN ? ", int d" : ""));
-  body_begin(w, 0, NULL);
-  w->outlined = true; /* it reads its parameters alone: there are no slots */
+  linear_open_function(w, writer_format(w, "float %s(" LINEAR_SITE "%sint t%s)", name,
+                                        of == OF_ELEMENT ? "float x, " : "", of != OF_TOKEN ? ", int d" : ""));
   body_return(w, r);
-  w->out.indent--;
-  text_add(&w->out, "}\n");
+  linear_close_function(w);
 }
-
-/* Names of variables in hooks of value heads, and of heads of q. */
-static const char *const of_values[VAR_COUNT] = {
-    [VAR_B] = "s.b", [VAR_H] = "s.hv", [VAR_POS] = "t",         [VAR_D] = "d",
-    [VAR_X] = "x",   [VAR_GRAD] = "g", [VAR_HEADS] = "p.heads", [VAR_HEADS_KV] = "p.heads_v"};
-static const char *const of_queries[VAR_COUNT] = {
-    [VAR_B] = "s.b", [VAR_H] = "s.h",  [VAR_POS] = "t",         [VAR_D] = "d",
-    [VAR_X] = "x",   [VAR_GRAD] = "g", [VAR_HEADS] = "p.heads", [VAR_HEADS_KV] = "p.heads_v"};
 
 /* A struct, or the name of what lacks all of it. */
 static const char *part(writer *w, const char *name, const char *absent, bool any, const char *constants) {
@@ -48,11 +37,11 @@ static const char *print_hooks(writer *w, const linear_lowered *f) {
   for (int i = 0; i < 3; i++) {
     const linear_row_hook *row = &f->row[i];
     const char *const name = row->made ? writer_format(w, "Spec%s", of[i]) : "NoRowHook";
-    w->names = row->of_queries ? of_queries : of_values;
+    w->names = row->of_queries ? linear_of_queries : linear_of_values;
     if (row->made) linear_print_row(w, name, row, f->backward);
     names = writer_format(w, "%s  using %s = %s;\n", names, of[i], name);
   }
-  w->names = of_values;
+  w->names = linear_of_values;
   if (!f->backward) return names;
   const bool skips = f->skip != IR_NONE, decays = f->of_decay.count > 0, writes = f->of_write.count > 0,
              reads = f->of_read.count > 0;
@@ -66,19 +55,13 @@ static const char *print_hooks(writer *w, const linear_lowered *f) {
                        writes ? "WriteTerms" : "NoRowHook", reads ? "ReadTerms" : "NoRowHook");
 }
 
-static void print(writer *w, const linear_lowered *f) {
+static void print(writer *w, const void *of) {
+  const linear_lowered *const f = of;
   static const char *const decays[] = {"DECAY_NONE", "DECAY_HEAD", "DECAY_TOKEN", "DECAY_CHANNEL"};
   const bool updates = f->write != IR_NONE || f->read != IR_NONE;
   const bool has_mods = f->query_factor != IR_NONE || f->key_factor != IR_NONE || f->value_mod != IR_NONE;
-  text_add(&w->out,
-           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/linear.cuh.\n",
-           writer_traced(w)->name, writer_file(w));
-  text_add(&w->out,
-           "#pragma once\n%s#include \"config.cuh\"\n#include "
-           "\"contract/linear.cuh\"\n#include \"ops/math.cuh\"\n#include \"ops/input.cuh\"\n%s\nusing Real = float;\n",
-           f->backward ? "" : "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n",
-           f->backward ? "#include \"linear/around/linear_sums.cuh\"\n" : "");
-  w->names = of_values;
+  linear_print_head(w, "linear.cuh", "float", f->backward);
+  w->names = linear_of_values;
   const char *const decay = part(w, "SpecDecay", "NoDecay", f->decay != IR_NONE,
                                  writer_format(w, "DecayOf decay_of = %s", decays[f->decay_of]));
   function(w, "decay", f->decay_of == LINEAR_DECAY_CHANNEL ? OF_CHANNEL : OF_TOKEN, f->decay);
@@ -92,10 +75,10 @@ static void print(writer *w, const linear_lowered *f) {
   const char *const mods = part(w, "SpecRowMods", "NoRowMods", has_mods,
                                 writer_format(w, "bool has_query_factor = %s, has_key_factor = %s, has_value_mod = %s",
                                               flag(f->query_factor), flag(f->key_factor), flag(f->value_mod)));
-  w->names = of_queries;
+  w->names = linear_of_queries;
   function(w, "query_factor", OF_TOKEN, f->query_factor);
   function(w, "key_factor", OF_TOKEN, f->key_factor);
-  w->names = of_values;
+  w->names = linear_of_values;
   function(w, "value_mod", OF_ELEMENT, f->value_mod);
   close(w, has_mods);
   const bool skips = f->skip != IR_NONE && !f->backward; /* the last kernel of backward has its derivative */
@@ -109,23 +92,7 @@ static void print(writer *w, const linear_lowered *f) {
 }
 
 luattn_status emit_linear_spec(const linear_lowered *l, const char **out, luattn_error *err) {
-  arena *a = l->a;
-  writer *w = arena_new(a, sizeof *w);
-  lowered *f = arena_new(a, sizeof *f);
-  plan *p = arena_new(a, sizeof *p);
-  *out = NULL;
-  if (w != NULL && f != NULL && p != NULL) {
-    *p = (plan){.dtype = LUATTN_BF16, .packed = l->packed, .deterministic = true};
-    *f = (lowered){.a = a, .g = l->g, .spec = l->spec, .plan = p, .num_nodes = ir_count(l->g)};
-    if (writer_open(w, f)) {
-      print(w, l);
-      *out = text_get(&w->out);
-    }
-  }
-  if (*out == NULL || text_failed(&w->out) || arena_failed(a))
-    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", l->spec->traced.name);
-  if (w->failed)
-    return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: an expression holds what no kernel has; please report the spec",
-                       l->spec->traced.name);
-  return LUATTN_OK;
+  const linear_text whole = {
+      .a = l->a, .g = l->g, .spec = l->spec, .packed = l->packed, .deterministic = true, .print = print, .of = l};
+  return linear_print_text(&whole, out, err);
 }
