@@ -40,8 +40,6 @@ static int forward_bytes(LayoutSizes s) { return fwd_jvp_sm90_layout(s).bytes; }
 static plan_copies copies(const plan *p) {
   return (plan_copies){.row = 2, .col = p->tile_n / 4, .element = p->tile_n / 2};
 }
-static unsigned score_widths(const plan *p) { return sm90_width_bit(p->tile_n); }
-static unsigned o_widths(const plan *p) { return sm90_width_bit(p->head_dim_v); }
 
 static int tiles_skipped(const plan *p, int spills) {
   (void)p, (void)spills;
@@ -55,14 +53,7 @@ static int left_out(const plan *p, bool is_grid, const char **out) {
 }
 
 static const family_thresholds measured = {
-    .compile = {.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},
-                .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003},
-                .reads = 0.18,
-                .positions = 1.05,
-                .beside = 5,
-                .evaluated = 0.3},
-    .tiles_skipped = tiles_skipped,
-    .left_out_passes = left_out};
+    .compile = SM90_FORWARD_WEIGHTS, .tiles_skipped = tiles_skipped, .left_out_passes = left_out};
 
 const struct family family_jvp_sm90 = {.id = LUATTN_SM90,
                                        .says = "wgmma with f32 accumulation and TMA, with tangents",
@@ -84,8 +75,8 @@ const struct family family_jvp_sm90 = {.id = LUATTN_SM90,
                                                                       .suits = sm90_suits,
                                                                       .shared_bytes = forward_bytes,
                                                                       .copies = copies,
-                                                                      .product_widths = score_widths,
-                                                                      .o_widths = o_widths,
+                                                                      .product_widths = sm90_score_widths,
+                                                                      .o_widths = sm90_o_widths,
                                                                       .measured = &measured,
                                                                       .steps_of_16 = true,
                                                                       .draws_tiles = true}}};

@@ -41,6 +41,13 @@ int simt_forward_bytes(LayoutSizes s);
 /* The most sums that a gradient adds to for each score, because the backward has registers for no more at head dim
  * 128; below, dK and dV leave it some. */
 enum { SM90_SUMS = 12 };
+#define SM90_FORWARD_WEIGHTS                                                                              \
+  {.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},                                              \
+   .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003}, \
+   .reads = 0.18,                                                                                         \
+   .positions = 1.05,                                                                                     \
+   .beside = 5,                                                                                           \
+   .evaluated = 0.3}
 #define SM90_BACKWARD_WEIGHTS                                   \
   {.of = {0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 6, 62, 0, 0.5}, \
    .square = {[WORK_INLINED] = 0.0045,                          \
@@ -63,6 +70,8 @@ luattn_status sm90_can_run(const plan *p, luattn_error *err);
 bool sm90_is_d256(const plan *p);
 plan_copies sm90_backward_copies(const plan *p);
 unsigned sm90_width_bit(int columns);
+unsigned sm90_score_widths(const plan *p);
+unsigned sm90_o_widths(const plan *p);
 /* Whether a gradient adds to more sums for each score than the kernel certainly has registers for. */
 bool sm90_sums_exceed(const plan *p, const compile_work *w, int sums);
 

@@ -152,8 +152,8 @@ static plan_copies forward_copies(const plan *p) {
 plan_copies sm90_backward_copies(const plan *p) { return (plan_copies){.row = 1, .col = 2, .element = p->tile_m / 2}; }
 
 unsigned sm90_width_bit(int columns) { return 1u << ((columns + 15) / 16 - 1); }
-static unsigned score_widths(const plan *p) { return sm90_width_bit(p->tile_n); }
-static unsigned o_widths(const plan *p) { return sm90_width_bit(p->head_dim_v); }
+unsigned sm90_score_widths(const plan *p) { return sm90_width_bit(p->tile_n); }
+unsigned sm90_o_widths(const plan *p) { return sm90_width_bit(p->head_dim_v); }
 
 /* Widths of scores, of dk and dv, and of a consumer's share of dq. */
 static unsigned backward_widths(const plan *p) {
@@ -233,17 +233,11 @@ static int forward_left_out(const plan *p, bool is_grid, const char **out) {
 
 /* Producers compute the sines of keys: 7000 instructions of sines take ten times as long as `causal`, 26000 a hundred
  * times. */
-static const family_thresholds forward_measured = {
-    .compile = {.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},
-                .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003},
-                .reads = 0.18,
-                .positions = 1.05,
-                .beside = 5,
-                .evaluated = 0.3},
-    .is_crowded = forward_is_crowded,
-    .spills_accepted = forward_spills_accepted,
-    .tiles_skipped = forward_tiles_skipped,
-    .left_out_passes = forward_left_out};
+static const family_thresholds forward_measured = {.compile = SM90_FORWARD_WEIGHTS,
+                                                   .is_crowded = forward_is_crowded,
+                                                   .spills_accepted = forward_spills_accepted,
+                                                   .tiles_skipped = forward_tiles_skipped,
+                                                   .left_out_passes = forward_left_out};
 /* Bias rows make a kernel 1.05 to 1.5 times as fast up to 190 spilled bytes of luattn_dkdv, and cost it 0.09 of its
  * speed at 270 and 290. */
 static const family_thresholds backward_measured = {.compile = SM90_BACKWARD_WEIGHTS,
@@ -281,8 +275,8 @@ const struct family family_sm90 = {SM90_FACTS, .takes_tiles = takes_tiles,
                                                                   .fits_registers = fits_registers,
                                                                   .shared_bytes = forward_bytes,
                                                                   .copies = forward_copies,
-                                                                  .product_widths = score_widths,
-                                                                  .o_widths = o_widths,
+                                                                  .product_widths = sm90_score_widths,
+                                                                  .o_widths = sm90_o_widths,
                                                                   .measured = &forward_measured,
                                                                   .free_boxes = true,
                                                                   .steps_of_16 = true,
