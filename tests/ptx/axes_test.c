@@ -2,13 +2,11 @@
  * has the Sequence, its walks and its boxes, and a mask of keys near a query on both axes; templates/ are as they are.
  * Extents are no multiples of boxes, those of queries and keys differ, and some queries, and a whole tile of them, keep
  * nothing. Results are compared with sums in double over the rounded inputs. */
-#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,83 +14,13 @@
 
 #include "abi/params.h"
 #include "abi/workspace.h"
-#include "gen/nvrtc/embedded.h"
+#include "tests/ptx/hand_kernels.h"
 
 enum { BATCH = 2, HEADS = 2, HEADS_KV = 1, D = 64, SHARED = 227 << 10, BLOCKS = 4 };
 enum { SHIFT = 150 }; /* of backward's scores: tests/ptx/axes/spec.cuh */
 enum { Q_Y = 21, Q_X = 19, K_Y = 9, K_X = 21, QUERIES = Q_Y * Q_X, KEYS = K_Y * K_X };
 
-/* ---- the driver, which is the PTX machine's ---- */
-
-typedef unsigned long long device_ptr;
-static struct {
-  int (*init)(unsigned);
-  int (*retain)(void **, int);
-  int (*push)(void *);
-  int (*load)(void **, const void *);
-  int (*unload)(void *);
-  int (*function)(void **, void *, const char *);
-  int (*attribute)(void *, int, int);
-  int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-  int (*alloc)(device_ptr *, size_t);
-  int (*release)(device_ptr);
-  int (*to_device)(device_ptr, const void *, size_t);
-  int (*to_host)(void *, device_ptr, size_t);
-  int (*encode)(void *, int, unsigned, void *, const unsigned long long *, const unsigned long long *, const unsigned *,
-                const unsigned *, int, int, int, int);
-} cuda;
-
-/* The PTX machine, or a GPU's driver. */
-static void open_driver(void) {
-  const char *name = getenv("LUATTN_LIBCUDA");
-  void *lib = dlopen(name != NULL ? name : "libcuda.so.1", RTLD_NOW), *context;
-  if (lib == NULL) fail_msg("%s", dlerror());
-#define FIND(member, name)                   \
-  *(void **)&cuda.member = dlsym(lib, name); \
-  assert_non_null(*(void **)&cuda.member)
-  FIND(init, "cuInit");
-  FIND(retain, "cuDevicePrimaryCtxRetain");
-  FIND(push, "cuCtxPushCurrent_v2");
-  FIND(load, "cuModuleLoadData");
-  FIND(unload, "cuModuleUnload");
-  FIND(function, "cuModuleGetFunction");
-  FIND(attribute, "cuFuncSetAttribute");
-  FIND(launch, "cuLaunchKernel");
-  FIND(alloc, "cuMemAlloc_v2");
-  FIND(release, "cuMemFree_v2");
-  FIND(to_device, "cuMemcpyHtoD_v2");
-  FIND(to_host, "cuMemcpyDtoH_v2");
-  FIND(encode, "cuTensorMapEncodeTiled");
-#undef FIND
-  assert_int_equal(cuda.init(0), 0);
-  assert_int_equal(cuda.retain(&context, 0), 0);
-  assert_int_equal(cuda.push(context), 0);
-}
-
-/* Memory that begins with NaN. */
-static void *device(size_t bytes, const void *from) {
-  device_ptr p;
-  assert_int_equal(cuda.alloc(&p, bytes), 0);
-  unsigned char *poison = malloc(bytes);
-  memset(poison, 0xff, bytes);
-  assert_int_equal(cuda.to_device(p, from != NULL ? from : poison, bytes), 0);
-  free(poison);
-  return (void *)(uintptr_t)p;
-}
-static void host(void *to, const void *from, size_t bytes) {
-  assert_int_equal(cuda.to_host(to, (device_ptr)(uintptr_t)from, bytes), 0);
-}
-
 /* ---- kernels ---- */
-
-static char *read_file(arena *a, const char *path) {
-  char *text = arena_new(a, 1 << 17);
-  FILE *f = fopen(path, "rb");
-  if (f == NULL) fail_msg("%s is missing", path);
-  assert_true(fread(text, 1, (1 << 17) - 1, f) > 0);
-  fclose(f);
-  return text;
-}
 
 /* One set of kernels: an entry of templates/, and options beside those of all. */
 typedef struct variant {
@@ -102,66 +30,25 @@ typedef struct variant {
 } variant;
 
 static void *module_of(const variant *v, int reach_y, int reach_x) {
-  nvrtc_file file;
-  nvrtc lib;
-  luattn_error err;
-  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
-  arena *a = arena_open(NULL);
-  template_file headers[200];
-  int count = 0;
-  const char *entry = NULL;
-  for (int i = 0; i < luattn_embedded_template_count; i++) {
-    headers[count++] = luattn_embedded_templates[i];
-    if (strcmp(luattn_embedded_templates[i].name, v->entry) == 0) entry = luattn_embedded_templates[i].data;
-  }
-  char *line = read_file(a, TEMPLATES "/example/spec.cuh"), *name = strstr(line, "struct Spec :");
+  hand_source s;
+  hand_open_source(&s, v->entry);
+  char *line = hand_read(&s, TEMPLATES "/example/spec.cuh"), *name = strstr(line, "struct Spec :");
   assert_non_null(name);
-  line = arena_printf(a, "%.*sstruct LineSpec :%s", (int)(name - line), line, name + strlen("struct Spec :"));
-  headers[count++] = (template_file){"config.cuh", read_file(a, TEMPLATES "/example/config.cuh"), 0};
-  headers[count++] = (template_file){"line_spec.cuh", line, 0};
-  headers[count++] = (template_file){"spec.cuh", read_file(a, AXES "/spec.cuh"), 0};
-  assert_true(count <= (int)(sizeof headers / sizeof headers[0]));
-  const char *options[32] = {"-std=c++20", "-default-device", "-DLUATTN_NO_STATS", "-DLUATTN_NO_MODS"};
-  int n = 4;
-#define NUMBER(name, value) options[n++] = arena_printf(a, "-D" name "=%d", value)
-  NUMBER("EXAMPLE_HEAD_DIM", D), NUMBER("EXAMPLE_TILE_M", v->tile_m), NUMBER("EXAMPLE_TILE_N", v->tile_n);
-  NUMBER("EXAMPLE_THREADS", v->threads), NUMBER("KEYS", v->keys);
-  NUMBER("Q_Y", Q_Y), NUMBER("Q_X", Q_X), NUMBER("K_Y", K_Y), NUMBER("K_X", K_X);
-  NUMBER("SHIFT", SHIFT), NUMBER("REACH_Y", reach_y), NUMBER("REACH_X", reach_x);
-#undef NUMBER
-  for (int i = 0; i < 3 && v->options[i] != NULL; i++) options[n++] = v->options[i];
-  nvrtc_result r;
-  if (nvrtc_compile(&lib, a, v->entry, entry, headers, count, "sm_90a", (nvrtc_options){.list = options, .count = n}, 1,
-                    &r, &err) != LUATTN_OK)
-    fail_msg("%s", err.message);
-  assert_non_null(r.ptx);
-  void *module;
-  assert_int_equal(cuda.load(&module, r.ptx), 0);
-  arena_close(a);
-  return module;
-}
-
-static void launch(void *module, const char *name, unsigned x, unsigned y, unsigned z, unsigned threads, int shared,
-                   LuattnParams *p, LuattnTensorMaps *maps) {
-  void *function, *params[] = {p, maps};
-  assert_int_equal(cuda.function(&function, module, name), 0);
-  if (shared > 0) assert_int_equal(cuda.attribute(function, 8, shared), 0);
-  assert_int_equal(cuda.launch(function, x, y, z, threads, 1, 1, (unsigned)shared, NULL, params, NULL), 0);
+  line = arena_printf(s.a, "%.*sstruct LineSpec :%s", (int)(name - line), line, name + strlen("struct Spec :"));
+  hand_add_header(&s, "config.cuh", hand_read(&s, TEMPLATES "/example/config.cuh"));
+  hand_add_header(&s, "line_spec.cuh", line);
+  hand_add_header(&s, "spec.cuh", hand_read(&s, AXES "/spec.cuh"));
+  hand_add_option(&s, "-DLUATTN_NO_STATS"), hand_add_option(&s, "-DLUATTN_NO_MODS");
+  hand_define(&s, "EXAMPLE_HEAD_DIM", D), hand_define(&s, "EXAMPLE_TILE_M", v->tile_m);
+  hand_define(&s, "EXAMPLE_TILE_N", v->tile_n), hand_define(&s, "EXAMPLE_THREADS", v->threads);
+  hand_define(&s, "KEYS", v->keys), hand_define(&s, "SHIFT", SHIFT);
+  hand_define(&s, "Q_Y", Q_Y), hand_define(&s, "Q_X", Q_X), hand_define(&s, "K_Y", K_Y), hand_define(&s, "K_X", K_X);
+  hand_define(&s, "REACH_Y", reach_y), hand_define(&s, "REACH_X", reach_x);
+  for (int i = 0; i < 3 && v->options[i] != NULL; i++) hand_add_option(&s, v->options[i]);
+  return hand_load(&s);
 }
 
 /* ---- tensors: [batch][heads][y][x][D] ---- */
-
-static float of_bf16(uint16_t x) {
-  const uint32_t bits = (uint32_t)x << 16;
-  float y;
-  memcpy(&y, &bits, sizeof y);
-  return y;
-}
-static uint16_t to_bf16(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 typedef struct side {
   int heads, y, x;
@@ -174,7 +61,7 @@ static size_t row_of(side s, int b, int h, int at) {
 
 static uint16_t *random_tensor(side s) {
   uint16_t *x = malloc(numbers(s) * 2);
-  for (size_t i = 0; i < numbers(s); i++) x[i] = to_bf16((float)rand() / (float)RAND_MAX * 2 - 1);
+  for (size_t i = 0; i < numbers(s); i++) x[i] = hand_to_bf16((float)rand() / (float)RAND_MAX * 2 - 1);
   return x;
 }
 static LuattnTensor tensor(side s, void *data) {
@@ -182,14 +69,14 @@ static LuattnTensor tensor(side s, void *data) {
 }
 /* Boxes of `rows` positions, of which the grid's boxes have `across` beside each other. */
 static LuattnTensorMap map_of(side s, void *data, int rows, int across) {
-  LuattnTensorMap map;
-  const unsigned long long size[5] = {D, (unsigned long long)s.x, (unsigned long long)s.y, (unsigned long long)s.heads,
-                                      BATCH},
-                           stride[4] = {D * 2, size[1] * D * 2, size[1] * size[2] * D * 2,
-                                        size[1] * size[2] * size[3] * D * 2};
-  const unsigned box[5] = {64, (unsigned)across, (unsigned)(rows / across), 1, 1}, step[5] = {1, 1, 1, 1, 1};
-  assert_int_equal(cuda.encode(&map, 9, 5, data, size, stride, box, step, 0, 3, 0, 0), 0);
-  return map;
+  const unsigned long long x = (unsigned long long)s.x, y = (unsigned long long)s.y,
+                           heads = (unsigned long long)s.heads, row = D * 2;
+  return hand_encode(&(hand_map){.data = data,
+                                 .axes = 5,
+                                 .size = {D, x, y, heads, BATCH},
+                                 .stride = {row, x * row, x * y * row, x * y * heads * row},
+                                 .box = {64, (unsigned)across, (unsigned)(rows / across), 1, 1}},
+                     true);
 }
 static int across(int tile) { return tile == 64 ? 8 : 16; }
 static int slots(side s, int tile) {
@@ -211,11 +98,12 @@ static bool keeps(const problem *x, int q, int kv) {
 }
 static double dot(const uint16_t *a, const uint16_t *b) {
   double sum = 0;
-  for (int d = 0; d < D; d++) sum += (double)of_bf16(a[d]) * of_bf16(b[d]);
+  for (int d = 0; d < D; d++) sum += (double)hand_of_bf16(a[d]) * hand_of_bf16(b[d]);
   return sum;
 }
 static void add(double *to, double *size, const uint16_t *from, double factor, double size_factor) {
-  for (int d = 0; d < D; d++) to[d] += factor * of_bf16(from[d]), size[d] += size_factor * fabs(of_bf16(from[d]));
+  for (int d = 0; d < D; d++)
+    to[d] += factor * hand_of_bf16(from[d]), size[d] += size_factor * fabs(hand_of_bf16(from[d]));
 }
 
 static void compute_row(problem *x, int b, int h, int q) {
@@ -269,9 +157,9 @@ static void free_problem(problem *x) {
  * 2^-8, and those of dS by as much again, as O, of which delta is the product, is rounded too. */
 static void compare(const char *what, side s, const void *on_device, const double *want, const double *size) {
   uint16_t *got = malloc(numbers(s) * 2);
-  host(got, on_device, numbers(s) * 2);
+  hand_host(got, on_device, numbers(s) * 2);
   for (size_t i = 0; i < numbers(s); i++) {
-    const double x = of_bf16(got[i]), most = ldexp(size[i], -7) + 1e-6;
+    const double x = hand_of_bf16(got[i]), most = ldexp(size[i], -7) + 1e-6;
     if (!(fabs(x - want[i]) <= most))
       fail_msg("%s: row %zu, channel %zu is %g and not %g, by more than %g", what, i / D, i % D, x, want[i], most);
   }
@@ -299,15 +187,12 @@ static LuattnParams params_of(const problem *x, const variant *v) {
                           .heads = divisor(HEADS),
                           .group = divisor(HEADS / HEADS_KV)};
   LuattnTensors *t = &p.tensors;
-  t->q = t->src_q = tensor(of_q, device(numbers(of_q) * 2, x->q));
-  t->k = t->src_k = tensor(of_k, device(numbers(of_k) * 2, x->k));
-  t->v = t->src_v = tensor(of_k, device(numbers(of_k) * 2, x->v));
-  t->o = tensor(of_q, device(numbers(of_q) * 2, NULL));
-  t->lse = (LuattnTensor){device(numbers(of_q) / D * 4, NULL), HEADS * QUERIES, QUERIES, 1};
+  t->q = t->src_q = tensor(of_q, hand_device(numbers(of_q) * 2, x->q));
+  t->k = t->src_k = tensor(of_k, hand_device(numbers(of_k) * 2, x->k));
+  t->v = t->src_v = tensor(of_k, hand_device(numbers(of_k) * 2, x->v));
+  t->o = tensor(of_q, hand_device(numbers(of_q) * 2, NULL));
+  t->lse = (LuattnTensor){hand_device(numbers(of_q) / D * 4, NULL), HEADS * QUERIES, QUERIES, 1};
   return p;
-}
-static void release(void *data) {
-  if (data != NULL) cuda.release((device_ptr)(uintptr_t)data);
 }
 static void release_tensors(const LuattnParams *p) {
   const LuattnTensors *t = &p->tensors;
@@ -324,7 +209,7 @@ static void release_tensors(const LuattnParams *p) {
                        p->scratch.dq_acc,
                        p->scratch.dq_order,
                        p->scratch.work_counter};
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) release(all[i]);
+  hand_release_all(all, sizeof all / sizeof all[0]);
 }
 
 static void run_forward(int reach_y, int reach_x, const char *cheap, const char *intervals) {
@@ -333,21 +218,21 @@ static void run_forward(int reach_y, int reach_x, const char *cheap, const char 
   void *module = module_of(&v, reach_y, reach_x);
   LuattnParams p = params_of(&x, &v);
   const unsigned none = 0;
-  p.scratch.work_counter = device(sizeof none, &none);
+  p.scratch.work_counter = hand_device(sizeof none, &none);
   LuattnTensorMaps maps = {.q = map_of(of_q, p.tensors.q.data, 64, across(v.tile_m)),
                            .k = map_of(of_k, p.tensors.k.data, v.tile_n, across(v.tile_n)),
                            .v = map_of(of_k, p.tensors.v.data, v.tile_n, across(v.tile_n)),
                            .o = map_of(of_q, p.tensors.o.data, 16, across(v.tile_m))};
-  launch(module, "luattn_fwd", BLOCKS, 1, 1, (unsigned)v.threads, SHARED, &p, &maps);
+  hand_launch(module, "luattn_fwd", (const unsigned[]){BLOCKS, 1, 1}, v.threads, SHARED, &p, &maps);
   compare("o", of_q, p.tensors.o.data, x.o, x.o_size);
   float *lse = malloc(numbers(of_q) / D * sizeof *lse);
-  host(lse, p.tensors.lse.data, numbers(of_q) / D * sizeof *lse);
+  hand_host(lse, p.tensors.lse.data, numbers(of_q) / D * sizeof *lse);
   for (size_t i = 0; i < numbers(of_q) / D; i++)
     if (lse[i] != x.lse[i] && !(fabsf(lse[i] - x.lse[i]) <= 1e-4f))
       fail_msg("lse %zu is %g and not %g", i, (double)lse[i], (double)x.lse[i]);
   free(lse);
   release_tensors(&p);
-  cuda.unload(module);
+  hand_unload(module);
   free_problem(&x);
 }
 
@@ -357,34 +242,35 @@ static void run_backward(const variant *v, int reach_y, int reach_x) {
   LuattnParams p = params_of(&x, v);
   LuattnTensors *t = &p.tensors;
   uint16_t *o = malloc(numbers(of_q) * 2);
-  for (size_t i = 0; i < numbers(of_q); i++) o[i] = to_bf16((float)x.o[i]);
-  release(t->o.data), release(t->lse.data);
+  for (size_t i = 0; i < numbers(of_q); i++) o[i] = hand_to_bf16((float)x.o[i]);
+  hand_release(t->o.data), hand_release(t->lse.data);
   float *lse = malloc(numbers(of_q) / D * sizeof *lse);
   for (size_t i = 0; i < numbers(of_q) / D; i++) lse[i] = x.lse[i] + (float)SHIFT;
-  t->o.data = device(numbers(of_q) * 2, o), t->lse.data = device(numbers(of_q) / D * 4, lse);
+  t->o.data = hand_device(numbers(of_q) * 2, o), t->lse.data = hand_device(numbers(of_q) / D * 4, lse);
   free(o), free(lse);
-  t->dout = tensor(of_q, device(numbers(of_q) * 2, x.dout));
-  t->dq = tensor(of_q, device(numbers(of_q) * 2, NULL));
-  t->dk = tensor(of_k, device(numbers(of_k) * 2, NULL));
-  t->dv = tensor(of_k, device(numbers(of_k) * 2, NULL));
+  t->dout = tensor(of_q, hand_device(numbers(of_q) * 2, x.dout));
+  t->dq = tensor(of_q, hand_device(numbers(of_q) * 2, NULL));
+  t->dk = tensor(of_k, hand_device(numbers(of_k) * 2, NULL));
+  t->dv = tensor(of_k, hand_device(numbers(of_k) * 2, NULL));
   const size_t rows = (size_t)(BATCH * HEADS) * (size_t)p.shape.q_len;
-  p.scratch.bwd_rows = device(rows * 2 * 4, NULL);
-  p.scratch.dq_acc = device(rows * D * 4, NULL);
-  p.scratch.dq_order = device((LUATTN_DQ_ORDER_FIRST + rows) * 4, NULL);
+  p.scratch.bwd_rows = hand_device(rows * 2 * 4, NULL);
+  p.scratch.dq_acc = hand_device(rows * D * 4, NULL);
+  p.scratch.dq_order = hand_device((LUATTN_DQ_ORDER_FIRST + rows) * 4, NULL);
   const int of_k_rows = v->tile_n, q_x = across(v->tile_m), k_x = across(v->keys);
   LuattnTensorMaps maps = {.q = map_of(of_q, t->q.data, v->tile_m, q_x),
                            .k = map_of(of_k, t->k.data, of_k_rows, k_x),
                            .v = map_of(of_k, t->v.data, of_k_rows, k_x),
                            .dout = map_of(of_q, t->dout.data, v->tile_m, q_x)};
   const unsigned q_blocks = (unsigned)p.shape.q_len / 64, k_blocks = (unsigned)p.shape.kv_len / 64;
-  launch(module, "luattn_prepare", q_blocks, HEADS, BATCH, 128, 0, &p, NULL);
-  launch(module, "luattn_dkdv", BLOCKS, 1, 1, (unsigned)v->threads, SHARED, &p, &maps);
-  launch(module, "luattn_finish", q_blocks > k_blocks ? q_blocks : k_blocks, HEADS, 3 * BATCH, 128, 0, &p, NULL);
+  hand_launch(module, "luattn_prepare", (const unsigned[]){q_blocks, HEADS, BATCH}, 128, 0, &p, NULL);
+  hand_launch(module, "luattn_dkdv", (const unsigned[]){BLOCKS, 1, 1}, v->threads, SHARED, &p, &maps);
+  const unsigned most_blocks = q_blocks > k_blocks ? q_blocks : k_blocks;
+  hand_launch(module, "luattn_finish", (const unsigned[]){most_blocks, HEADS, 3 * BATCH}, 128, 0, &p, NULL);
   compare("dq", of_q, t->dq.data, x.dq, x.dq_size);
   compare("dk", of_k, t->dk.data, x.dk, x.dk_size);
   compare("dv", of_k, t->dv.data, x.dv, x.dv_size);
   release_tensors(&p);
-  cuda.unload(module);
+  hand_unload(module);
   free_problem(&x);
 }
 
@@ -426,13 +312,8 @@ static void test_backward_of_pairs(void **state) {
   run_backward(&pairs, 3, 5);
 }
 
-static int open_all(void **state) {
-  (void)state;
-  open_driver();
-  return 0;
-}
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_forward), cmocka_unit_test(test_forward_whole),
                                      cmocka_unit_test(test_backward), cmocka_unit_test(test_backward_of_pairs)};
-  return cmocka_run_group_tests(tests, open_all, NULL);
+  return cmocka_run_group_tests(tests, hand_open_driver, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "tests/ptx/hand_kernels.h"
 #include "tests/ptx/linear_problem.h"
 
 /* Twice what plain chunked kernels in bf16 are off by; and where keys are alike, with writes of up to 1, and of up to 2. The
@@ -36,9 +37,6 @@ static int size_of(const problem *x, int which) {
   const call *c = x->c;
   return which == DV ? c->kernel.v_dim : which < DV ? c->kernel.k_dim : which == DG ? linear_gate_width(c) : 1;
 }
-static size_t rows_bytes(const problem *x, int which) {
-  return (size_t)x->rows * (size_t)linear_row_size(x->c, x->c->heads_v, size_of(x, which)) * 2;
-}
 static kept make_room(const problem *x) {
   const call *c = x->c;
   const bool packed = c->kernel.packed;
@@ -46,19 +44,19 @@ static kept make_room(const problem *x) {
   const size_t slots =
       (size_t)linear_chunk_slots(c->entries, packed ? x->cu[c->entries] : c->tokens[0], packed) * (size_t)c->heads_v;
   kept k;
-  k.on = (LuattnLinearKept){.states = linear_device(slots * (size_t)l.state, NULL),
-                            .values = linear_device(slots * (size_t)l.v, NULL),
-                            .grad_states = linear_device(slots * (size_t)l.state, NULL),
-                            .grad_values = linear_device(slots * (size_t)l.v, NULL)};
+  k.on = (LuattnLinearKept){.states = hand_device(slots * (size_t)l.state, NULL),
+                            .values = hand_device(slots * (size_t)l.v, NULL),
+                            .grad_states = hand_device(slots * (size_t)l.state, NULL),
+                            .grad_values = hand_device(slots * (size_t)l.v, NULL)};
   float **const sums[] = {&k.sums.decay, &k.sums.write, &k.sums.read, &k.sums.query_factor, &k.sums.key_factor};
   for (int i = 0; i < 5; i++)
-    *sums[i] = linear_device((size_t)(x->rows * c->heads_v * (i == 0 ? linear_gate_width(c) : 1)) * 4, NULL);
+    *sums[i] = hand_device((size_t)(x->rows * c->heads_v * (i == 0 ? linear_gate_width(c) : 1)) * 4, NULL);
   const size_t cut = (size_t)(c->entries * c->heads_v * (c->segments > 1 ? c->segments : 1)) * 4,
                k_dim = (size_t)c->kernel.k_dim;
   k.segments = (LuattnSegments){.count = c->segments > 1 ? c->segments : 1,
-                                .states = linear_device(cut * k_dim * (size_t)c->kernel.v_dim, NULL),
-                                .maps = linear_device(cut * k_dim * k_dim, NULL),
-                                .decays = linear_device(cut, NULL)};
+                                .states = hand_device(cut * k_dim * (size_t)c->kernel.v_dim, NULL),
+                                .maps = hand_device(cut * k_dim * k_dim, NULL),
+                                .decays = hand_device(cut, NULL)};
   for (int i = DQ; i <= DV; i++) k.grads[i] = linear_tensor_of(x, (side){NULL, c->heads_v, size_of(x, i)});
   return k;
 }
@@ -67,23 +65,23 @@ static void free_room(kept *k) {
                        k->sums.decay,      k->sums.write,     k->sums.read,      k->sums.query_factor,
                        k->sums.key_factor, k->grads[DQ].data, k->grads[DK].data, k->grads[DV].data,
                        k->segments.states, k->segments.maps,  k->segments.decays};
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) linear_release(all[i]);
+  hand_release_all(all, sizeof all / sizeof all[0]);
 }
 
 /* What segments of a pass make of states, which chains begin with. */
 static void run_segments(const problem *x, linear_pass pass, void *module, const kept *k, on_device *d) {
   const call *c = x->c;
-  const int blocks = c->entries * c->heads_v * ((c->kernel.v_dim + c->kernel.v_block - 1) / c->kernel.v_block),
-            maps = c->entries * c->heads_v * ((c->kernel.k_dim + c->kernel.v_block - 1) / c->kernel.v_block);
+  const linear_kernel *const kernel = &c->kernel;
+  const int blocks = linear_blocks(c, kernel->v_dim, kernel->v_block),
+            maps = pass == LINEAR_FORWARD ? linear_blocks(c, kernel->k_dim, kernel->v_block) : 0;
   const LinearLayout l = pass == LINEAR_GRAD_STATES
                              ? linear_layout_kept(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, 0)
                              : linear_layout(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, 1, 0);
   d->p.segments = k->segments;
-  linear_launch(module, "luattn_linear_states", (blocks + (pass == LINEAR_FORWARD ? maps : 0)) * (c->segments - 1),
-                128 * (2 + c->kernel.v_block / 64), l.bytes, &d->p, &d->maps);
-  linear_launch(module, "luattn_linear_join",
-                c->entries * c->heads_v * ((c->kernel.v_dim + LINEAR_JOIN_VALUES - 1) / LINEAR_JOIN_VALUES),
-                LINEAR_JOIN_THREADS, 0, &d->p, NULL);
+  linear_launch(module, "luattn_linear_states", (blocks + maps) * (c->segments - 1), linear_threads(kernel), l.bytes,
+                &d->p, &d->maps);
+  linear_launch(module, "luattn_linear_join", linear_blocks(c, kernel->v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS,
+                0, &d->p, NULL);
 }
 /* Of the first chain by forward's kernels, whose maps the other one takes as well. */
 static void run_forward_segments(const problem *x, const kept *k) {
@@ -94,7 +92,7 @@ static void run_forward_segments(const problem *x, const kept *k) {
   run_segments(x, LINEAR_FORWARD, module, k, &d);
   d.p.segments = own;
   linear_take_back(&d, x->c);
-  linear_unload(module);
+  hand_unload(module);
 }
 /* A chain, and what it leaves in the pool. */
 static char *run_chain(const problem *x, linear_pass pass, const kept *k) {
@@ -106,19 +104,12 @@ static char *run_chain(const problem *x, linear_pass pass, const kept *k) {
   d.p.kept = k->on;
   if (c->segments > 1 && pass == LINEAR_GRAD_STATES) run_segments(x, pass, module, k, &d);
   if (c->segments > 1) d.p.segments = k->segments;
-  linear_launch(
-      module, "luattn_linear",
-      c->entries * c->heads_v * ((c->kernel.v_dim + c->kernel.v_block - 1) / c->kernel.v_block) * d.p.segments.count,
-      128 * (2 + c->kernel.v_block / 64), l.bytes, &d.p, &d.maps);
+  linear_launch(module, "luattn_linear", linear_blocks(c, c->kernel.v_dim, c->kernel.v_block) * d.p.segments.count,
+                linear_threads(&c->kernel), l.bytes, &d.p, &d.maps);
   d.p.segments = own;
-  char *pool = NULL;
-  if (d.p.last.data != NULL) {
-    const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * c->kernel.k_dim * c->kernel.v_dim) * linear_state_bytes(c);
-    pool = malloc(bytes);
-    linear_host(pool, d.p.last.data, bytes);
-  }
+  char *pool = linear_take_pool(&d, c);
   linear_take_back(&d, c);
-  linear_unload(module);
+  hand_unload(module);
   return pool;
 }
 static void run_rows(const problem *x, const kept *k) {
@@ -144,9 +135,9 @@ static void run_rows(const problem *x, const kept *k) {
                                   : linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim).bytes;
   linear_launch(module, by_channel(c) ? "luattn_linear_columns" : "luattn_linear_rows", chunks < 3 ? chunks : 3,
                 by_channel(c) ? 512 : 384, bytes, &d.p, &maps);
-  linear_release(values.data);
+  hand_release(values.data);
   linear_take_back(&d, c);
-  linear_unload(module);
+  hand_unload(module);
 }
 
 /* ---- by the recurrence ---- */
@@ -204,10 +195,10 @@ typedef struct results {
 static results download(const problem *x, const kept *k, char *pool) {
   results r = {.pool = pool};
   const float *const sums[] = {k->sums.decay, k->sums.write, k->sums.read, k->sums.query_factor, k->sums.key_factor};
-  for (int i = DQ; i <= DV; i++) linear_host(r.rows[i] = malloc(rows_bytes(x, i)), k->grads[i].data, rows_bytes(x, i));
+  for (int i = DQ; i <= DV; i++) r.rows[i] = linear_take_rows(x, &k->grads[i], size_of(x, i));
   for (int i = 0; i < 5; i++) {
     const size_t bytes = (size_t)(x->rows * x->c->heads_v * (i == 0 ? linear_gate_width(x->c) : 1)) * 4;
-    linear_host(r.sums[i] = malloc(bytes), sums[i], bytes);
+    hand_host(r.sums[i] = malloc(bytes), sums[i], bytes);
   }
   return r;
 }
@@ -222,7 +213,7 @@ static double most_of(const call *c, int which, int alike) {
 }
 static void compare_entry(const problem *x, int entry, const results *r) {
   const call *c = x->c;
-  const int n = c->tokens[entry], K = c->kernel.k_dim, V = c->kernel.v_dim;
+  const int n = c->tokens[entry];
   const bool none = linear_left_alone(c, entry);
   error errors[RESULTS + 1];
   memset(errors, 0, sizeof errors);
@@ -235,16 +226,11 @@ static void compare_entry(const problem *x, int entry, const results *r) {
         const double got =
             which > DV
                 ? (double)r->sums[which - DG][(row * (size_t)c->heads_v + (size_t)hv) * (size_t)dim + (size_t)(i % dim)]
-                : (double)linear_read_half(
-                      c,
-                      r->rows[which][row * (size_t)linear_row_size(c, c->heads_v, dim) + (size_t)(hv * dim + i % dim)]);
+                : (double)linear_read_half(c, r->rows[which][linear_place(x, entry, hv, dim, i)]);
         linear_add_error(&errors[which], got, none ? 0 : w.of[which][i]);
       }
     }
-    for (int i = 0; r->pool != NULL && !none && i < K * V; i++)
-      linear_add_error(&errors[RESULTS],
-                       linear_got_state(c, r->pool, linear_state_at(c, linear_pool_row(c, entry), hv, i / V, i % V)),
-                       w.state[i]);
+    linear_add_states(&errors[RESULTS], x, entry, hv, r->pool, w.state);
     free(w.of[0]);
   }
   const int alike = c->keys == ALIKE ? c->most_write > 1 ? 2 : 1 : 0;
@@ -252,17 +238,6 @@ static void compare_entry(const problem *x, int entry, const results *r) {
     if (is_wanted(c, which)) linear_expect(names[which], entry, errors[which], most_of(c, which, alike));
   linear_expect("the gradient of the first state", entry, errors[RESULTS],
                 by_channel(c) ? most_channels_state : most_state);
-}
-/* Rows that are nobody's are as they were. */
-static void compare_rest(const problem *x, const results *r) {
-  const call *c = x->c;
-  for (int which = DQ; which <= DV; which++) {
-    const int width = linear_row_size(c, c->heads_v, size_of(x, which)), own = c->heads_v * size_of(x, which);
-    for (int i = 0; i < x->rows * width; i++)
-      if (i / width >= x->cu[c->entries] || i % width >= own)
-        if (r->rows[which][i] != 0xffff)
-          fail_msg("element %d of row %d of %s was written", i % width, i / width, names[which]);
-  }
 }
 void linear_run_erasing(const call *c) {
   problem x = linear_make_problem(c);
@@ -274,7 +249,7 @@ void linear_run_erasing(const call *c) {
   results r = download(&x, &k, pool);
   for (int e = 0; e < c->entries; e++)
     if (!c->poisoned[e]) compare_entry(&x, e, &r);
-  compare_rest(&x, &r);
+  for (int i = DQ; i <= DV; i++) linear_expect_untouched(names[i], &x, size_of(&x, i), r.rows[i]);
   for (int i = 0; i < 3; i++) free(r.rows[i]);
   for (int i = 0; i < 5; i++) free(r.sums[i]);
   free(pool);

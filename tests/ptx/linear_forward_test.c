@@ -1,5 +1,5 @@
 /* linear_forward_test.c: luattn_linear_forward by kernels of specs, on the PTX machine or a GPU, beside the CPU path: o and
- * final states within twice what a chunked kernel in bf16 is off by (tests/ptx/linear_calls.h).
+ * final states within twice what a chunked kernel in bf16 is off by (tests/ptx/linear_bars.h).
  *
  * linear_forward_test SPECS CASE, SPECS being the folder of specs of linear attention
  */
@@ -10,11 +10,9 @@
 
 #include "luattn/linear.h"
 #include "tests/ptx/arrays.h"
+#include "tests/ptx/linear_bars.h"
 
 enum { MOST = 8, INPUTS = 12, NOBODY = 9 };
-static const double most_o = 0.005, most_o_channels = 0.0064, most_o_erasing_channels = 0.0084, most_state = 0.003,
-                    most_o_erasing = 0.0072, most_state_erasing = 0.007;
-
 /* Of keys as they are. */
 #define DELTA_RULE(axes, args, at)                                                              \
   "return linear_attention { name = 'delta_rule', inputs = { g = { axes = {'b', 't', 'hv'" axes \
@@ -255,12 +253,6 @@ static void compare(const char *what, const array *got, const array *want, doubl
   if (!(relative <= most)) refuse(what, relative, most);
 }
 
-static double most_of(const test_row *r) {
-  return r->erases && r->channels ? most_o_erasing_channels
-         : r->erases              ? most_o_erasing
-         : r->channels            ? most_o_channels
-                                  : most_o;
-}
 static void run(luattn_engine *engine, const char *specs, const test_row *r) {
   char path[512];
   luattn_spec_info info;
@@ -279,8 +271,8 @@ static void run(luattn_engine *engine, const char *specs, const test_row *r) {
   for (size_t i = 0; i < p.num_inputs; i++) make_input(&p, i, &info.inputs[i]);
   run_on_cpu(&p);
   run_on_device(&p);
-  compare("o", &p.o, &p.want, most_of(r), (double)NAN);
-  if (!r->no_states) compare("the final state", &p.last, &p.want_last, r->erases ? most_state_erasing : most_state, 7);
+  compare("o", &p.o, &p.want, linear_most_o(r->erases, r->channels), (double)NAN);
+  if (!r->no_states) compare("the final state", &p.last, &p.want_last, linear_most_state(r->erases), 7);
   need(luattn_engine_forget(engine, p.spec, &err) == LUATTN_OK, "forget");
   array *const all[] = {&p.q, &p.k, &p.v, &p.o, &p.want, &p.first, &p.last, &p.want_last};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);

@@ -1,5 +1,4 @@
-/* linear_kernels.h: for linear_test.c: kernels of templates/linear compiled for a Spec by hand, and a driver: the PTX
- * machine's, or a GPU's. */
+/* linear_kernels.h: for tests of kernels of templates/linear, compiled for a Spec by hand (hand_kernels.h). */
 #ifndef LUATTN_TESTS_LINEAR_KERNELS_H
 #define LUATTN_TESTS_LINEAR_KERNELS_H
 
@@ -26,18 +25,10 @@ typedef struct linear_kernel {
   bool packed;
 } linear_kernel;
 
-/* Opens the driver that LUATTN_LIBCUDA names. */
-void linear_open_driver(void);
-/* The image of the kernels of `entry`, of templates/. Skips the test where there is no NVRTC. */
+/* The image of the kernels of `entry`, of templates/. */
 void *linear_load(const linear_kernel *k, linear_pass pass, const char *entry);
-void linear_unload(void *module);
 void linear_launch(void *module, const char *name, int blocks, int threads, int shared, LuattnLinearParams *p,
                    void *maps);
-
-/* Memory that begins with `from`, or with NaN. */
-void *linear_device(size_t bytes, const void *from);
-void linear_host(void *to, const void *from, size_t bytes);
-void linear_release(void *data);
 
 /* A descriptor of boxes of 64 channels by 64 rows of t: [entries, heads, tokens, dim], or packed rows. */
 LuattnTensorMap linear_map(const LuattnTensor *t, bool bf16, bool packed, int dim, int tokens, int heads, int entries);

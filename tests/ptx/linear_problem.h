@@ -51,6 +51,8 @@ float linear_read_half(const call *c, uint16_t x);
 int linear_row_size(const call *c, int heads, int dim);
 int linear_pool_row(const call *c, int entry);
 bool linear_left_alone(const call *c, int entry);
+/* The place of element i of an entry's [tokens][dim] in the rows of its value head. */
+size_t linear_place(const problem *x, int entry, int hv, int dim, int i);
 /* Input i at a row, and value head. */
 double linear_in_at(const problem *x, int i, int row, int hv);
 
@@ -62,12 +64,24 @@ size_t linear_state_bytes(const call *c);
 /* The place of element (k, v) of a pool's row and head. */
 size_t linear_state_at(const call *c, int row, int hv, int k, int v);
 double linear_got_state(const call *c, const char *bytes, size_t at);
+/* What a pass takes as query, key and value. */
+sides linear_sides_of(const problem *x, linear_pass pass);
 LuattnTensor linear_tensor_of(const problem *x, side s);
 LuattnTensorMap linear_map_of(const problem *x, const LuattnTensor *t, side s);
 on_device linear_upload(const problem *x, linear_pass pass);
 void linear_take_back(on_device *d, const call *c);
+/* What a launch left in the pool, if it has last states; and rows of value heads. */
+char *linear_take_pool(const on_device *d, const call *c);
+uint16_t *linear_take_rows(const problem *x, const LuattnTensor *t, int dim);
+/* Blocks that share `dim` channels of each value head, and threads of each. */
+int linear_blocks(const call *c, int dim, int block);
+int linear_threads(const linear_kernel *k);
 
 void linear_add_error(error *e, double got, double want);
+/* Of an entry's and head's last state in the pool, unless it has none. */
+void linear_add_states(error *e, const problem *x, int entry, int hv, const char *pool, const double *want);
 void linear_expect(const char *what, int entry, error e, double most);
+/* Rows behind those of entries, and numbers between rows, are as they were. */
+void linear_expect_untouched(const char *what, const problem *x, int dim, const uint16_t *rows);
 
 #endif

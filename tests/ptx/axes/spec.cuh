@@ -138,6 +138,11 @@ struct AxesSequence : DenseArrays<AxesSequence, AxesSite> {
     return q_rows<Elem>(p, t).row(slot);
   }
   template <class Elem>
+  __device__ __forceinline__ Elem *nearest_q_row(const LuattnParams &p, const LuattnTensor &t,
+                                                 const Position &slot) const {
+    return q_row<Elem>(p, t, clamped_query(p, slot));
+  }
+  template <class Elem>
   __device__ __forceinline__ Elem *kv_row(const LuattnParams &p, const LuattnTensor &t, int h_kv, int slot) const {
     return kv_rows<Elem>(p, t, h_kv).row(slot);
   }
