@@ -5,16 +5,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _capi as capi
 from . import _linear_call, _tangents, _tensors
 from ._arguments import what
+from ._once import once
 from ._spec import Spec
 from ._tensors import mark_written
 from .errors import InvalidError, Unsupported
 
 _PLAIN = ("cu_seqlens", "state_indices")
+_NO_TANGENTS = "detach what has a tangent, and take derivatives backwards, by torch.autograd"
 
 
 def _rows_type(q: Tensor) -> torch.dtype:
@@ -71,7 +72,6 @@ class _Linear(torch.autograd.Function):
         return o, final
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Tensor | None, dfinal: Tensor | None) -> Any:
         spec, call, saved = ctx.spec, ctx.call, list(ctx.saved_tensors)
         q, k, v = saved[:3]
@@ -82,6 +82,7 @@ class _Linear(torch.autograd.Function):
         arrays = dict(zip(_PLAIN, saved[-len(_PLAIN) :]))
         scalars = [next(tensors_left) if x is None else x for x in ctx.numbers]
         wanted = ctx.needs_input_grad
+        _tangents.refuse(spec.said, (dout, dfinal), _NO_TANGENTS)
         place = _place(q)
         if place is not None:
             dout = empty(q, v.shape, v.dtype).zero_() if dout is None else _rows_there(dout)
@@ -97,7 +98,8 @@ class _Linear(torch.autograd.Function):
             dscalars[i].to(x.dtype).reshape(x.shape) if dscalars is not None and isinstance(x, Tensor) and wanted[6 + n + i] else None
             for i, x in enumerate(scalars)
         ]
-        return (None, None, *made, dfirst, *of_inputs, *of_scalars)
+        results = once(spec.said, (*made, dfirst, *of_inputs, *of_scalars), (dout, dfinal, *saved))
+        return (None, None, *results)
 
 
 def _rows_there(x: Tensor) -> Tensor:
@@ -122,13 +124,13 @@ def forward(
     """o and the final state: a new one of this shape, or `final`, which gets no gradient."""
     first = own["initial_state"]
     every = [x for x in (q, k, v, first, *inputs, *scalars) if isinstance(x, Tensor)]
-    _tangents.refuse(spec.said, every, "detach what has a tangent, and take derivatives backwards, by torch.autograd")
+    ring = {name: x for name, x in own.items() if name.startswith("ring_")}
+    _tangents.refuse(spec.said, (*every, final, *ring.values()), _NO_TANGENTS)
     if _tangents.is_transformed():
         raise Unsupported(f"{spec.said}: transforms of torch.func (grad, vjp, jvp, vmap) do not exist for linear attention yet: use torch.autograd")
     for info, x in zip(spec.inputs, inputs):
         if x.requires_grad and not info.grad and torch.is_grad_enabled():
             raise InvalidError(f"{spec.name}: input '{info.name}': requires a gradient, and the spec does not mark it; write grad = true there, or pass {info.name}.detach()")
-    ring = {name: x for name, x in own.items() if name.startswith("ring_")}
     if ring and _tensors.gpu_of(q) == capi.CPU:
         raise Unsupported(f"{spec.name}: ring: q is on the CPU, and rings are of GPUs alone; leave it out, and the state is updated in place")
     if ring and torch.is_grad_enabled() and any(x.requires_grad for x in every):

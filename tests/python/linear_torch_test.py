@@ -79,6 +79,29 @@ class Autograd(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
                 o.sum().backward()
 
+    def test_second_derivatives(self):
+        """There are none, which is said even where the gradient of o does not depend on anything."""
+        for loss in (lambda o: o.sum(), lambda o: o.square().sum()):
+            o = self.op(*self.qkv, **self.given)
+            first = torch.autograd.grad(loss(o), (*self.qkv, *self.given.values()), create_graph=True)
+            self.assertTrue(all(g.requires_grad for g in first))
+            with self.assertRaisesRegex(luattn.Unsupported, "kda: there are no second derivatives: leave out create_graph=True"):
+                (loss(o) + first[0].square().sum()).backward()
+        first = torch.autograd.grad(self.op(*self.qkv, **self.given).sum(), self.qkv)
+        self.assertFalse(any(g.requires_grad for g in first))
+
+    def test_tangents_of_what_is_written(self):
+        from torch.autograd import forward_ad
+
+        state = torch.zeros(2, 2, 3, 4, dtype=torch.float64)
+        rows, given = [x.detach() for x in self.qkv], {name: x.detach() for name, x in self.given.items()}
+        with forward_ad.dual_level():
+            with self.assertRaisesRegex(luattn.Unsupported, "has no forward-mode derivative"):
+                self.op(*rows, final_state=forward_ad.make_dual(state, state + 1), state_layout="vk", **given)
+            o = self.op(*self.qkv, **self.given)
+            with self.assertRaisesRegex(luattn.Unsupported, "has no forward-mode derivative"):
+                torch.autograd.grad(o, self.qkv, forward_ad.make_dual(torch.ones_like(o), torch.ones_like(o)))
+
     def test_negatives(self):
         """Of tensors that are the negative of their memory, as imaginary parts of conjugates are."""
         q, k, v = (x.detach() for x in self.qkv)

@@ -315,6 +315,10 @@ def check_alike(n):
     refuses(lambda: local(q, k, v, scale=torch.ones(2)), "scale: has shape (2,)")
     refuses(lambda: torch.func.jvp(lambda t: local(t, k, v), (q,), (q,)), "ContextParallel: has no forward-mode derivative")
     refuses(lambda: torch.func.grad(lambda t: local(t, k, v).sum())(q), "inside a transform of torch.func")
+    leaf = q.detach().requires_grad_()
+    o = local(leaf, k, v)
+    (first,) = torch.autograd.grad(o.sum(), leaf, create_graph=True)
+    refuses((o.sum() + first.square().sum()).backward, "causal: there are no second derivatives: leave out create_graph=True")
     case.compare(local)
     one = dist.new_group([0])
     if rank:

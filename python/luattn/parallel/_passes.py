@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import _capi as capi
 from .._allocate import rows_type, type_of
 from .._attend import attend_state, gradients_of
+from .._once import once
 from .._spec import Spec
 from .._torch_merge import merge_into
 from ..errors import Error
@@ -410,12 +411,12 @@ class Distributed(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx, dout, dlse):  # type: ignore[no-untyped-def]
         job, count, needs = ctx.job, ctx.count, ctx.needs_input_grad
         q, k, v, o, lse, saved, *tensors = ctx.saved_tensors
         if dout is None and dlse is None:
             return (None,) * len(needs)
+        sources = dout, dlse, q, k, v, *tensors
         dout = torch.zeros_like(o) if dout is None else dout
         scale = tensors[-1] if job.scale is None else job.scale
         with torch.no_grad():
@@ -425,4 +426,5 @@ class Distributed(torch.autograd.Function):
                 job.exchange.add_up([d for name, d in named.items() if name in whole])
         found: list[Any] = [named.get(name) for name in (*(p.name for p in job.parameters), "scale")]
         grads = [d.reshape(t.shape).to(t.device, t.dtype) if need and d is not None else None for d, t, need in zip(found, tensors, needs[5:])]
-        return None, dq, dk.to(k.dtype), dv.to(v.dtype), None, *grads
+        first = once(job.spec.said, (dq, dk.to(k.dtype), dv.to(v.dtype), *grads), sources)
+        return None, *first[:3], None, *first[3:]
