@@ -5,6 +5,7 @@
 chunk_ and fused_recurrent_ of an operator compute the same: which kernel does is a matter of the call's lengths. Tensors are torch's, [B, T, H, ..];
 autograd has all gradients. What an argument asks for and cannot have is refused by its name."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -83,6 +84,9 @@ def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lo
     """The logarithm of a decay, of a gate's input [.., HV] or [.., HV, K]."""
     g, A_log, dt_bias = take(name, "g", "torch", g), take(name, "A_log", "torch?", A_log), take(name, "dt_bias", "torch?", dt_bias)
     shape = g.shape[-2:] if g.dim() == 4 else g.shape[-1:]
+    for of, t, count in (("A_log", A_log, shape[0]), ("dt_bias", dt_bias, shape.numel())):
+        if t is not None and t.numel() != count:
+            raise InvalidError(f"{name}: {of}: has {t.numel()} numbers, expected {count}, as g {tuple(g.shape)} has them")
     x = g.float() if g.dtype is not torch.float64 else g
     x = x if dt_bias is None else x + dt_bias.view(shape)
     if lower_bound is not None:
@@ -91,6 +95,19 @@ def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lo
     if A_log is None:
         raise InvalidError(f"{name}: A_log: is missing, and use_gate_in_kernel asks for -exp(A_log) * softplus(g + dt_bias)")
     return -A_log.exp().view(-1, *[1] * (len(shape) - 1)) * F.softplus(x)
+
+
+def _refuse_gate(name: str, **given: Any) -> None:
+    """What a decay would be made of, where nobody asks for that: learned parameters would go unread."""
+    for of, x in given.items():
+        if x is not None:
+            raise InvalidError(f"{name}: {of}: is given, and use_gate_in_kernel is False, so that g is the decay itself; pass use_gate_in_kernel=True, or leave it out")
+
+
+def _check_shape(name: str, of: str, x: Any, shape: Sequence[int]) -> None:
+    take(name, of, "torch?", x)
+    if x is not None and tuple(x.shape) != tuple(shape):
+        raise InvalidError(f"{name}: {of}: has shape {tuple(x.shape)}, expected {tuple(shape)}")
 
 
 def _strength(name: str, beta: Tensor | None, v: Tensor, is_logit: bool, is_signed: bool) -> Tensor:
@@ -215,6 +232,8 @@ def chunk_gated_delta_rule(
     _refuse(name, kwargs)
     strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
     call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first or transpose_state_layout, use_qk_l2norm_in_kernel)
+    if not use_gate_in_kernel:
+        _refuse_gate(name, A_log=A_log, dt_bias=dt_bias)
     if g is None and use_gate_in_kernel:
         raise InvalidError(f"{name}: g: is missing, and use_gate_in_kernel asks for a decay made of it")
     if g is None:
@@ -239,6 +258,10 @@ def chunk_kda(
     name = "kda"
     _refuse(name, kwargs)
     strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
+    if not use_gate_in_kernel:
+        _refuse_gate(name, A_log=A_log, dt_bias=dt_bias)
+    elif safe_gate and lower_bound is None:
+        raise InvalidError(f"{name}: lower_bound: is missing, and safe_gate asks for one; give it, such as -5.0, or leave safe_gate out")
     decay = _gate(name, g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else g
     return _run(
         name, "channel", "delta", q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first, use_qk_l2norm_in_kernel,
@@ -296,6 +319,12 @@ fused_recurrent_delta_rule = chunk_delta_rule
 # --- mamba_ssm.ops.triton ---
 
 
+def _check_dims(name: str, **given: tuple[Any, int]) -> None:
+    for of, (x, dims) in given.items():
+        if take(name, of, "torch", x).dim() != dims:
+            raise InvalidError(f"{name}: {of}: has {x.dim()} dimensions, expected {dims}")
+
+
 def _step(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[float, float]) -> Tensor:
     dt = dt if dt.dtype is torch.float64 else dt.float()
     dt = dt if dt_bias is None else dt + dt_bias
@@ -325,6 +354,9 @@ def mamba_chunk_scan_combined(
 ) -> Any:  # fmt: skip
     """x [b, l, heads, p], dt [b, l, heads], A [heads], B and C [b, l, groups, n], D [heads] or [heads, p]; states [b, heads, p, n]."""
     name = "mamba_chunk_scan_combined"
+    _check_dims(name, x=(x, 4), dt=(dt, 3), A=(A, 1), B=(B, 4), C=(C, 4))
+    for of, t, shape in (("dt", dt, x.shape[:3]), ("dt_bias", dt_bias, x.shape[2:3]), ("z", z, x.shape), ("seq_idx", seq_idx, x.shape[:2])):
+        _check_shape(name, of, t, shape)
     low, high = dt_limit
     dt = _step(dt, dt_bias, dt_softplus, (low, high))
     update = "ssd" if D is None else "ssd D" if D.dim() == 1 else "ssd Dp"
@@ -363,6 +395,11 @@ def selective_state_update(
     name = "selective_state_update"
     if state.dim() != 4 or x.dim() != 3:
         raise Unsupported(f"{name}: state: has {state.dim()} dimensions; one without heads is Mamba-1's, whose decay differs between channels of v")
+    _check_shape(name, "z", z, x.shape)
+    if torch.is_grad_enabled():
+        for of, t in (("state", state), ("x", x), ("dt", dt), ("A", A), ("B", B), ("C", C), ("D", D), ("z", z), ("dt_bias", dt_bias)):
+            if t is not None and t.requires_grad:
+                raise InvalidError(f"{name}: {of}: requires a gradient, and one token has none; detach it, or call under torch.no_grad()")
     for of, t, axes in (("dt", dt, 3), ("A", A, 3), ("dt_bias", dt_bias, 2), ("D", D, 2)):
         if t is not None and t.dim() != axes:
             raise InvalidError(f"{name}: {of}: has {t.dim()} dimensions, expected {axes}; repeat numbers of heads by expand")

@@ -149,6 +149,11 @@ class Operators(unittest.TestCase):
             ("kda: beta: is a list of 2, expected a tensor of torch", lambda: fla.chunk_kda(q, k, v, self.gk, [g, g])),
             ("gla: initial_state: is a list of 1, expected a tensor of torch", lambda: fla.chunk_gla(q, k, v, self.gk, initial_state=[v])),
             ("linear_attn: normalize: divides heads of v by sums of k, and v has 4 heads and k 2", lambda: fla.chunk_linear_attn(q, k, v)),
+            ("kda: A_log: is given, and use_gate_in_kernel is False", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, A_log=rand(HV))),
+            ("gated_delta_rule: dt_bias: is given, and use_gate_in_kernel", lambda: fla.chunk_gated_delta_rule(q, k, v, g, self.beta, dt_bias=rand(HV))),
+            ("kda: A_log: has 3 numbers, expected 4, as g (2, 9, 4, 5) has them", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, use_gate_in_kernel=True, A_log=rand(3))),
+            ("kda: dt_bias: has 5 numbers", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, use_gate_in_kernel=True, A_log=rand(HV), dt_bias=rand(5))),
+            ("kda: lower_bound: is missing, and safe_gate", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, use_gate_in_kernel=True, A_log=rand(HV), safe_gate=True)),
             ("kda: A_log: is missing", lambda: fla.chunk_kda(q, k, v, self.gk, self.beta, use_gate_in_kernel=True)),
         ):
             with self.subTest(words), self.assertRaises(luattn.Error) as caught:
@@ -184,6 +189,27 @@ class Mamba(unittest.TestCase):
         for a, b in zip(*(torch.autograd.grad(list(x), leaves, ways) for x in (found, want))):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(self.scan(z=self.z), self.scan() * F.silu(self.z), rtol=0, atol=1e-12)
+
+    def test_refusals(self):
+        """A list of sequences, a gate or a step of other shapes would be read, or broadcast, and be wrong without a word."""
+        for words, given in (
+            ("seq_idx: has shape (2, 8), expected (2, 9)", {"seq_idx": torch.zeros(2, T - 1, dtype=torch.int32)}),
+            ("seq_idx: has shape (9,)", {"seq_idx": torch.zeros(T, dtype=torch.int32)}),
+            ("z: has shape (9, 4, 3), expected (2, 9, 4, 3)", {"z": self.z[0]}),
+            ("seq_idx: is [0, 1], expected a tensor", {"seq_idx": [0, 1]}),
+        ):
+            with self.subTest(words), self.assertRaises(luattn.InvalidError) as caught:
+                self.scan(**given)
+            self.assertIn(words, str(caught.exception))
+        x, dt, b, c = (t[:, 0].detach() for t in (self.x, self.dt, self.B, self.C))
+        A = (-self.A.exp()).detach()[:, None, None].expand(HV, V, K)
+        step = self.state.detach().clone(), x, dt[..., None].expand(B, HV, V), A, b, c
+        with self.assertRaisesRegex(luattn.InvalidError, "z: has shape .4, 3., expected .2, 4, 3."):
+            fla.selective_state_update(*step, z=x[0])
+        with self.assertRaisesRegex(luattn.InvalidError, "D: requires a gradient, and one token has none"):
+            fla.selective_state_update(*step, D=self.D)
+        with torch.no_grad():
+            fla.selective_state_update(*step, D=self.D)
 
     def test_sequences_apart(self):
         idx = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0] * 9])
