@@ -132,13 +132,16 @@ class Ring:
             raise InvalidError(f"{name}: ring: state: is {what(state)}; give a torch tensor of 4 dimensions")
         if layout not in ("vk", "kv"):
             raise InvalidError(f"{name}: ring: state_layout: is {what(layout)}; give 'vk' for [.., head_dim_v, head_dim] or 'kv'")
-        if rows < 1:
-            raise InvalidError(f"{name}: ring: rows: is {rows}, expected at least 1")
+        for what_of, number in (("rows", rows), ("entries", entries)):
+            if take(name, f"ring: {what_of}", "integer", number) < (what_of == "rows"):
+                raise InvalidError(f"{name}: ring: {what_of}: is {number}, expected at least {int(what_of == 'rows')}")
+        if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
+            raise InvalidError(f"{name}: ring: dtype: is {what(dtype)}; give torch.float32, torch.bfloat16 or torch.float16")
         heads = state.shape[:2]
         dims = state.shape[2:] if layout == "kv" else state.shape[:1:-1]
         decays, erases = spec.ring(int(dims[0]))
         kind: dict[str, Any] = {"dtype": dtype or torch.bfloat16, "device": state.device}
-        self.rows, self._tried = rows, 0
+        self.rows, self._tried, self._name = rows, 0, name
         self.k, self.u = (torch.zeros(*heads, rows, d, **kind) for d in dims)
         self.e, self.y = (torch.zeros(*heads, rows, d, **kind) if erases else None for d in dims)
         self.decays = torch.zeros(*heads, rows, decays, dtype=torch.float32, device=state.device) if decays else None
@@ -152,6 +155,8 @@ class Ring:
     def accept(self, tokens: Any = None) -> None:
         """Says how many of the last step's tokens count: of each entry (int32 [entries] on the GPU) or of all; None: every token. Waits for nothing."""
         tried = self._tried
+        if tokens is not None and not is_tensor(tokens) and not 0 <= take(self._name, "ring: accept: tokens", "integer", tokens) <= tried:
+            raise InvalidError(f"{self._name}: ring: accept: tokens: is {tokens}, and the last step had {tried}; give 0 to {tried}, or None for all")
         kept = self.used.masked_fill(self.used + tried > self.rows, 0)
         self.used.copy_(kept + (tried if tokens is None else tokens))
 

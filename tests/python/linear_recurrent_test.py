@@ -237,6 +237,15 @@ class Ring(unittest.TestCase):
             self.steps(case, torch.float32, 40, [(1, 1)], "vk")
         with self.assertRaisesRegex(luattn.InvalidError, "normalised"):
             self.steps(Case("linear", torch.float32, [1, 1], 32, 32, packed=False), torch.float32, 4, [(1, 1)], "vk")
+        for given, words in (
+            ({"rows": 1.5}, "ring: rows: "), ({"rows": 0}, "ring: rows: is 0, expected at least 1"),
+            ({"dtype": torch.float64}, "ring: dtype: .*give torch.float32"), ({"dtype": "bf16"}, "ring: dtype: "),
+        ):  # fmt: skip
+            with self.subTest(given), self.assertRaisesRegex(luattn.InvalidError, words):
+                case.attention.ring(case.first, 2, state_layout="vk", **given)
+        for tokens in (3, -1):
+            with self.subTest(tokens), self.assertRaisesRegex(luattn.InvalidError, f"ring: accept: tokens: is {tokens}, and the last step had 2; give 0 to 2"):
+                self.steps(case, torch.float32, 4, [(2, tokens)], "vk")
         ring = case.attention.ring(case.first, 2, state_layout="vk")
         with self.assertRaisesRegex(luattn.Unsupported, "ring: q is on the CPU"):
             case.attention.step(case.q[:, :1], case.k[:, :1], case.v[:, :1], case.first, state_layout="vk", ring=ring, **{n: x[:, :1] if x.dim() > 1 else x for n, x in case.given.items()})
