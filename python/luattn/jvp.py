@@ -87,4 +87,4 @@ def _pair(place: str, name: str, primal: Any, tangent: Any, torch: Any) -> tuple
     for thing, a, b in (("shape", tuple(primal.shape), tuple(tangent.shape)), ("type", primal.dtype, tangent.dtype), ("device", primal.device, tangent.device)):
         if a != b:
             raise InvalidError(f"{place}: tangents: '{name}': has {thing} {b}, expected {a}, that of what it belongs to")
-    return primal, tangent
+    return (primal.clone() if primal.is_inference() else primal), tangent  # torch has no forward mode of tensors that were made in inference mode

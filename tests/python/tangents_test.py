@@ -198,7 +198,11 @@ class Second(Case):
         self.close(got, torch.autograd.grad((want_o * want_t).sum(), (q, k, bias)))
         with torch.inference_mode():  # which has no forward mode
             again = luattn.jvp(VARIANT, (q, k, v), (torch.cos(q), None, None), bias=bias, shift=shift, cap=cap)
+            made = {name: x.detach().clone() for name, x in {"q": q, "k": k, "v": v, "bias": bias, "shift": shift}.items()}
+            along, cap = torch.cos(made["q"]), cap.detach().clone()
+            inside = luattn.jvp(VARIANT, [made.pop(x) for x in "qkv"], (along, None, None), cap=cap, **made)
         self.assertTrue(torch.equal(again[1], o_t.detach()) and not again[1].requires_grad)
+        self.assertTrue(torch.equal(inside[1], again[1]))
 
     def test_checks(self):
         small = "return attention { name = 'small', %s }"
