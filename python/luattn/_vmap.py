@@ -24,8 +24,8 @@ def _merged(t: Tensor | None, dim: int | None, n: int, at: int = 0) -> Tensor | 
     return t.flatten(at, at + 1)
 
 
-def _input(spec: Spec, i: int, t: Tensor | None, dim: int | None, n: int, batch: int) -> Tensor | None:
-    """batch: entries of each index of the mapped dimension."""
+def _input(spec: Spec, i: int, t: Tensor | None, dim: int | None, n: int, batch: int, is_mapped: bool) -> Tensor | None:
+    """batch: entries of each index of the mapped dimension. is_mapped: the input is, or its tangent, whose shapes are the same."""
     axes = spec.inputs[i].axes
     if t is None or ("b" not in axes and dim is None):
         return t
@@ -33,7 +33,9 @@ def _input(spec: Spec, i: int, t: Tensor | None, dim: int | None, n: int, batch:
         _refuse(spec, f"input '{spec.inputs[i].name}' is mapped, and has no axis b; give it one, or")
     at = axes.index("b")
     if dim is None and t.shape[at] == 1:
-        return t
+        if not is_mapped:
+            return t
+        t = t.expand(*t.shape[:at], batch, *t.shape[at + 1 :])
     if _broadcasts(axes, t, dim):  # within an index, of which each has its own
         assert dim is not None
         t, dim = t.movedim(dim, 0), 0
@@ -55,6 +57,8 @@ class _Call:
 
     def __init__(self, spec: Spec, info: Any, given: dict[str, Any], learned_dims: Sequence[Any]) -> None:
         self.spec, self.n = spec, info.batch_size
+        if self.n == 0:
+            _refuse(spec, "the mapped dimension has size 0; leave the call out, or")
         for name, x in given.items():
             if isinstance(x, Tensor) and (name not in ("seed", "offset") or torch._C._functorch.is_batchedtensor(x)):
                 _refuse(spec, f"{name} is given, and such calls are not mapped yet;")
@@ -73,10 +77,13 @@ class _Call:
         assert made is not None
         return made
 
-    def inputs(self, tensors: Sequence[Tensor | None], dims: Dims, q: Tensor | None) -> list[Tensor | None]:
-        """q: with its batch of all indices."""
+    def inputs(self, tensors: Sequence[Tensor | None], dims: Dims, q: Tensor | None, others: Dims = ()) -> list[Tensor | None]:
+        """q: with its batch of all indices. others: the mapped dimensions of their tangents, or of what these tangents are of."""
         assert q is not None
-        return [_input(self.spec, i, t, dim, self.n, q.shape[0] // self.n) for i, (t, dim) in enumerate(zip(tensors, dims))]
+        return [
+            _input(self.spec, i, t, dim, self.n, q.shape[0] // self.n, dim is not None or bool(others and others[i] is not None))
+            for i, (t, dim) in enumerate(zip(tensors, dims))
+        ]
 
     def apart(self, t: Tensor, at: int = 0) -> tuple[Tensor, int | None]:
         """A result, and its mapped dimension. An empty one stands for None."""
@@ -95,16 +102,16 @@ def _forward(op: Any, spec: Spec, info: Any, dims: Dims, text: str, q: Tensor, k
     return _results(call, (made,), None) if isinstance(made, Tensor) else _results(call, made, 2)
 
 
-def _along(call: _Call, tangents: Any, dims: Any, rows: int, q: Tensor | None) -> list[Any]:
+def _along(call: _Call, tangents: Any, dims: Any, rows: int, q: Tensor | None, of_inputs: Dims) -> list[Any]:
     if dims[rows] is not None:
         _refuse(call.spec, "the tangent of a scalar is mapped;")
-    return [*call.rows(tangents[:rows], dims[:rows]), tangents[rows], *call.inputs(tangents[rows + 1 :], dims[rows + 1 :], q)]
+    return [*call.rows(tangents[:rows], dims[:rows]), tangents[rows], *call.inputs(tangents[rows + 1 :], dims[rows + 1 :], q, of_inputs)]
 
 
 def _forward_jvp(op: Any, spec: Spec, info: Any, dims: Dims, text: str, q: Tensor, k: Tensor, v: Tensor, tangents: Any, inputs: Any, scalars: Any, learned: Any, scale: Any, **given: Any) -> Any:
     call = _Call(spec, info, given, dims[7:8])
     rows = call.rows((q, k, v), dims[1:4])
-    made = op(text, *rows, _along(call, tangents, dims[4], 3, rows[0]), call.inputs(inputs, dims[5], rows[0]), scalars, learned, scale, **given)
+    made = op(text, *rows, _along(call, tangents, dims[4], 3, rows[0], dims[5]), call.inputs(inputs, dims[5], rows[0], dims[4][4:]), scalars, learned, scale, **given)
     return _results(call, made, 2)
 
 
@@ -139,9 +146,9 @@ def _backward(op: Any, spec: Spec, info: Any, dims: Dims, text: str, dout: Any, 
 def _backward_jvp(op: Any, spec: Spec, info: Any, dims: Dims, text: str, dout: Any, dlse: Any, q: Any, k: Any, v: Any, tangents: Any, inputs: Any, scalars: Any, learned: Any, scale: Any, *, wants: int = 31, want_inputs: Any = (), **given: Any) -> Any:
     call = _Call(spec, info, given, dims[9:10])
     rows = call.rows((dout, dlse, q, k, v), dims[1:6])
-    along = _along(call, tangents, dims[6], 5, rows[2])
+    along = _along(call, tangents, dims[6], 5, rows[2], dims[7])
     _check_wants(call, inputs, dims[7], wants, want_inputs)
-    made = op(text, *rows, along, call.inputs(inputs, dims[7], rows[2]), scalars, learned, scale, wants=wants, want_inputs=want_inputs, **given)
+    made = op(text, *rows, along, call.inputs(inputs, dims[7], rows[2], dims[6][6:]), scalars, learned, scale, wants=wants, want_inputs=want_inputs, **given)
     return _gradients(call, made, inputs, dims[7])
 
 

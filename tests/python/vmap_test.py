@@ -54,6 +54,26 @@ class Vmap(unittest.TestCase):
         self.same(lambda f: [torch.vmap(lambda x: torch.func.jvp(lambda y: f(q, k, v, y), (x,), (x * 2,))[1])(bias)])
         self.same(lambda f: torch.vmap(torch.func.grad(lambda x: f(q[:1], k[:1], v[:1], x).square().sum()))(bias[:1]))
 
+    def test_one_entry_of_two_shapes(self):
+        """An input of one entry, or its tangent, is mapped, and the other is not."""
+        q, k, v, bias = self.q[0], self.k[0], self.v, rand(3, 1, 4, 7)
+        for b in (1, 2):
+            rows = q[:b], k[:b], v[:b]
+
+            def tangent(f, x, t, rows=rows):
+                return torch.func.jvp(lambda y: f(*rows, y), (x,), (t,))[1]
+
+            self.same(lambda f: [torch.vmap(lambda t: tangent(f, bias[0], t))(bias)])
+            self.same(lambda f: [torch.vmap(lambda x: tangent(f, x, bias[0]))(bias)])
+            self.same(lambda f: [torch.func.jacfwd(lambda x: f(*rows, x))(bias[0])])
+
+            def product(f, x, t, rows=rows):
+                return torch.func.jvp(torch.func.grad(lambda q: f(q, *rows[1:], x).square().sum()), (rows[0],), (t,))[1]
+
+            self.same(lambda f: [torch.vmap(lambda x: product(f, x, rows[0]))(bias)])
+        with self.assertRaisesRegex(luattn.Unsupported, "torch.vmap: the mapped dimension has size 0"):
+            torch.vmap(lambda x: BIASED(q, k, v, bias=x))(bias[:0])
+
     def test_jacobians(self):
         q, k, v = self.q[0], self.k[0], self.v
         for transform in (torch.func.jacfwd, torch.func.jacrev):
