@@ -20,15 +20,17 @@ enum {
 
 static luattn_status check(const luattn_target *t, luattn_error *err) {
   if (t->arch != 90)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: arch: is sm_%d, and backward of linear attention has kernels for sm_90a alone yet; run "
-                       "it on the CPU",
-                       t->arch);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: arch: is sm_%d, and backward in chunks has kernels for sm_90a alone; leave family 0, and "
+        "another kernel walks token by token",
+        t->arch);
   if (t->dtype != LUATTN_BF16 && t->dtype != LUATTN_F16)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: dtype: is %s, and backward of linear attention has kernels of bf16 and f16 alone yet; "
-                       "convert q, k and v, or run it on the CPU",
-                       kernel_dtype_name(t->dtype));
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: dtype: is %s, and backward in chunks has kernels of bf16 and f16 alone; convert q, k and v "
+        "to one of these",
+        kernel_dtype_name(t->dtype));
   const struct {
     const char *name;
     int size;
@@ -36,8 +38,8 @@ static luattn_status check(const luattn_target *t, luattn_error *err) {
   for (int i = 0; i < 2; i++)
     if (dims[i].size % 8 != 0 || dims[i].size > MOST)
       return luattn_fail(err, LUATTN_UNSUPPORTED,
-                         "target: %s: is %d, and backward of linear attention takes multiples of 8 up to %d channels; "
-                         "run it on the CPU",
+                         "target: %s: is %d, and backward in chunks takes multiples of 8 up to %d channels; leave "
+                         "family 0, and another kernel walks token by token",
                          dims[i].name, dims[i].size, MOST);
   return LUATTN_OK;
 }

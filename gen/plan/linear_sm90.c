@@ -22,14 +22,15 @@ static luattn_status check(const luattn_target *t, luattn_error *err) {
                        "target: decode: is %d, and this kernel of linear attention takes chunks of tokens; leave it 0",
                        t->decode);
   if (t->arch != 90)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: arch: is sm_%d, and linear attention has kernels for sm_90a alone yet; run it on the "
-                       "CPU",
-                       t->arch);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: arch: is sm_%d, and kernels of chunks are for sm_90a alone; leave family 0, and another "
+        "kernel walks token by token",
+        t->arch);
   if (t->dtype != LUATTN_BF16 && t->dtype != LUATTN_F16)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: dtype: is %s, and linear attention has kernels of bf16 and f16 alone yet; convert q, k "
-                       "and v, or run it on the CPU",
+                       "target: dtype: is %s, and kernels of chunks are of bf16 and f16 alone; convert q, k and v to "
+                       "one of these",
                        kernel_dtype_name(t->dtype));
   if (t->head_dim % 8 != 0 || t->head_dim > MOST_K) return lacks_dim("head_dim", "q and k", t->head_dim, MOST_K, err);
   if (t->head_dim_v % 8 != 0 || t->head_dim_v > MOST_V) return lacks_dim("head_dim_v", "v", t->head_dim_v, MOST_V, err);
