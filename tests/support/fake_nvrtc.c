@@ -7,9 +7,9 @@
  *   refuse    a program cannot be created
  *   empty     compilation succeeds without a cubin
  *   spill     ptxas reports spills for luattn_fwd, or for luattn_prepare in programs without the main kernel
- *   spill N M X the same for luattn_dkdv: N bytes if a header contains X, else M; -1: compilation fails
+ *   spill N M X the same for luattn_dkdv: N bytes if a generated header contains X, else M; -1: compilation fails
  *   serialise ptxas remarks that it serialised wgmma
- *   exhaust X ptxas runs out of registers if a header contains X, and the log has only a remark
+ *   exhaust X ptxas runs out of registers if a generated header contains X, and the log has only a remark
  *   memory    compilation fails because memory runs out, after the same remark
  *   lacks X   NVRTC refuses the option X, and fails without --no-cache
  *   old       the version is 11.8
@@ -73,6 +73,9 @@ static const char *spilling(int *with, int *without) {
   int at = 0;
   return mode != NULL && sscanf(mode, "spill %d %d %n", with, without, &at) == 2 && at > 0 ? mode + at : NULL;
 }
+
+/* Returns whether a header is one of this program alone: others are of all kernels. */
+static bool is_generated(const char *name) { return strcmp(name, "spec.cuh") == 0 || strcmp(name, "config.cuh") == 0; }
 
 /* Returns whether `text` contains the X of "exhaust X" or "spill N M X". */
 static bool has_text(const char *text) {
@@ -146,7 +149,7 @@ int nvrtcCreateProgram(void **prog, const char *source, const char *name, int nu
   add(p, name);
   for (int i = 0; i < num_headers; i++) {
     add(p, headers[i]), add(p, names[i]);
-    p->has_text |= has_text(headers[i]);
+    p->has_text |= is_generated(names[i]) && has_text(headers[i]);
   }
   p->source_hash = p->hash;
   *prog = p;
