@@ -90,8 +90,12 @@ class LinearAttention:
         call.check_states(state_layout, state_indices, state, state, True)
         own = call.arrays(cu_seqlens=None, initial_state=state, state_indices=state_indices)
         if ring is not None:
-            own.update(ring._arrays(call))
+            if not isinstance(ring, Ring):
+                raise InvalidError(f"{self.name}: ring: is {what(ring)}, expected what ring() of this attention returns, or None")
+            own.update(ring._arrays())
         o, _ = call.forward(own, call.scale(scale), state_layout, True, call.written(state))
+        if ring is not None:
+            ring._tried = call.qkv[0].shape[1]
         return o
 
     def ring(self, state: Any, entries: int, *, state_layout: str, rows: int = 16, dtype: Any = None) -> "Ring":
@@ -147,8 +151,7 @@ class Ring:
         self.decays = torch.zeros(*heads, rows, decays, dtype=torch.float32, device=state.device) if decays else None
         self.used = torch.zeros(entries, dtype=torch.int32, device=state.device)
 
-    def _arrays(self, call: "_Call") -> dict[str, Any]:
-        self._tried = call.qkv[0].shape[1]
+    def _arrays(self) -> dict[str, Any]:
         named = {"k": self.k, "u": self.u, "decays": self.decays, "e": self.e, "y": self.y, "used": self.used}
         return {f"ring_{name}": t for name, t in named.items() if t is not None}
 
@@ -157,6 +160,9 @@ class Ring:
         tried = self._tried
         if tokens is not None and not is_tensor(tokens) and not 0 <= take(self._name, "ring: accept: tokens", "integer", tokens) <= tried:
             raise InvalidError(f"{self._name}: ring: accept: tokens: is {tokens}, and the last step had {tried}; give 0 to {tried}, or None for all")
+        shape = tuple(self.used.shape)
+        if is_tensor(tokens) and (tokens.is_floating_point() or tuple(tokens.shape) not in ((), shape)):
+            raise InvalidError(f"{self._name}: ring: accept: tokens: is {what(tokens)}, of shape {tuple(tokens.shape)}, expected integers, of shape {shape}")
         kept = self.used.masked_fill(self.used + tried > self.rows, 0)
         self.used.copy_(kept + (tried if tokens is None else tokens))
 

@@ -102,6 +102,23 @@ class Autograd(unittest.TestCase):
             with self.assertRaisesRegex(luattn.Unsupported, "has no forward-mode derivative"):
                 torch.autograd.grad(o, self.qkv, forward_ad.make_dual(torch.ones_like(o), torch.ones_like(o)))
 
+    def test_rings(self):
+        """Rows that no step has written do not come to count."""
+        state = torch.zeros(2, 2, 3, 4)
+        ring = self.op.ring(state, 2, state_layout="vk", rows=4)
+        rows, given = [x.detach()[:, :2] for x in self.qkv], {name: x.detach()[:, :2] if x.shape[:2] == (2, 5) else x.detach() for name, x in self.given.items()}
+        with self.assertRaisesRegex(luattn.Unsupported, "ring: q is on the CPU"):
+            self.op.step(*rows, state, state_layout="vk", ring=ring, **given)
+        ring.accept()
+        self.assertEqual(ring.used.tolist(), [0, 0])
+        for words, call in (
+            ("accept: tokens: is a tensor of float32", lambda: ring.accept(torch.ones(2))),
+            ("accept: tokens: is a tensor of int32.* expected integers, of shape .2,.", lambda: ring.accept(torch.ones(1, dtype=torch.int32))),
+            ("ring: is 3, expected what ring", lambda: self.op.step(*rows, state, state_layout="vk", ring=3, **given)),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(luattn.InvalidError, words):
+                call()
+
     def test_negatives(self):
         """Of tensors that are the negative of their memory, as imaginary parts of conjugates are."""
         q, k, v = (x.detach() for x in self.qkv)
