@@ -10,6 +10,16 @@
 #include "common/call/tangent_bits.h"
 #include "runtime/call/args.h"
 
+/* Refuses the tangent of an input that has other sizes, as kernels take the input's for both. */
+static luattn_status same_sizes(const args_call *c, const char *name, const DLTensor *a, const DLTensor *b) {
+  if (a == NULL || b == NULL || a->ndim != b->ndim || a->shape == NULL || b->shape == NULL) return LUATTN_OK;
+  for (int axis = 0; axis < a->ndim; ++axis)
+    if (a->shape[axis] != b->shape[axis])
+      return args_fail(c, "tangent of input '%s': axis %d has size %lld, expected %lld, that of the input", name, axis,
+                       (long long)a->shape[axis], (long long)b->shape[axis]);
+  return LUATTN_OK;
+}
+
 /* Puts the tangents of inputs in the places of inputs. */
 static luattn_status take_inputs(const args_call *c, const luattn_tangents *t, luattn_input *inputs) {
   const image_manifest *m = c->info;
@@ -32,6 +42,7 @@ static luattn_status take_inputs(const args_call *c, const luattn_tangents *t, l
       return args_fail(c, "tangent of input '%s': has a grad, which tangents have not; leave it NULL", name);
     for (size_t j = 0; j < i; ++j)
       if (strcmp(name, t->inputs[j].name) == 0) return args_fail(c, "tangent of input '%s': was given twice", name);
+    TRY(same_sizes(c, name, t->inputs[i].tensor, inputs[at].tensor));
     inputs[at].tensor = t->inputs[i].tensor;
   }
   return LUATTN_OK;
@@ -116,6 +127,7 @@ luattn_status tangents_take(const args_call *c, const luattn_tangents *t, Luattn
   if (t->lse != NULL) out->lse = of->lse;
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     const LuattnInput *in = &like.dense.inputs.input[i];
+    if (!(m->tangents_of[0].bits & LUATTN_TANGENT_INPUT(i))) continue;
     out->input[i].data = in->data;
     for (int axis = 0; axis < LUATTN_MAX_AXES; ++axis) {
       if (in->stride[axis] != (int)in->stride[axis])

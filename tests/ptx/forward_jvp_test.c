@@ -4,6 +4,7 @@
  *
  * forward_jvp_test DTYPE [CELL]: f64, f32, f16, bf16
  * forward_jvp_test DTYPE drawn SEED: five specs whose score_mod, mask and online function are drawn
+ * forward_jvp_test DTYPE sizes: the tangent of an input of another size is refused
  * forward_jvp_test targets: what is refused before anything is compiled
  */
 #include <math.h>
@@ -363,6 +364,33 @@ static bool check_targets(void) {
   return ok;
 }
 
+/* The tangent of an input has its sizes, of axes of any size, too. */
+static bool check_sizes(luattn_engine *engine) {
+  luattn_spec *spec = load(
+      "inputs = { far = { axes = {'far'}, dtype = 'f32' } }, score_mod = function(s, b, h, q, kv) "
+      "return s + far[kv] end");
+  array q, o, far, less;
+  make(&q, F32, 4, (int64_t[]){1, 1, 16, 16}), make(&o, F32, 4, (int64_t[]){1, 1, 16, 16});
+  make(&far, F32, 1, (int64_t[]){16}), make(&less, F32, 1, (int64_t[]){1});
+  send(&q), send(&o), send(&far), send(&less);
+  const luattn_input input = {.name = "far", .tensor = &far.t}, tangent = {.name = "far", .tensor = &less.t};
+  const luattn_tangents along = {.struct_size = sizeof along, .inputs = &tangent, .num_inputs = 1};
+  const luattn_args args = {.struct_size = sizeof args,
+                            .q = &q.t,
+                            .k = &q.t,
+                            .v = &q.t,
+                            .o = &o.t,
+                            .inputs = &input,
+                            .num_inputs = 1,
+                            .tangents = &along};
+  const bool ok = refuses(luattn_forward_jvp(engine, spec, &args, NULL, &err), LUATTN_INVALID,
+                          "tangent of input 'far': axis 0 has size 1, expected 16, that of the input");
+  drop(&q), drop(&o), drop(&far), drop(&less);
+  need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
+  luattn_spec_free(spec);
+  return ok;
+}
+
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "targets") == 0) return !check_targets();
   int k = 0;
@@ -375,9 +403,9 @@ int main(int argc, char **argv) {
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   need(luattn_engine_open(&of_cpu, &cpu, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
-  const bool is_drawn = argc > 3 && strcmp(argv[2], "drawn") == 0;
-  bool ok = is_drawn ? check_drawn(engine, cpu, (kind)k, atoi(argv[3])) : true;
-  for (int i = 0; i < CELLS && !is_drawn; ++i) {
+  const bool is_drawn = argc > 3 && strcmp(argv[2], "drawn") == 0, of_sizes = argc > 2 && strcmp(argv[2], "sizes") == 0;
+  bool ok = is_drawn ? check_drawn(engine, cpu, (kind)k, atoi(argv[3])) : of_sizes ? check_sizes(engine) : true;
+  for (int i = 0; i < CELLS && !is_drawn && !of_sizes; ++i) {
     if (argc > 2 && atoi(argv[2]) != i) continue;
     for (int form = 0; form < 3; ++form) ok &= check(engine, cpu, (kind)k, &cells[i], form == 1, form == 2);
   }
