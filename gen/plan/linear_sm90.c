@@ -11,8 +11,8 @@ enum { MOST_STAGES = 4, MOST_K = 128, MOST_V = 256 };
 
 static luattn_status lacks_dim(const char *name, const char *of, int x, int most, luattn_error *err) {
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: %s: is %d, and the kernel of linear attention takes multiples of 8 up to %d channels of "
-                     "%s; run it on the CPU",
+                     "target: %s: is %d, and kernels of chunks take multiples of 8 up to %d channels of %s; leave "
+                     "family 0, and another kernel walks token by token",
                      name, x, most, of);
 }
 
