@@ -376,7 +376,8 @@ class HostMemory:
     def shared(self, name, size, dtype):
         return [torch.from_file(os.path.join(self.folder, f"{name}_{rank}"), shared=True, size=size, dtype=dtype) for rank in range(self.group.size())]
 
-    def enter(self, size):
+    def enter(self, size, channels):
+        assert self.group.size() * channels <= 4096
         if size > self.size:
             self.size, self.tensors = size, self.shared(f"{size}{self.late}", size, torch.uint8)
         dist.barrier(self.group)

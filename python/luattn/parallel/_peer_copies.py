@@ -29,8 +29,8 @@ _ALIGNED = 512
 class Memory(Protocol):
     """Of the ranks of a group, seen by all of them."""
 
-    def enter(self, size: int) -> None:
-        """Before a pass, which takes so many bytes of each rank: nobody reads or writes them any more. All ranks call it alike, on streams that need not be those
+    def enter(self, size: int, channels: int) -> None:
+        """Before a pass, which takes so many bytes of each rank, and channels: nobody reads or writes them any more. All ranks call it alike, on streams that need not be those
         of the pass before."""
 
     def leave(self) -> None:
@@ -73,10 +73,16 @@ class PeerMemory:
         self._of = [mine if r == self._rank else self._handle.get_buffer(r, (self._bytes,), torch.uint8) for r in range(self._ranks)]
         self._words = [self._handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
 
-    def enter(self, size: int) -> None:
+    def enter(self, size: int, channels: int) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._last)
         if size > self._bytes:
             self._reserve(size)
+        words = self._words[self._rank].numel()
+        if self._ranks * (channels + 1) > words:
+            raise Unsupported(
+                f"luattn.parallel.ContextParallel: transport: is \"peer\", and symmetric memory has {words} words for signals, where {self._ranks} ranks of "
+                f"one host with {channels} channels need {self._ranks * (channels + 1)}; give \"group\""
+            )
         self._barrier()
 
     def leave(self) -> None:
@@ -151,7 +157,7 @@ class PeerExchange(Exchange):
         self._keys = _Places(0, self._rounds, rows, _row_bytes(keys))
         self._made = _Places(self._keys.end, self._rounds, rows, _row_bytes(made))
         if self._rounds:
-            self._memory.enter(self._made.end)
+            self._memory.enter(self._made.end, 2 * self._rounds)
 
     def end(self) -> None:
         if self._rounds:
