@@ -11,5 +11,5 @@ return attention {
     local y, x = k.y - q.y, k.x - q.x
     return s + rpb[{h, y + 6, 1, x // 2 + 10}] + far[min(abs(y) + abs(x), 8)] * exp(-slope * (y * y + x * x))
   end,
-  block_mask = neighborhood { kernel_size = {7, 19} },
+  block_mask = function(b, h, q, k) return abs(k.y - q.y) <= 3 and abs(k.x - q.x) <= 9 end,
 }
