@@ -5,7 +5,7 @@
 #include "abi/kernel_facts.h"
 #include "gen/plan/tiles.h"
 
-static luattn_status check_ranges(const luattn_target *t, luattn_error *err) {
+luattn_status target_check_ranges(const luattn_target *t, luattn_error *err) {
 #define TARGET_FACT(name, type, range, expected, key)                                               \
   do {                                                                                              \
     const long long x = (long long)t->name;                                                         \
@@ -59,7 +59,7 @@ static luattn_status check_results(const luattn_target *t, luattn_error *err) {
 }
 
 luattn_status target_check(const luattn_target *t, luattn_error *err) {
-  TRY(check_ranges(t, err));
+  TRY(target_check_ranges(t, err));
   TRY(check_arch(t, err));
   TRY(check_paged(t, err));
   TRY(check_choices(t, err));

@@ -1,23 +1,11 @@
 #include "gen/plan/linear_plan.h"
 
-#include <inttypes.h>
 #include <stddef.h>
 
-#include "abi/kernel_facts.h"
 #include "common/fail.h"
 #include "gen/analysis/linear/linear_adjoint.h"
+#include "gen/plan/check_target.h"
 #include "gen/plan/linear_family.h"
-
-static luattn_status check_ranges(const luattn_target *t, luattn_error *err) {
-#define TARGET_FACT(name, type, range, expected, key)                                               \
-  do {                                                                                              \
-    const long long x = (long long)t->name;                                                         \
-    (void)x;                                                                                        \
-    if (!(range)) return luattn_fail(err, LUATTN_INVALID, "target: " #name ": " expected, t->name); \
-  } while (0);
-#include "abi/kernel_facts.def"
-  return LUATTN_OK;
-}
 
 /* What is of attention alone. */
 static luattn_status refuse_choices(const luattn_target *t, luattn_error *err) {
@@ -48,7 +36,7 @@ static luattn_status refuse_choices(const luattn_target *t, luattn_error *err) {
 }
 
 luattn_status linear_plan_check(const luattn_target *t, luattn_error *err) {
-  TRY(check_ranges(t, err));
+  TRY(target_check_ranges(t, err));
   return refuse_choices(t, err);
 }
 
