@@ -31,6 +31,13 @@ struct DroppedBoxes {
                [&](int j) { return Columns::drawn_at(p, column + Fragment::column(lane, j)); });
     return made;
   }
+  // Those of a query in slot `row`, over keys that begin with key0.
+  template <class Key>
+  LUATTN_FN void draw_keys(u32 (&bits)[words], const Dropout<Config> &from, const LuattnParams &p, int row,
+                           const Key &key0) {
+    draw_row(bits, from, GridSideOf<false>::drawn_at(p, row),
+             [&](int j) { return (key0 + Fragment::column_of(j)).drawn_at(p); });
+  }
   // The bits of one of a lane's rows, which draws by `of_row`, as its column number j does by of_column(j).
   template <class OfColumn>
   LUATTN_FN void draw_row(u32 (&row)[words], const Dropout<Config> &from, int of_row, const OfColumn &of_column) {

@@ -465,8 +465,7 @@ struct ConsumerSm90 {
       const Key key0 = first_key(tile) + Fragment::column(lane);
 #pragma unroll
       for (int r = First; r < rows; r += Step)
-        Kept::draw_row(kept.bits[r], dropout, GridSideOf<false>::drawn_at(p, first_row + Fragment::row(lane, r)),
-                       [&](int j) { return (key0 + Fragment::column_of(j)).drawn_at(p); });
+        Kept::draw_keys(kept.bits[r], dropout, p, first_row + Fragment::row(lane, r), key0);
     }
   }
   // Zeroes the probs that dropout drops. Row sums have them all.
