@@ -16,6 +16,7 @@ from ._arguments import Arguments, take
 from ._attend import attend, seed_of, weights, with_scale
 from ._scale import check_scale
 from ._spec import Spec, spec_of
+from .attention import Attention
 from .errors import InvalidError, Unsupported
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
+    "to_attention",
     "varlen_attn",
     "varlen_attn_out",
 ]
@@ -36,6 +38,7 @@ _OPTIONS = {
 }  # fmt: skip
 _QKV = {"q": "torch", "k": "torch", "v": "torch"}
 _CU = {"cu_seqlens_q": "torch", "cu_seqlens_k": "torch", "max_seqlen_q": "integer", "max_seqlen_k": "integer"}
+_OF_OPTIONS = Arguments(**{name: _OPTIONS[name] for name in ("dropout_p", "causal", "window_size", "softcap", "alibi_slopes")})
 _OF_DENSE = Arguments(**_QKV, **_OPTIONS)
 _OF_VARLEN = Arguments(**_QKV, **_CU, **_OPTIONS, block_table="torch?")
 _OF_VARLEN_QKV = Arguments(qkv="torch", cu_seqlens="torch", max_seqlen="integer", **_OPTIONS)
@@ -54,6 +57,7 @@ _OF_CACHE = Arguments(
 _named: Any = collections.namedtuple
 _Cache = _named("_Cache", _OF_CACHE.names)  # the arguments of flash_attn_with_kvcache
 _Window = tuple[int, int]
+_ANY_LENGTH = 1 << 30
 # A tensor, or what else an option asks for beside it. A union would have to be taken apart, and overloads would say each signature three times.
 _Result = Tensor | Any
 _Rotary = tuple[int, bool, bool] | None
@@ -151,6 +155,21 @@ def _cap(name: str, softcap: Any) -> float:
     return max(cap, 0.0)
 
 
+def _spec_and_inputs(
+    name: str, longest: int, dropout_p: float, causal: bool, window_size: Any, softcap: float, alibi_slopes: Tensor | None, sinks: Tensor | None
+) -> tuple[Spec, list[Any]]:  # fmt: skip
+    """What the options say, of keys that are `longest` at most."""
+    if not 0 <= dropout_p < 1:
+        raise InvalidError(f"{name}: dropout_p: is {dropout_p}, expected a number of at least 0 and below 1")
+    slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
+    if alibi_slopes is not None and slopes not in (1, 2):
+        raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
+    spec = _spec(*_window(name, window_size, causal, longest), _cap(name, softcap), slopes, float(dropout_p), sinks=sinks is not None)
+    named = {"alibi_slopes": alibi_slopes, "sinks": sinks}
+    inputs: list[Any] = [named[one.name] for one in spec.inputs]
+    return spec, inputs
+
+
 def _attend(
     name: str,
     q: Tensor,
@@ -172,14 +191,7 @@ def _attend(
     sinks: Tensor | None = None,
 ) -> Any:
     """The functions of flash-attn, of tensors as luattn takes them. swapped: lengths are before heads. sinks: sinks_of()."""
-    if not 0 <= dropout_p < 1:
-        raise InvalidError(f"{name}: dropout_p: is {dropout_p}, expected a number of at least 0 and below 1")
-    slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
-    if alibi_slopes is not None and slopes not in (1, 2):
-        raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
-    spec = _spec(*_window(name, window_size, causal, longest), _cap(name, softcap), slopes, float(dropout_p), sinks=sinks is not None)
-    named = {"alibi_slopes": alibi_slopes, "sinks": sinks}
-    inputs: list[Any] = [named[one.name] for one in spec.inputs]
+    spec, inputs = _spec_and_inputs(name, longest, dropout_p, causal, window_size, softcap, alibi_slopes, sinks)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     said = "scale" if name.startswith("varlen_attn") else "softmax_scale"
     if not isinstance(scale, Tensor):
@@ -222,6 +234,22 @@ def _unbind(name: str, what: str, packed: Tensor, count: int) -> tuple[Tensor, .
             f"{name}: {what}: is {tuple(packed.shape)}, expected {count} in the place of its third last axis"
         )
     return packed.unbind(-3)
+
+
+def to_attention(
+    *, causal: bool = False, window_size: _Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Tensor | None = None, dropout_p: float = 0.0,
+    s_aux: Tensor | None = None, learnable_sink: Tensor | None = None,
+) -> tuple[Attention, dict[str, Tensor]]:  # fmt: skip
+    """The attention that flash_attn_func with these options computes, and the tensors among them by the names of its inputs: for what takes an attention,
+    as luattn.parallel.ContextParallel does.
+
+        attention, tensors = luattn.flash_attn.to_attention(causal=True, window_size=(4096, 0), s_aux=sinks)
+        o = attention(q, k, v, layout="bshd", **tensors)  # as flash_attn_func(q, k, v, causal=True, window_size=(4096, 0), s_aux=sinks)
+    """
+    name = "to_attention"
+    dropout_p, causal, window_size, softcap, alibi_slopes = _OF_OPTIONS.take(name, dropout_p, causal, window_size, softcap, alibi_slopes)
+    spec, inputs = _spec_and_inputs(name, _ANY_LENGTH, dropout_p, causal, window_size, softcap, alibi_slopes, sinks_of(name, s_aux, learnable_sink))
+    return Attention(spec), {info.name: t for info, t in zip(spec.inputs, inputs)}
 
 
 def flash_attn_func(

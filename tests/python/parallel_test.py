@@ -16,6 +16,7 @@ from problems import EXAMPLES, example, inputs_of, rand, torch  # exits without 
 
 import luattn
 import torch.distributed as dist
+from luattn import flash_attn, flex
 from luattn.parallel import ContextParallel, Plan, plan
 from luattn.parallel._peer_copies import PeerExchange
 
@@ -156,6 +157,37 @@ def check_random(n):
     dist.all_gather_object(seeds, local._seed(None, ones).tolist())
     assert seeds.count(seeds[0]) == n
     assert local(ones, ones[:, :HKV], ones[:, :HKV]).shape == ones.shape
+
+
+def check_functions(n):
+    """FlexAttention's mods, with what they capture, and flash-attn's options, beside their own functions in one process."""
+    rows = 128 * 2 * n - 37
+    torch.manual_seed(11)
+    *(q, k, v), dout = tensors(rows)
+    doc, slopes, sinks = (torch.arange(rows) // 170).int(), rand(H), rand(H)
+    mask = flex.create_block_mask(lambda b, h, i, j: (doc[i] == doc[j]) & (j <= i), None, None, rows, rows, device="cpu")
+
+    def score(x, b, h, i, j):
+        return x + slopes[h] * (j - i)
+
+    def of_flex(q, k, v):
+        return flex.flex_attention(q, k, v, score, mask, enable_gqa=True)
+
+    def of_flash(q, k, v):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return flash_attn.flash_attn_func(q, k, v, **options).transpose(1, 2)
+
+    options = {"causal": True, "window_size": (150, 0), "softcap": 20.0, "s_aux": sinks}
+    made = flex.to_attention(score, mask, dtype=torch.float64), flash_attn.to_attention(**options)
+    for (attention, given), whole, learned in zip(made, (of_flex, of_flash), (slopes, sinks)):
+        o = whole(q, k, v)
+        want = [o.detach(), *torch.autograd.grad((o * dout).sum(), (q, k, v, learned))]
+        local = ContextParallel(attention, None, plan(attention, rows, n, inputs=masks_of(attention, given), heads=(H, HKV), batch=B, head_dim=D))
+        own = [local.shard(t.detach(), 2).requires_grad_() for t in (q, k, v)]
+        o = local(*own, **given)
+        got = [o.detach(), *torch.autograd.grad((o * local.shard(dout, 2)).sum(), (*own, learned))]
+        for x, y in zip([local.unshard(t, 2) for t in got[:4]] + got[4:], want):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-12 * (1 + y.abs().max().item()))
 
 
 def check_arguments(n):
@@ -438,7 +470,7 @@ def check_peer_copies(n):
 
 
 FEW = [check_examples, check_shuffled, check_peer_copies]
-CHECKS = [*FEW, check_empty, check_random, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
+CHECKS = [*FEW, check_empty, check_random, check_functions, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
 
 
 def work(rank, n, path, names, sizes):

@@ -131,6 +131,8 @@ CALLS = {
         "block_mask": flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 6, 6, device="cpu"), "scale": 0.5, "enable_gqa": False, "return_lse": False,
         "return_aux": None}),
     "create_block_mask": (flex.create_block_mask, {"mask_mod": flex.noop_mask, "B": 2, "H": None, "Q_LEN": 6, "KV_LEN": 6, "device": "cpu", "BLOCK_SIZE": 128}),
+    "to_attention": (flex.to_attention, {
+        "score_mod": a_score_mod, "block_mask": flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 6, 6, device="cpu"), "dtype": torch.float32, "device": "cpu"}),
     "to_lua": (flex.to_lua, {"mod": a_score_mod, "dtype": torch.float32, "device": "cpu"}),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ A mod runs once for each call; what it does is written as a spec, which equal on
 from torch.nn.attention import flex_attention as _theirs
 
 from .. import _torch as _torch  # defines the ops
-from ._attention import flex_attention, to_lua
+from ._attention import flex_attention, to_attention, to_lua
 from ._block_mask import BlockMask, create_block_mask
 from ._trace import NotTranslatable
 
@@ -14,5 +14,5 @@ from ._trace import NotTranslatable
 _others = {name: getattr(_theirs, name) for name in (*_theirs.__all__, "create_mask", "and_masks", "or_masks", "noop_mask")}
 globals().update({name: x for name, x in _others.items() if name not in globals()})
 
-__all__ = ["BlockMask", "NotTranslatable", "create_block_mask", "flex_attention", "to_lua"]
+__all__ = ["BlockMask", "NotTranslatable", "create_block_mask", "flex_attention", "to_attention", "to_lua"]
 __all__ += sorted(set(_others) - set(__all__))

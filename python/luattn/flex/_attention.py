@@ -13,6 +13,7 @@ from .._arguments import Arguments, is_torch_dtype, take, what
 from .._spec import Spec, spec_of
 from .._attend import attend as compute
 from .._attend import seed_of
+from ..attention import Attention
 from ..batch import Batch
 from ..errors import Error, InvalidError, Unsupported
 from . import _graph, _programs
@@ -21,7 +22,7 @@ from ._block_mask import BlockMask, create_block_mask, table_of
 from ._trace import Mod, NotTranslatable
 from ._translate import Extras
 
-__all__ = ["BlockMask", "create_block_mask", "flex_attention", "to_lua"]
+__all__ = ["BlockMask", "create_block_mask", "flex_attention", "to_attention", "to_lua"]
 
 noop_mask = theirs.noop_mask
 
@@ -34,14 +35,40 @@ _warned: set[str] = set()
 def to_lua(mod: Mod, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> str:
     """The spec of a score_mod (five parameters) or a mask_mod (four). device: where the tensors are that it captures."""
     mod = take("to_lua", "mod", "function", mod)
-    dtype, device = take("to_lua", "dtype", "dtype", dtype), take("to_lua", "device", "device", device)
-    if (isinstance(device, int) or torch.device(device).type == "cuda") and not torch.cuda.is_available():
-        raise InvalidError(f"to_lua: device: is {device!r}, and torch has no GPU here")
-    if not is_torch_dtype(dtype):
-        raise InvalidError(f"to_lua: dtype: is {what(dtype)}, expected one of torch")
+    dtype, device = _kind("to_lua", dtype, device)
     count = len(inspect.signature(mod).parameters)
     score_mod, mask_mod = (mod, None) if count == 5 else (None, mod)
-    return _programs.find(score_mod, mask_mod, Extras(), dtype, torch.device(device))[0].text
+    return _programs.find(score_mod, mask_mod, Extras(), dtype, device)[0].text
+
+
+def to_attention(
+    score_mod: Mod | None = None, block_mask: theirs.BlockMask | None = None, *, dtype: torch.dtype = torch.float32, device: Any = "cpu"
+) -> tuple[Attention, dict[str, Any]]:
+    """The attention of a score_mod and a block_mask of create_block_mask, and the tensors and numbers that they capture, by the names of its inputs and
+    scalars: for what takes an attention, as luattn.parallel.ContextParallel does. They are whole on every rank, since mods index them.
+
+    dtype: of q, k and v, in which a mod of numbers computes. device: where the tensors are that it captures.
+
+        attention, captured = luattn.flex.to_attention(score_mod, block_mask)
+        o = attention(q, k, v, **captured)  # as flex_attention(q, k, v, score_mod, block_mask)
+
+    Errors: NotTranslatable, as flex_attention; InvalidError."""
+    score_mod = take("to_attention", "score_mod", "function?", score_mod)
+    dtype, device = _kind("to_attention", dtype, device)
+    mask_mod, table = _mod_of("to_attention", block_mask)
+    extras = Extras() if table is None or block_mask is None else Extras(table, block_mask.BLOCK_SIZE)
+    spec, inputs, scalars = _programs.find(score_mod, mask_mod, extras, dtype, device)
+    return Attention(spec), {**{info.name: t for info, t in zip(spec.inputs, inputs)}, **dict(zip(spec.scalars, scalars))}
+
+
+def _kind(name: str, dtype: Any, device: Any) -> tuple[torch.dtype, torch.device]:
+    """Where a mod is recorded without a call."""
+    dtype, device = take(name, "dtype", "dtype", dtype), take(name, "device", "device", device)
+    if (isinstance(device, int) or torch.device(device).type == "cuda") and not torch.cuda.is_available():
+        raise InvalidError(f"{name}: device: is {device!r}, and torch has no GPU here")
+    if not is_torch_dtype(dtype):
+        raise InvalidError(f"{name}: dtype: is {what(dtype)}, expected one of torch")
+    return dtype, torch.device(device)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
@@ -68,20 +95,30 @@ def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
         )
 
 
-def _mask_of(mask: Any, query: Tensor, key: Tensor) -> tuple[Mod | None, Tensor | None]:
-    """The mask_mod, and a table of blocks where these decide too."""
+def _mod_of(name: str, mask: Any) -> tuple[Mod | None, Tensor | None]:
+    """The mask_mod, and a table of blocks where these decide too, of one of create_block_mask or None."""
     if mask is None:
         return None, None
     if not isinstance(mask, theirs.BlockMask):
-        raise InvalidError(f"flex_attention: block_mask: is {what(mask)}, expected one of create_block_mask")
+        raise InvalidError(f"{name}: block_mask: is {what(mask)}, expected one of create_block_mask")
     mod: Mod | None = mask.mask_mod
     if mod is None or mod is getattr(theirs, "_sliced_mask_mod_error", mask):
         raise InvalidError(
             "block_mask: Cannot use mask_mod from a sliced BlockMask: assign one that counts as the slice does, block_mask.mask_mod = .."
         )
-    mod = None if mod is noop_mask else mod
-    if tuple(mask.BLOCK_SIZE) == (1 << 30, 1 << 30):  # PyTorch's stand-in for no mask
-        return mod, None
+    return None if mod is noop_mask else mod, None if _is_stand_in(mask) else table_of(mask)
+
+
+def _is_stand_in(mask: theirs.BlockMask) -> bool:
+    """Whether it is PyTorch's for no mask."""
+    return tuple(mask.BLOCK_SIZE) == (1 << 30, 1 << 30)
+
+
+def _mask_of(mask: Any, query: Tensor, key: Tensor) -> tuple[Mod | None, Tensor | None]:
+    """What _mod_of has of a mask for these tensors."""
+    mod, table = _mod_of("flex_attention", mask)
+    if mask is None or _is_stand_in(mask):
+        return mod, table
     *batch, q_len, kv_len = mask.shape
     b, h = [1] * (2 - len(batch)) + batch
     if (
@@ -92,7 +129,6 @@ def _mask_of(mask: Any, query: Tensor, key: Tensor) -> tuple[Mod | None, Tensor 
         raise InvalidError(
             f"block_mask was created for {(b, h, q_len, kv_len)}, and query and key are {tuple(query.shape)} and {tuple(key.shape)}"
         )
-    table = table_of(mask)
     if table is not None and table.device != query.device:
         raise InvalidError(
             "Expect q/k/v and block_mask to be on the same device, but got "
