@@ -73,7 +73,9 @@ static void constants(writer *w) {
                             {"has_rescale_tangent", t->rescale != IR_NONE, false},
                             {"has_out_tangent", t->out != IR_NONE, false},
                             {"centres", f->centres, false}};
+  const constant lagging = {"lagging_max", f->max_lags ? f->max_state : -1, false};
   print_constants(w, "bool", flags, COUNT(flags));
+  print_constants(w, "int", &lagging, 1);
   print_table(w, "bool", "term_has_tangent", terms, f->step.num_red, "false");
 }
 

@@ -113,6 +113,15 @@ static void build_epilogue(lowered *f) {
   }
 }
 
+/* Where any number serves as the maximum, so does one that is a little too small: A and B are then rarely rescaled. Not
+ * in f16, whose range large tangents times P need. */
+static luattn_status let_maximum_lag(lowered *f, luattn_error *err) {
+  TRY(probe_lazy_rescale(f, err));
+  f->max_lags = f->lazy_rescale && f->plan->dtype == LUATTN_BF16;
+  f->lazy_rescale = false; /* a step of forward alone */
+  return LUATTN_OK;
+}
+
 luattn_status dual_step_build(lowered *f, luattn_error *err) {
   const tangent_sources of = sources_of(f);
   double rescale;
@@ -122,6 +131,7 @@ luattn_status dual_step_build(lowered *f, luattn_error *err) {
   f->step = f->tangents.split;
   memcpy(f->init, lowered_traced(f)->online.init, sizeof f->init);
   memcpy(f->saved, f->spec->derived.saved, sizeof f->saved);
+  TRY(let_maximum_lag(f, err));
   build_score(f);
   build_step(f);
   TRY(probe_mask_by_inf(f, &f->mask_by_inf, err));

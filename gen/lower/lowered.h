@@ -125,6 +125,9 @@ typedef struct lowered {
   /* plan.tangents: the tangents of what is above, IR_NONE where they are 0: of `score` along VAR_SCORE_TANGENT, that of
    * scale * dot, and of the step's, init's and epilogue's expressions. `out` is of out_scale. */
   spec_tangents tangents;
+  bool
+      max_lags; /* beside tangents: a row may go on with the maximum that it has, `max_state`, while its scores exceed that by
+                  * little */
   bool centres; /* to tangents of scores that are all 1, a step's are the step itself: kernels may take a number of the
                  * row off these, and add it times the row at the end */
 

@@ -15,6 +15,8 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
   using State = typename Spec::State;
   using Base::all, Base::kept, Base::num_red, Base::state;
   static_assert(!finds_places<Spec>());
+  // How far a row's scores may exceed a maximum that lags: P is then e^6 at most, and rescaling is rare.
+  static constexpr Real lag = 6;
 
   State tangent[Rows];
 
@@ -129,6 +131,10 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
       if constexpr (is_max) sum = lanes_max<Lanes>(sum);
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;
+      if constexpr (K == 0 && Spec::lagging_max >= 0) {
+        const Real old = state[r].x[Spec::lagging_max];
+        red[K] = sum <= old + lag ? old : sum;
+      }
       if constexpr (has_tangent) {
         Real of_sum = part_tangent[0];
         if constexpr (chains == 2) of_sum += part_tangent[1];
