@@ -61,6 +61,7 @@ class Frame:
         n, num_scalars = len(spec.inputs), len(spec.scalars)
         self.spec: Spec = spec  # while a call has it: see give_back
         self.backward = backward
+        self.pool = int(backward)  # of spec.frames
         # In this order: TENSORS, the inputs, their gradients, scalar_grads, then arrays of the batch, and of new rows, as in ROWS.
         self._tensors = Tensors(_NUM + 2 * n + 1 + len(ARRAYS) + len(ROWS))
         self._at_arrays = self._tensors.at[_NUM + 2 * n + 1 : -len(ROWS)]
@@ -357,19 +358,6 @@ class Frame:
         finally:
             self._args.tangents = None
 
-    def run_forward_jvp(self, engine: int, stream: int | None, memory: Callable[[int], Any], *rest: Any) -> None:
-        """memory: of so many bytes, for a workspace."""
-
-        def run() -> int:
-            self.check(lib.luattn_forward_jvp_workspace_size(engine, self.spec.pointer, self.args, self._size_at, self._err_at))
-            if self._size.value:
-                workspace = memory(self._size.value)
-                self.set_workspace(workspace.data_ptr(), self._size.value)
-            status: int = lib.luattn_forward_jvp(engine, self.spec.pointer, self.args, stream, self._err_at)
-            return status
-
-        self.run_jvp(run, *rest)
-
     def run_backward_jvp(self, *rest: Any) -> None:
         self.run_jvp(lambda: lib.luattn_cpu_backward_jvp(self.spec.pointer, self.args, self._err_at), *rest)
 
@@ -578,7 +566,7 @@ def take_frame(spec: Spec, backward: bool = False) -> Frame:
 
 def give_back(frame: Frame) -> None:
     frame.clear()
-    frames = frame.spec.frames[frame.backward]
+    frames = frame.spec.frames[frame.pool]
     del frame.spec  # which has it, and would otherwise stay for the garbage collector
     frames.append(frame)
 

@@ -15,6 +15,7 @@ from . import _capi as capi
 from . import _allocate
 from . import _tensors as tensors
 from ._call import Frame
+from ._jvp_frame import JvpFrame
 from ._spec import Spec
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
@@ -24,6 +25,7 @@ _transform = torch._C._functorch.maybe_current_level
 _is_grad_enabled, _is_deterministic = torch.is_grad_enabled, torch.are_deterministic_algorithms_enabled
 
 FORWARD = "o", "lse", "saved"
+JVP = *FORWARD, "tangent o", "tangent lse"
 BACKWARD = "dq", "dk", "dv", "scalar_grads"  # then the gradient of each input
 _MOST = 256  # signatures of a spec
 _NOTHING: dict[str, Any] = {}
@@ -166,6 +168,7 @@ def remember(
     given: Mapping[str, Any],
     needs_grad: bool = False,
     sources: Mapping[str, str] = _NOTHING,
+    jvp: bool = False,
 ) -> None:
     """Keeps what a call that has just run was found to be, or that its signature has nothing to keep. fill: what fills its frame. made: its results,
     as its caller gets them. sources: names of the frame's tensors that have another one in `named`."""
@@ -178,7 +181,7 @@ def remember(
     if given.get("seqused_q") is not None or (backward and given.get("seqused_k") is not None):  # results are cleared first
         signature = None
     else:
-        signature = _made(spec, backward, named, fill, made, given, sources)
+        signature = _made(Frame(spec, backward) if not jvp else JvpFrame(spec), named, fill, made, given, sources)
     if known is not None and signature is not None and not known.frames:  # all are in use
         known.frames += signature.frames
         return
@@ -190,8 +193,7 @@ def remember(
 
 
 def _made(
-    spec: Spec,
-    backward: bool,
+    frame: Frame,
     named: Mapping[str, Any],
     fill: Callable[[Frame], None],
     made: Sequence[Tensor | None],
@@ -199,9 +201,10 @@ def _made(
     sources: Mapping[str, str],
 ) -> Signature | None:
     """None: the call made tensors of its own on its way, which others would have to make, too."""
-    results = (*BACKWARD, *(f"gradient {one.name}" for one in spec.inputs)) if backward else FORWARD
+    gradients = (*BACKWARD, *(f"gradient {one.name}" for one in frame.spec.inputs))
+    results = gradients if frame.backward else JVP if isinstance(frame, JvpFrame) else FORWARD
     of_results = {name: t for name, t in zip(results, made) if t is not None}
-    names, signature, frame = [*named], Signature(), Frame(spec, backward)
+    names, signature = [*named], Signature()
     try:
         fill(frame)
         gpu = signature.gpu = tensors.gpu_of(named["q"])

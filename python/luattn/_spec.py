@@ -98,7 +98,7 @@ class Spec:
         self.titles = [name]  # of flex's mods that do the same, and so have this spec
         # What stands for it in the ops of torch. Inductor writes arguments of ops into comments, which a new line would end.
         self.line = json.dumps(text, ensure_ascii=False)
-        self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
+        self.frames: tuple[list[Any], ...] = ([], [], [])  # of _call.py, by Frame.pool: those that no call uses
         self.signatures: dict[Any, Any] = {}  # of _signature.py
         self._parts: Spec | None = None
         self.scaled: dict[str, Spec] = {}  # of _scale.py

@@ -1,9 +1,10 @@
 """Both passes of torch tensors: allocates results, fills a frame, and launches it. Knows nothing of autograd."""
 
 import ctypes
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from ._allocate import new_where as new_where
 from ._allocate import results, rows_type
 from ._arguments import check_types, take
 from ._call import ARRAYS, IN_NO_BATCH, KEPT, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame, weights_shape
+from ._jvp_frame import take_jvp_frame
 from ._fit import needs_padding, padded
 from ._spec import Spec
 from .batch import Batch, Bits, Splits
@@ -306,20 +308,6 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     del arrays
 
 
-def run_jvp(frame: Frame, q: Tensor, given: Mapping[str, Any], *rest: Any) -> None:
-    room = functools.partial(memory, q)
-    if not q.is_cuda:
-        frame.run_forward_jvp(engine_of(capi.CPU), None, room, *rest)
-        return
-    index, stream = place(q)
-    engine = engine_for(index, given)
-    arrays = _prepare_batch(frame, engine, q, stream) if given and frame.has_batch() else None
-    frame.run_forward_jvp(engine, stream, room, *rest)
-    if is_capturing():
-        frame.note_capture()
-    del arrays
-
-
 def mark_written(*tensors: Tensor) -> None:
     """As torch's own operations do that write in place: backward of what has read one of these before says so."""
     for t in tensors:
@@ -451,17 +439,48 @@ def forward_jvp(
             made[1].fill_(-torch.inf)
     q, k, v = map(_aligned, (q, k, v))
     tangents = [*(None if t is None else _aligned(t) for t in tangents[:3]), *tangents[3:]]
-    frame = take_frame(spec, False)
+    frame = take_jvp_frame(spec)
     try:
         fill_forward(frame, (q, k, v), made, inputs, scalars, scale, given)
-        named = dict(zip(("q", "k", "v", "o", "lse"), (*tangents[:3], *along)))
-        run_jvp(frame, q, given, fill, named, tangents[3:], (), scalar_tangents)
+        frame.set_tangents(fill, (*tangents[:3], *along), tangents[3:], scalar_tangents)
+        run(frame, q, given)
     except RuntimeError:
         _check_devices(spec, q, inputs, given, k=k, v=v)
         raise
     finally:
         give_back(frame)
+    noted: list[JvpNote] | None = getattr(_noted, "calls", None)
+    if noted is not None:
+        noted.append(JvpNote(spec, (q, k, v), inputs, scalars, scale, tangents, scalar_tangents, given, made, along))
     return (*made, *along)
+
+
+class JvpNote(NamedTuple):
+    """What forward_jvp was given and has made: made is o, lse and saved, along the tangents of o and lse."""
+
+    spec: Spec
+    qkv: Sequence[Tensor]
+    inputs: Sequence[Tensor]
+    scalars: Sequence[float]
+    scale: float
+    tangents: Sequence[Tensor | None]
+    scalar_tangents: Sequence[float]
+    given: Mapping[str, Any]
+    made: Sequence[Tensor | None]
+    along: Sequence[Tensor | None]
+
+
+_noted = threading.local()
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[list[JvpNote]]:
+    """Of this thread's calls of forward_jvp."""
+    _noted.calls = calls = list[JvpNote]()
+    try:
+        yield calls
+    finally:
+        _noted.calls = None
 
 
 def backward_jvp(

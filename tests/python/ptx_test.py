@@ -74,10 +74,6 @@ def run(frame, q, given):
         frame.note_capture()
 
 
-def run_jvp(frame, q, given, *rest):
-    frame.run_forward_jvp(_tensors.engine_for(0, given), None, lambda size: memory(q, size), *rest)
-
-
 def results(*args, make=_tensors.results):
     return tuple(None if t is None else on_device(t) for t in make(*args))
 
@@ -132,7 +128,7 @@ class Machine(unittest.TestCase):
             return (*every[0], *every[1], *one)
 
         want = compute(*(t.double() for t in tensors), bias, *(t.double() for t in along[:3]), along[3])
-        with mock.patch.multiple(_tensors, fill=fill, run=run, run_jvp=run_jvp, results=results):
+        with mock.patch.multiple(_tensors, fill=fill, run=run, results=results):
             found = compute(*map(on_device, (*tensors, bias, *along)))
         for a, b in zip(found, want):
             self.assertLess((a.double() - b).norm() / b.norm(), 1e-5)
