@@ -39,6 +39,7 @@ typedef struct LuattnSegments {
  * as TMA swizzles them, of Elem; states: for each box of value channels those of k. */
 typedef struct LuattnLinearKept {
   void *states, *values, *grad_states, *grad_values;
+  void *tiles; /* where decays differ between channels, of each chunk: LinearTilesLayout */
 } LuattnLinearKept;
 
 /* Gradients of numbers of tokens, [rows of all entries][heads_v]. Null: not wanted. */
@@ -171,9 +172,8 @@ ABI_FN int linear_numbers_bytes(int k_dim, int v_dim) {
   return LUATTN_CHUNK * 4 * (layout_ceil(k_dim, 16) + layout_ceil(v_dim, 16)) * 16 + 24 * LUATTN_CHUNK * 4;
 }
 /* Of kernels that keep states of chunks. */
-ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages, int by_channel) {
-  return by_channel ? linear_layout_of(k_dim, v_block, stages, 0, 1, layout_ceil(k_dim, 64))
-                    : linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1);
+ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {
+  return linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1);
 }
 
 /* Chunks of all entries have slots, some of which stay empty where sequences are packed. */
@@ -216,32 +216,97 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
   return l;
 }
 
-/* Shared memory of luattn_linear_columns: a chunk's q, k, do, v; both states; tiles of q and k; sums of decays, rows of
- * floats; pairs; sums of blocks of tokens; numbers of tokens; barriers. */
+/* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:
+ * pairs of q k'; q e^G; of updates that erase r e^G, and the inverse; k e^(GC - G); numbers: e^GC of each channel, and w of each
+ * token. The chain forwards loads it from `at_reads` on. */
+typedef struct LinearTilesLayout {
+  int at_pairs, at_queries, at_reads, at_inverse, at_keys, at_numbers;
+  int bytes;
+} LinearTilesLayout;
+
+enum { LINEAR_TILE_NUMBERS = 1024, LINEAR_TILE_WRITES = 512 };
+
+ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases) {
+  LinearTilesLayout l = {0};
+  const int qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
+  l.at_queries = LINEAR_BOX;
+  l.at_reads = l.at_queries + qk;
+  l.at_inverse = l.at_reads + (erases ? qk : 0);
+  l.at_keys = l.at_inverse + (erases ? LINEAR_BOX : 0);
+  l.at_numbers = l.at_keys + qk;
+  l.bytes = l.at_numbers + LINEAR_TILE_NUMBERS;
+  return l;
+}
+
+/* Shared memory of the kernel that makes them: tiles of blocks of 16 tokens; sums of decays, in whose place the inverse is made;
+ * pairs and the inverse; what is left of decays; numbers of tokens. */
+typedef struct LinearMakerLayout {
+  int qk, row; /* bytes; row: of sums */
+  int at_gates, at_pairs, at_left, at_numbers;
+  int bytes;
+} LinearMakerLayout;
+
+enum { LINEAR_LEFT = 16 * 512 + 64, LINEAR_MAKER_NUMBERS = 4 * 256 };
+
+ABI_FN LinearMakerLayout linear_maker_layout(int k_dim, int erases) {
+  LinearMakerLayout l = {0};
+  const int inverse = erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0;
+  l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
+  l.row = linear_gate_row(k_dim);
+  l.at_gates = (erases ? 3 : 2) * l.qk;
+  l.at_pairs = l.at_gates + layout_round(LUATTN_CHUNK * l.row > inverse ? LUATTN_CHUNK * l.row : inverse, 1024);
+  l.at_left = l.at_pairs + (erases ? 2 : 1) * LINEAR_BOX;
+  l.at_numbers = l.at_left + LINEAR_LEFT;
+  l.bytes = l.at_numbers + LINEAR_MAKER_NUMBERS;
+  return l;
+}
+
+/* Shared memory of the chains that take tiles: stages of these and of v or do; of each warpgroup boxes of a state and of values;
+ * barriers. */
+typedef struct LinearChainLayout {
+  int tiles, stage; /* bytes of a stage, and of tiles in it */
+  int at_kept, at_barriers;
+  int bytes;
+} LinearChainLayout;
+
+ABI_FN LinearChainLayout linear_chain_layout(int k_dim, int v_block, int erases, int backwards) {
+  const LinearTilesLayout t = linear_tiles_layout(k_dim, erases);
+  const int groups = layout_ceil(v_block, 64);
+  LinearChainLayout l = {0};
+  l.tiles = t.bytes - (backwards ? 0 : t.at_reads);
+  l.stage = l.tiles + groups * LINEAR_BOX;
+  l.at_kept = 2 * l.stage;
+  l.at_barriers = l.at_kept + groups * (layout_ceil(k_dim, 64) + 1) * LINEAR_BOX;
+  l.bytes = l.at_barriers + 64;
+  return l;
+}
+
+/* Shared memory of luattn_linear_columns: a chunk's q and k; do and v, or of updates that erase U and the gradient of R, in whose
+ * place tiles are made; both states; sums of decays, rows of floats; pairs; sums of blocks of tokens, and what is left of decays;
+ * numbers of tokens; barriers. */
 typedef struct LinearColumnsLayout {
   int qk, v, state, row; /* bytes; row: of sums */
-  int at_q, at_k, at_dout, at_v, at_state, at_grad_state, at_gates, at_tiles, at_pairs, at_totals, at_numbers,
-      at_barriers;
+  int at_q, at_k, at_values, at_state, at_grad_state, at_gates, at_pairs, at_left, at_totals, at_numbers, at_barriers;
   int bytes;
 } LinearColumnsLayout;
 
-enum { LINEAR_COLUMN_NUMBERS = 512, LINEAR_COLUMN_TOTALS = 36 * 512 };
+enum { LINEAR_COLUMN_NUMBERS = 9 * 256, LINEAR_COLUMN_TOTALS = 9 * 512 };
 
-ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim) {
+ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim, int erases) {
   LinearColumnsLayout l = {0};
+  const int places = erases ? 3 : 2;
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_dim, 64) * LINEAR_BOX;
   l.state = layout_ceil(k_dim, 64) * l.v;
   l.row = linear_gate_row(k_dim);
   l.at_k = l.qk;
-  l.at_dout = l.at_k + l.qk;
-  l.at_v = l.at_dout + l.v;
-  l.at_state = l.at_v + l.v;
+  l.at_values = l.at_k + l.qk;
+  l.at_state = l.at_values + places * (l.qk > l.v ? l.qk : l.v);
   l.at_grad_state = l.at_state + l.state;
-  l.at_tiles = l.at_grad_state + l.state;
-  l.at_pairs = l.at_tiles + 2 * l.qk;
-  l.at_gates = l.at_pairs + LINEAR_BOX;
-  l.at_totals = l.at_gates + LUATTN_CHUNK * l.row;
+  l.at_pairs = l.at_grad_state + l.state;
+  l.at_gates = l.at_pairs + (erases ? 2 : 1) * LINEAR_BOX;
+  l.at_left = l.at_gates + LUATTN_CHUNK * l.row;
+  l.at_totals = l.at_left + LINEAR_LEFT;
   l.at_numbers = l.at_totals + LINEAR_COLUMN_TOTALS;
   l.at_barriers = l.at_numbers + LINEAR_COLUMN_NUMBERS;
   l.bytes = l.at_barriers + 256;

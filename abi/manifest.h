@@ -64,6 +64,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_CHAIN_JOIN,
   LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES,
   LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN,
+  LUATTN_ROLE_LINEAR_TILES, /* tiles with decays of channels, of all chunks; grid (chunks * value heads, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

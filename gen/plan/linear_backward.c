@@ -15,6 +15,7 @@ enum {
   NUMBER_THREADS = 128,
   ROW_THREADS = 384,
   COLUMN_THREADS = 512,
+  TILE_THREADS = 256,
   CHAIN_STAGES = 2
 };
 
@@ -83,27 +84,23 @@ const linear_family linear_sm90_backward = {.name = "backward of additive update
                                             .check = check,
                                             .plan = plan_additive};
 
-static void add_chains(linear_plan *p, bool by_channel) {
+static void add_chains(linear_plan *p) {
   const int threads = 128 * (2 + block_of(p->v_dim) / 64),
-            bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES, by_channel).bytes;
+            bytes = linear_layout_kept(p->k_dim, block_of(p->v_dim), CHAIN_STAGES).bytes;
   p->v_block = block_of(p->v_dim);
-  p->cuts = !by_channel;
-  if (p->cuts) {
-    linear_plan_add(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, threads, bytes);
-    linear_plan_add(p, "luattn_linear_chain_join", LUATTN_ROLE_LINEAR_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
-  }
+  p->cuts = true;
+  linear_plan_add(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, threads, bytes);
+  linear_plan_add(p, "luattn_linear_chain_join", LUATTN_ROLE_LINEAR_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
   linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, bytes);
-  if (p->cuts) {
-    linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, bytes);
-    linear_plan_add(p, "luattn_linear_grad_chain_join", LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
-  }
+  linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, bytes);
+  linear_plan_add(p, "luattn_linear_grad_chain_join", LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
   linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, threads, bytes);
 }
 
 static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   p->source = "entry/linear_erasing_bwd_sm90.cu";
-  add_chains(p, false);
+  add_chains(p);
   linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,
                   linear_rows_layout(p->k_dim, p->v_dim).bytes);
   add_finish(p);
@@ -122,24 +119,35 @@ const linear_family linear_sm90_erasing_backward = {.name = "backward of the del
                                                     .check = check,
                                                     .plan = plan_erasing};
 
+static void add_tile_chain(linear_plan *p, const char *name, luattn_role role) {
+  const int block = block_of(p->v_dim), backwards = role == LUATTN_ROLE_LINEAR_GRAD_CHAIN;
+  linear_plan_add(p, name, role, 128 * (1 + block / 64),
+                  linear_chain_layout(p->k_dim, block, p->erases, backwards).bytes);
+}
+
 static void plan_channels(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   p->source = "entry/linear_channels_bwd_sm90.cu";
-  add_chains(p, true);
+  p->v_block = block_of(p->v_dim);
+  linear_plan_add(p, "luattn_linear_tiles", LUATTN_ROLE_LINEAR_TILES, TILE_THREADS,
+                  linear_maker_layout(p->k_dim, p->erases).bytes);
+  add_tile_chain(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN);
+  add_tile_chain(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN);
   linear_plan_add(p, "luattn_linear_columns", LUATTN_ROLE_LINEAR_ROWS, COLUMN_THREADS,
-                  linear_columns_layout(p->k_dim, p->v_dim).bytes);
+                  linear_columns_layout(p->k_dim, p->v_dim, p->erases).bytes);
   add_finish(p);
-  p->why =
-      arena_printf(a,
-                   "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
-                   "their gradients, and a kernel over all chunks at once makes dq, dk, dv and gradients of decays "
-                   "of channels of these; a last kernel has those of mods, inputs and scalars\n",
-                   (int)spec->linear->class.number, LUATTN_CHUNK);
+  p->why = arena_printf(
+      a,
+      "backward of linear attention of class L%d: a kernel makes tiles with decays of channels of all chunks of %d "
+      "tokens at once, of which two chains keep states and their gradients%s; of these, a kernel over all chunks at once "
+      "makes dq, dk%s and gradients of decays of channels%s; a last kernel has those of mods, inputs and scalars\n",
+      (int)spec->linear->class.number, LUATTN_CHUNK, p->erases ? "" : ", and make dv", p->erases ? ", dv" : "",
+      p->erases ? " and of numbers of tokens" : "");
 }
 
 const linear_family linear_sm90_channels_backward = {.name = "backward of decays of channels by TMA and wgmma",
                                                      .family = LUATTN_SM90,
                                                      .pass = LUATTN_BACKWARD,
-                                                     .takes = LINEAR_TAKES_CHANNEL_DECAY,
+                                                     .takes = LINEAR_TAKES_CHANNEL_DECAY | LINEAR_TAKES_READ,
                                                      .check = check,
                                                      .plan = plan_channels};

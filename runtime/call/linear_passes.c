@@ -82,11 +82,13 @@ static void place_rows(linear_call *l, room *r) {
 
 /* ---- backward ---- */
 
-bool linear_erases(const image_manifest *m) {
+static bool has_role(const image_manifest *m, uint32_t role) {
   for (uint32_t i = 0; i < m->num_entries; i++)
-    if (m->entry[i].role == LUATTN_ROLE_LINEAR_ROWS) return true;
+    if (m->entry[i].role == role) return true;
   return false;
 }
+
+bool linear_erases(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_ROWS); }
 
 /* Whether the caller wants the gradient of q, k or v. */
 static bool grad_of(const linear_call *l, int which) {
@@ -183,6 +185,8 @@ static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
     kept->states = take(r, slots * (size_t)size.state);
     kept->grad_states = take(r, slots * (size_t)size.state);
   }
+  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES))
+    kept->tiles = take(r, slots * (size_t)linear_tiles_layout((int)l->c.info->head_dim, 1).bytes);
   if (erases) {
     kept->values = take(r, slots * (size_t)size.v);
     kept->grad_values = take(r, slots * (size_t)size.v);
@@ -213,7 +217,8 @@ static luattn_status place_backward(linear_call *l, room *r) {
                       v = {p->v, "v", p->heads_v, v_dim}, dout = {p->rows.dout, "dout", p->heads_v, v_dim};
   if (erases) {
     l->pass[1] = (linear_pass){true, q, k, v, v, p->first, {0}, 1, 0, 0};
-    l->pass[2] = (linear_pass){true, q, k, dout, dout, l->dlast, l->dfirst, 1, 0, 0};
+    /* Of decays of channels its o is dv, where updates add. */
+    l->pass[2] = (linear_pass){true, q, k, dout, facts->decays > 1 ? o[2] : dout, l->dlast, l->dfirst, 1, 0, 0};
     l->p.dq = o[0].t, l->p.dk = o[1].t, l->p.dv = o[2].t;
   } else {
     l->pass[1] = (linear_pass){wanted[0], dout, v, k, o[0], turned(p->first), {0}, 1, 0, 0};

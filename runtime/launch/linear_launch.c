@@ -43,6 +43,7 @@ static int64_t of_rows(const linear_call *l, const manifest_entry *e, const line
 static int64_t of_chunks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)pass;
   const int64_t all = (int64_t)linear_chunk_slots(l->p.entries, l->p.tokens, l->c.info->packed != 0) * l->p.heads_v;
+  if (e->role == LUATTN_ROLE_LINEAR_TILES) return all;
   if (e->role == LUATTN_ROLE_LINEAR_WAYS) return l->p.rows.blocks[3] > 0 ? all : 0;
   return all < l->c.multiprocessors ? all : l->c.multiprocessors;
 }
@@ -93,6 +94,7 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_GRAD_CHAIN] = {all_segments, 2},
     [LUATTN_ROLE_LINEAR_ROWS] = {of_chunks, 0},
     [LUATTN_ROLE_LINEAR_WAYS] = {of_chunks, 0},
+    [LUATTN_ROLE_LINEAR_TILES] = {of_chunks, 0},
     [LUATTN_ROLE_LINEAR_FINISH] = {of_finish, 0},
     [LUATTN_ROLE_LINEAR_RUNS] = {of_value_heads, 0},
     [LUATTN_ROLE_LINEAR_REVERSE] = {of_value_heads, 0},

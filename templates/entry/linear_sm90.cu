@@ -7,9 +7,7 @@
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
     luattn_linear(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr bool only_state =
-      Config::pass == LINEAR_STATES || (Config::pass == LINEAR_GRAD_STATES && Spec::decay_of == DECAY_CHANNEL);
-  fwd_linear_sm90<Spec, Config, only_state>(p, maps, shared);
+  fwd_linear_sm90<Spec, Config, Config::pass == LINEAR_STATES>(p, maps, shared);
 }
 // Segments of decays of channels have no kernel yet.
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)

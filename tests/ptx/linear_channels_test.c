@@ -97,7 +97,44 @@ static void test_backward_packed(void **state) {
   linear_run_erasing(&c);
 }
 
+
+/* Of updates that erase. */
+static void test_backward_erasing(void **state) {
+  (void)state;
+  for (gates g = NONE; g <= RARE; g++) {
+    call c = linear_case(&kda, g, 200);
+    if (g % 2 == 0) linear_set_dims(&c, 128, 128, 128);
+    linear_run_erasing(&c);
+  }
+}
+static void test_backward_erasing_alike(void **state) {
+  (void)state;
+  for (int i = 0; i < LINEAR_ALIKE_CALLS; i++) {
+    const call c = linear_alike_case(&kda, i);
+    linear_run_erasing(&c);
+  }
+}
+static void test_backward_erasing_dims(void **state) {
+  (void)state;
+  static const int dims[][3] = {{128, 128, 128}, {72, 40, 64}, {64, 128, 128}};
+  for (int i = 0; i < 3; i++) {
+    call c = linear_case_of_two(&kda, i == 1 ? WEAK : PRODUCTION, 100 - 37 * i);
+    linear_set_dims(&c, dims[i][0], dims[i][1], dims[i][2]);
+    c.heads_v = 2, c.has_first = i != 1;
+    linear_run_erasing(&c);
+  }
+}
+static void test_backward_erasing_packed(void **state) {
+  (void)state;
+  call c = linear_packed_case(&kda, PRODUCTION, 1, 2);
+  linear_run_erasing(&c);
+  c.kernel.elem = "half_t", c.gates = WEAK, c.pool[3] = -1;
+  linear_run_erasing(&c);
+}
+
 LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths), cmocka_unit_test(test_packed),
              cmocka_unit_test(test_parts), cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike),
              cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_backward_gates),
-             cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed))
+             cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed), cmocka_unit_test(test_backward_erasing),
+             cmocka_unit_test(test_backward_erasing_alike), cmocka_unit_test(test_backward_erasing_dims),
+             cmocka_unit_test(test_backward_erasing_packed))

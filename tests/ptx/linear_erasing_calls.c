@@ -41,13 +41,15 @@ static kept make_room(const problem *x) {
   const call *c = x->c;
   const bool packed = c->kernel.packed;
   const LinearRowsLayout l = linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim);
+  const int tiles = linear_tiles_layout(c->kernel.k_dim, linear_is_erasing(c)).bytes;
   const size_t slots =
       (size_t)linear_chunk_slots(c->entries, packed ? x->cu[c->entries] : c->tokens[0], packed) * (size_t)c->heads_v;
   kept k;
   k.on = (LuattnLinearKept){.states = hand_device(slots * (size_t)l.state, NULL),
                             .values = hand_device(slots * (size_t)l.v, NULL),
                             .grad_states = hand_device(slots * (size_t)l.state, NULL),
-                            .grad_values = hand_device(slots * (size_t)l.v, NULL)};
+                            .grad_values = hand_device(slots * (size_t)l.v, NULL),
+                            .tiles = hand_device(slots * (size_t)tiles, NULL)};
   float **const sums[] = {&k.sums.decay, &k.sums.write, &k.sums.read, &k.sums.query_factor, &k.sums.key_factor};
   for (int i = 0; i < 5; i++)
     *sums[i] = hand_device((size_t)(x->rows * c->heads_v * (i == 0 ? linear_gate_width(c) : 1)) * 4, NULL);
@@ -62,7 +64,7 @@ static kept make_room(const problem *x) {
 }
 static void free_room(kept *k) {
   void *const all[] = {k->on.states,       k->on.values,      k->on.grad_states, k->on.grad_values,
-                       k->sums.decay,      k->sums.write,     k->sums.read,      k->sums.query_factor,
+                       k->on.tiles,        k->sums.decay,      k->sums.write,     k->sums.read,      k->sums.query_factor,
                        k->sums.key_factor, k->grads[DQ].data, k->grads[DK].data, k->grads[DV].data,
                        k->segments.states, k->segments.maps,  k->segments.decays};
   hand_release_all(all, sizeof all / sizeof all[0]);
@@ -75,7 +77,7 @@ static void run_segments(const problem *x, linear_pass pass, void *module, const
   const int blocks = linear_blocks(c, kernel->v_dim, kernel->v_block),
             maps = pass == LINEAR_FORWARD ? linear_blocks(c, kernel->k_dim, kernel->v_block) : 0;
   const LinearLayout l = pass == LINEAR_GRAD_STATES
-                             ? linear_layout_kept(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, 0)
+                             ? linear_layout_kept(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages)
                              : linear_layout(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, 1, 0);
   d->p.segments = k->segments;
   linear_launch(module, "luattn_linear_states", (blocks + maps) * (c->segments - 1), linear_threads(kernel), l.bytes,
@@ -94,33 +96,59 @@ static void run_forward_segments(const problem *x, const kept *k) {
   linear_take_back(&d, x->c);
   hand_unload(module);
 }
-/* A chain, and what it leaves in the pool. */
-static char *run_chain(const problem *x, linear_pass pass, const kept *k) {
+static int chunks_of(const problem *x) {
   const call *c = x->c;
-  void *module = linear_load(&c->kernel, pass, "entry/linear_sm90.cu");
+  const int tokens = c->kernel.packed ? x->cu[c->entries] : c->tokens[0];
+  return linear_chunk_slots(c->entries, tokens, c->kernel.packed) * c->heads_v;
+}
+/* Tiles that the chains of decays of channels take. */
+static void run_tiles(const problem *x, void *module, const kept *k) {
+  const call *c = x->c;
+  on_device d = linear_upload(x, LINEAR_STATES);
+  d.p.kept = k->on;
+  linear_launch(module, "luattn_linear_tiles", chunks_of(x), 256,
+                linear_maker_layout(c->kernel.k_dim, linear_is_erasing(c)).bytes, &d.p, NULL);
+  linear_take_back(&d, c);
+}
+static void launch_chain(const problem *x, linear_pass pass, void *module, on_device *d) {
+  const call *c = x->c;
+  const linear_kernel *of = &c->kernel;
+  const int bytes = by_channel(c) ? linear_chain_layout(of->k_dim, of->v_block, linear_is_erasing(c),
+                                                        pass == LINEAR_GRAD_STATES)
+                                        .bytes
+                                  : linear_layout_kept(of->k_dim, of->v_block, of->stages).bytes,
+            blocks = linear_blocks(c, of->v_dim, of->v_block) * d->p.segments.count;
+  if (by_channel(c))
+    linear_launch(module, pass == LINEAR_STATES ? "luattn_linear_chain" : "luattn_linear_grad_chain", blocks,
+                  128 * (1 + of->v_block / 64), bytes, &d->p, &d->maps);
+  else
+    linear_launch(module, "luattn_linear", blocks, linear_threads(of), bytes, &d->p, &d->maps);
+}
+/* A chain, and what it leaves in the pool. Backwards, of additive updates with decays of channels also dv. */
+static char *run_chain(const problem *x, linear_pass pass, void *columns, const kept *k) {
+  const call *c = x->c;
+  void *module = columns != NULL ? columns : linear_load(&c->kernel, pass, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, pass);
   const LuattnSegments own = d.p.segments;
-  const LinearLayout l = linear_layout_kept(c->kernel.k_dim, c->kernel.v_block, c->kernel.stages, by_channel(c));
   d.p.kept = k->on;
+  if (by_channel(c)) d.maps.o = linear_map_of(x, &k->grads[DV], (side){NULL, c->heads_v, c->kernel.v_dim});
   if (c->segments > 1 && pass == LINEAR_GRAD_STATES) run_segments(x, pass, module, k, &d);
   if (c->segments > 1) d.p.segments = k->segments;
-  linear_launch(module, "luattn_linear", linear_blocks(c, c->kernel.v_dim, c->kernel.v_block) * d.p.segments.count,
-                linear_threads(&c->kernel), l.bytes, &d.p, &d.maps);
+  launch_chain(x, pass, module, &d);
   d.p.segments = own;
   char *pool = linear_take_pool(&d, c);
   linear_take_back(&d, c);
-  hand_unload(module);
+  if (columns == NULL) hand_unload(module);
   return pool;
 }
-static void run_rows(const problem *x, const kept *k) {
+static void run_rows(const problem *x, void *columns, const kept *k) {
   const call *c = x->c;
-  const char *entry = by_channel(c) ? "entry/linear_columns_sm90.cu" : "entry/linear_rows_sm90.cu";
-  void *module = linear_load(&c->kernel, LINEAR_ROWS, entry);
+  void *module = columns != NULL ? columns : linear_load(&c->kernel, LINEAR_ROWS, "entry/linear_rows_sm90.cu");
   on_device d = linear_upload(x, LINEAR_ROWS);
   const side v = {x->v, c->heads_v, c->kernel.v_dim}, of_k = {NULL, c->heads_v, c->kernel.k_dim},
              of_v = {NULL, c->heads_v, c->kernel.v_dim};
-  const LuattnTensor values = linear_tensor_of(x, v);
-  d.p.kept = k->on, d.p.sums = k->sums;
+  const LuattnTensor values = linear_tensor_of(x, v), dout = d.p.v;
+  d.p.v = values, d.p.kept = k->on, d.p.sums = k->sums;
   d.p.dq = k->grads[DQ], d.p.dk = k->grads[DK], d.p.dv = k->grads[DV];
   LuattnLinearRowMaps maps = {.q = d.maps.q,
                               .k = d.maps.k,
@@ -129,15 +157,16 @@ static void run_rows(const problem *x, const kept *k) {
                               .dq = linear_map_of(x, &k->grads[DQ], of_k),
                               .dk = linear_map_of(x, &k->grads[DK], of_k),
                               .dv = linear_map_of(x, &k->grads[DV], of_v)};
-  const int tokens = c->kernel.packed ? x->cu[c->entries] : c->tokens[0],
-            chunks = linear_chunk_slots(c->entries, tokens, c->kernel.packed) * c->heads_v;
-  const int bytes = by_channel(c) ? linear_columns_layout(c->kernel.k_dim, c->kernel.v_dim).bytes
-                                  : linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim).bytes;
+  const int bytes = by_channel(c)
+                        ? linear_columns_layout(c->kernel.k_dim, c->kernel.v_dim, linear_is_erasing(c)).bytes
+                        : linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim).bytes,
+            chunks = chunks_of(x);
   linear_launch(module, by_channel(c) ? "luattn_linear_columns" : "luattn_linear_rows", chunks < 3 ? chunks : 3,
                 by_channel(c) ? 512 : 384, bytes, &d.p, &maps);
+  d.p.v = dout;
   hand_release(values.data);
   linear_take_back(&d, c);
-  hand_unload(module);
+  if (columns == NULL) hand_unload(module);
 }
 
 /* ---- by the recurrence ---- */
@@ -209,7 +238,8 @@ static bool is_wanted(const call *c, int which) {
 }
 static double most_of(const call *c, int which, int alike) {
   if (!by_channel(c)) return most[alike][which];
-  return which == DG && c->gates != WEAK ? most_channels_dg : most_channels[which];
+  if (which == DG && c->gates != WEAK) return most_channels_dg;
+  return linear_is_erasing(c) ? most[alike][which] : most_channels[which];
 }
 static void compare_entry(const problem *x, int entry, const results *r) {
   const call *c = x->c;
@@ -237,15 +267,18 @@ static void compare_entry(const problem *x, int entry, const results *r) {
   for (int which = 0; which < RESULTS; which++)
     if (is_wanted(c, which)) linear_expect(names[which], entry, errors[which], most_of(c, which, alike));
   linear_expect("the gradient of the first state", entry, errors[RESULTS],
-                by_channel(c) ? most_channels_state : most_state);
+                by_channel(c) && !linear_is_erasing(c) ? most_channels_state : most_state);
 }
 void linear_run_erasing(const call *c) {
   problem x = linear_make_problem(c);
   kept k = make_room(&x);
+  void *columns = by_channel(c) ? linear_load(&c->kernel, LINEAR_ROWS, "entry/linear_columns_sm90.cu") : NULL;
   run_forward_segments(&x, &k);
-  free(run_chain(&x, LINEAR_STATES, &k));
-  char *pool = run_chain(&x, LINEAR_GRAD_STATES, &k);
-  run_rows(&x, &k);
+  if (columns != NULL) run_tiles(&x, columns, &k);
+  free(run_chain(&x, LINEAR_STATES, columns, &k));
+  char *pool = run_chain(&x, LINEAR_GRAD_STATES, columns, &k);
+  run_rows(&x, columns, &k);
+  if (columns != NULL) hand_unload(columns);
   results r = download(&x, &k, pool);
   for (int e = 0; e < c->entries; e++)
     if (!c->poisoned[e]) compare_entry(&x, e, &r);

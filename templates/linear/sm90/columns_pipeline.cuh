@@ -1,34 +1,47 @@
 // linear/sm90/columns_pipeline.cuh: shared memory and mbarriers of luattn_linear_columns, its chunks, and how they are loaded.
 //
-// Each tensor of a chunk has a place of its own, and an mbarrier `full`, in the order of ColumnTensor.
+// Each tensor of a chunk has a place of its own, and an mbarrier `full`, in the order of ColumnTensor. In the place of those
+// along channels of v tiles are made (BlockTiles), once all of these have been read.
 #pragma once
+#include "linear/sm90/linear_block_tiles.cuh"
 #include "linear/sm90/linear_gates.cuh"
 
-enum ColumnTensor { COLUMN_K, COLUMN_Q, COLUMN_V, COLUMN_DOUT, COLUMN_STATE, COLUMN_GRAD_STATE, COLUMN_TENSORS };
-
-// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor and w.
-enum { COLUMN_QUERY = 0, COLUMN_KEY = 256 };
-// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; of each warp:
-// of products of both states. Of each block what is left over it, over those before it, and over those behind it.
-enum {
-  TOTAL_BEHIND = 0,
-  TOTAL_BEFORE = 4 * 512,
-  TOTAL_ACROSS = 8 * 512,
-  LEFT_OVER = 24 * 512,
-  LEFT_BEFORE = 28 * 512,
-  LEFT_BEHIND = 32 * 512
+// COLUMN_VALUES: v, or U where updates erase, which also have the gradient of R.
+enum ColumnTensor {
+  COLUMN_K,
+  COLUMN_Q,
+  COLUMN_DOUT,
+  COLUMN_VALUES,
+  COLUMN_GRAD_VALUES,
+  COLUMN_STATE,
+  COLUMN_GRAD_STATE,
+  COLUMN_TENSORS
 };
+enum ColumnTile { TILE_QUERIES, TILE_KEYS, TILE_READS };
+
+// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor, of additive updates also w; of
+// erasing ones r's factor, w, the pair of a token with itself, and of each share of channels the sum of dr k.
+enum {
+  COLUMN_QUERY = 0,
+  COLUMN_KEY = 256,
+  COLUMN_READ = 512,
+  COLUMN_WRITE = 768,
+  COLUMN_OWN = 1024,
+  COLUMN_OF_READ = 1280  // and three more
+};
+// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; and of products of both
+// states.
+enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512 };
 
 template <class Spec, class Config>
 struct SharedColumns {
   static constexpr int box = LINEAR_BOX, boxes_k = ceil_div(Config::k_dim, 64), boxes_v = ceil_div(Config::v_dim, 64),
                        k_dim = boxes_k * 64, v_dim = boxes_v * 64, shares = 4, warps = 4 * shares,
                        parts = 4 * boxes_k;  // shares: of channels
-  static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim);
+  static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim, Spec::erases);
   static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL);
-  static_assert(!Spec::erases && !Spec::has_value_mod && !Spec::has_skip,
-                "gradients of erasing with decays of channels have no kernel yet");
+  static_assert(!Spec::has_value_mod && !Spec::has_skip, "gradients of mods of v have no kernel yet");
   static_assert(Config::pass == LINEAR_ROWS && Config::k_dim % 8 == 0 && Config::v_dim % 8 == 0);
   static_assert(k_dim <= 128 && v_dim <= 128, "more than 128 channels have no kernel of this family yet");
   static_assert(bytes <= LUATTN_SM90_SHARED_BYTES);
@@ -36,11 +49,16 @@ struct SharedColumns {
   u32 start;  // a multiple of 1024
 
   __device__ __forceinline__ static constexpr int size(int tensor) {
-    return tensor == COLUMN_Q || tensor == COLUMN_K ? layout.qk : tensor >= COLUMN_STATE ? layout.state : layout.v;
+    return tensor <= COLUMN_Q ? layout.qk : tensor >= COLUMN_STATE ? layout.state : layout.v;
   }
   __device__ __forceinline__ u32 at(int tensor) const {
-    constexpr int places[] = {layout.at_k,    layout.at_q,     layout.at_v,
-                              layout.at_dout, layout.at_state, layout.at_grad_state};
+    constexpr int places[] = {layout.at_k,
+                              layout.at_q,
+                              layout.at_values,
+                              layout.at_values + layout.v,
+                              layout.at_values + 2 * layout.v,
+                              layout.at_state,
+                              layout.at_grad_state};
     return start + places[tensor];
   }
   // The place of 8 elements of a row: of tensors of tokens, and of states, whose rows are value channels.
@@ -51,11 +69,10 @@ struct SharedColumns {
     return at(tensor) + (value / 64 * boxes_k + channel / 64) * box + box_place(value % 64, channel % 64);
   }
   __device__ __forceinline__ u32 gates() const { return start + layout.at_gates; }
-  // q e^G from the beginning of a block of 16 tokens, and k with what is left from it to the block's end.
-  __device__ __forceinline__ u32 tile(bool of_keys, int row, int channel) const {
-    return start + layout.at_tiles + (of_keys ? layout.qk : 0) + channel / 64 * box + box_place(row, channel % 64);
-  }
-  __device__ __forceinline__ u32 pairs() const { return start + layout.at_pairs; }
+  __device__ __forceinline__ u32 tile(int which) const { return start + layout.at_values + which * layout.qk; }
+  // Gradients of pairs, with the factors of tokens: of q k', and of r k'; a row for each query.
+  __device__ __forceinline__ u32 pairs(int which) const { return start + layout.at_pairs + which * box; }
+  __device__ __forceinline__ u32 left() const { return start + layout.at_left; }
   __device__ __forceinline__ u32 totals() const { return start + layout.at_totals; }
   __device__ __forceinline__ u32 numbers() const { return start + layout.at_numbers; }
   __device__ __forceinline__ u32 full(int tensor) const { return start + layout.at_barriers + tensor * 8; }
@@ -86,15 +103,20 @@ struct ColumnProducer {
     barrier_arrive_expect(shared.full(tensor), bytes);
     bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * bytes, bytes, shared.full(tensor));
   }
-  // What dv does not need, and what it does. All warps have read the places.
-  __device__ __forceinline__ void load_early(const Chain &chain, int chunk) const {
-    load(COLUMN_V, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v);
-    load(COLUMN_Q, maps.q, chain, chunk, chain.site.h, Shared::boxes_k);
+  // All warps have read the places.
+  __device__ __forceinline__ void load_states(const Chain &chain, int chunk) const {
     load_kept(COLUMN_STATE, p.kept.states, chain.slot(p, chunk));
-  }
-  __device__ __forceinline__ void load_late(const Chain &chain, int chunk) const {
-    load(COLUMN_K, maps.k, chain, chunk, chain.site.h, Shared::boxes_k);
-    load(COLUMN_DOUT, maps.dout, chain, chunk, chain.site.hv, Shared::boxes_v);
     load_kept(COLUMN_GRAD_STATE, p.kept.grad_states, chain.slot(p, chunk));
+  }
+  __device__ __forceinline__ void load_rows(const Chain &chain, int chunk) const {
+    load(COLUMN_DOUT, maps.dout, chain, chunk, chain.site.hv, Shared::boxes_v);
+    if constexpr (Spec::erases) {
+      load_kept(COLUMN_VALUES, p.kept.values, chain.slot(p, chunk));
+      load_kept(COLUMN_GRAD_VALUES, p.kept.grad_values, chain.slot(p, chunk));
+    } else {
+      load(COLUMN_VALUES, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v);
+    }
+    load(COLUMN_Q, maps.q, chain, chunk, chain.site.h, Shared::boxes_k);
+    load(COLUMN_K, maps.k, chain, chunk, chain.site.h, Shared::boxes_k);
   }
 };

@@ -10,7 +10,7 @@
 #pragma once
 #include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_join.cuh"
-#include "linear/sm90/linear_kept_columns.cuh"
+#include "linear/sm90/linear_kept.cuh"
 #include "linear/sm90/linear_producer.cuh"
 #include "linear/sm90/linear_scores.cuh"
 #include "linear/sm90/linear_values.cuh"
@@ -55,8 +55,6 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
     if (left_alone) {
       if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();
-    } else if constexpr (Shared::keeps && Shared::by_channel) {
-      KeptColumns<Spec, Config, OnlyState>{{values}}.run();
     } else if constexpr (Shared::keeps && Sums) {
       KeptStates<Spec, Config, OnlyState>{values}.run_sums();
     } else if constexpr (Shared::keeps) {

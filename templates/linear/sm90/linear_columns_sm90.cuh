@@ -1,25 +1,28 @@
-// linear/sm90/linear_columns_sm90.cuh: backward of additive updates whose decays differ between channels, all chunks at once:
-// dq, dk, dv and the gradient of decays, from the states and their gradients that the chains have kept
-// (linear_kept_columns.cuh). With D_ij = do_i v_j' and P_ij = sum over d of q_id k_jd e^(G_id - G_jd), for j <= i,
+// linear/sm90/linear_columns_sm90.cuh: backward where decays differ between channels, all chunks at once: dq, dk and the gradient of
+// decays, of updates that erase also dv and gradients of numbers of tokens, from the states, U and their gradients that the
+// chains have kept (linear_tile_chain.cuh). With D_ij = do_i U_j' for j <= i, and where updates erase E_ij = -dR_i U_j' for
+// j < i; else U is w v:
 //
 //     dq_i = scale [e^G_i do_i S' + sum over j of D_ij k_j e^(G_i - G_j)]
-//     dk_j = e^(GC - G_j) v_j dS' + sum over i of scale D_ij q_i e^(G_i - G_j)
-//     dv_j = (k_j e^(GC - G_j)) dS + sum over i of scale P_ij do_i
+//     dr_i = -e^G_i dR_i S' + sum over j of E_ij k_j e^(G_i - G_j)
+//     dk_j = e^(GC - G_j) U_j dS' + sum over i of (scale D_ij q_i + E_ij r_i) e^(G_i - G_j)     and of r_j, r / k times dr_j
 //
-// A decay g_t lies on every way that crosses t: of a channel, with q dq and k dk from a state or to one, and from pairs of
+// A decay g_t lies on every way that crosses t: of a channel, with q dq, r dr and k dk from a state or to one, and from pairs of
 // different tokens,
 //
-//     dg_t = e^GC sum of S dS + sum over i >= t of (q dq + q dq - k dk)_i + sum over j < t of (k dk)_j
-//                               from a state, pairs, pairs                   to a state
+//     dg_t = e^GC sum of S dS + sum over i >= t of (q dq + r dr + q dq + r dr - k dk)_i + sum over j < t of (k dk)_j
+//                               from a state       pairs                                 to a state
 //
 // Config: as in fwd_linear_sm90.cuh, without v_block and stages; v_dim up to 128. Threads: SharedColumns::threads; blocks: as
 // many as there are multiprocessors, or fewer; each takes chunks in turns.
 //
 // A block has sixteen warps, of which each has 16 tokens and a quarter of the channels: rows of dq have blocks before them, rows
-// of dk blocks behind them, so that all have as much to do.
+// of dk blocks behind them, so that all have as much to do. First they meet the states, in registers, and make pairs; then tiles
+// (BlockTiles) take the place of what that needed, and pairs meet these.
 #pragma once
 #include "linear/sm90/columns_pipeline.cuh"
 #include "linear/sm90/decayed_rows.cuh"
+#include "linear/sm90/linear_column_decays.cuh"
 #include "linear/sm90/rows_left_alone.cuh"
 #include "arch/stmatrix.cuh"
 #include "arch/warp.cuh"
@@ -33,7 +36,11 @@ struct ColumnRows {
   using Queries = DecayedRows<Config, Shared::row_bytes, false>;
   using Keys = DecayedRows<Config, Shared::row_bytes, true>;
   using Triangles = LinearTriangles<Config, Shared::row_bytes>;
-  static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1;
+  using Tiles = BlockTiles<Elem, Shared::row_bytes, Shared::k_dim>;
+  using Decays = ColumnDecays<Spec, Config>;
+  static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1,
+                       steps = k_dim / 16 / Shared::shares;  // of a warp, 16 channels each
+  static constexpr bool erases = Spec::erases;
 
   using Sums = GateSums<Spec, Config, Shared::row_bytes, 16>;
 
@@ -41,6 +48,10 @@ struct ColumnRows {
   const ColumnProducer<Spec, Config> producer;
   const Shared shared;
   const int which, share, lane;  // which block of tokens; of the channels
+
+  __device__ __forceinline__ int warp() const { return share * 4 + which; }
+  __device__ __forceinline__ Tiles tiles() const { return {shared.gates(), shared.left(), lane}; }
+  __device__ __forceinline__ static void sync() { named_sync(barrier, 32 * Shared::warps); }
 
   // ---- load ----
 
@@ -50,380 +61,348 @@ struct ColumnRows {
   }
   // Two adjacent channels of each of the warp's tokens: of row number r and column number 2 j.
   __device__ __forceinline__ float2 load_two(int tensor, int step, int r, int j) const {
-    const int channel = step * 16 + j * 8;
-    const u32 two = load_shared(shared.at(tensor, row(r), channel) + Fragment::column(lane) * 2);
+    const u32 two = load_shared(shared.at(tensor, row(r), step * 16 + j * 8) + Fragment::column(lane) * 2);
     return {to_real(Elem{u16(two)}), to_real(Elem{u16(two >> 16)})};
   }
   __device__ __forceinline__ float2 sums(int row, int step, int j) const {
     return load_pair(shared.gates() + row * Shared::row_bytes + (step * 16 + j * 8 + Fragment::column(lane)) * 4);
   }
-  // What is left over a block, or others: of two adjacent channels.
   __device__ __forceinline__ float2 left(int what, int of, int step, int j) const {
-    return load_pair(shared.totals() + what + of * 512 + (step * 16 + j * 8 + Fragment::column(lane)) * 4);
+    return tiles().of(what, of, step * 16 + j * 8 + Fragment::column(lane));
   }
-  // Rows of a block of a tile, as A, or turned as B.
-  __device__ __forceinline__ void load_tile(u32 (&a)[4], bool of_keys, int of, int step) const {
-    ldmatrix_x4(a, shared.tile(of_keys, of * block + lane % 16, step * 16 + lane / 16 * 8));
+  __device__ __forceinline__ float number(int what, int r) const {
+    return load_number(shared.numbers() + what + row(r) * 4);
   }
-  __device__ __forceinline__ void load_tile_turned(u32 (&b)[4], bool of_keys, int of, int step) const {
-    ldmatrix_x4_turned(b, shared.tile(of_keys, of * block + lane % 16, step * 16 + lane / 16 * 8));
+  // A block of 16 tokens of a tile, turned as B.
+  __device__ __forceinline__ void load_tile(u32 (&b)[4], int tile, int of, int step) const {
+    const int channel = step * 16 + lane / 16 * 8;
+    ldmatrix_x4_turned(b, shared.tile(tile) + channel / 64 * Shared::box + box_place(of * block + lane % 16, channel % 64));
   }
-  // Multiplies an A operand's columns by what is left.
-  __device__ __forceinline__ void scale(u32 (&a)[4], int what, int of, int step) const {
+  // Gradients of pairs as A operands: of the warp's rows as queries with another block, and turned, as keys.
+  __device__ __forceinline__ void load_pairs(u32 (&z)[4], int pairs, int of) const {
+    ldmatrix_x4(z, shared.pairs(pairs) + box_place(which * block + lane % 16, of * block + lane / 16 * 8));
+  }
+  __device__ __forceinline__ void load_pairs_turned(u32 (&z)[4], int pairs, int of) const {
+    ldmatrix_x4_turned(
+        z, shared.pairs(pairs) + box_place(of * block + lane % 8 + lane / 16 * 8, which * block + lane / 8 % 2 * 8));
+  }
+
+  // ---- compute: pairs ----
+
+  // A block of D and E, of the warp's rows, and as columns those of block number `share`, with factors of tokens, to shared
+  // memory. Pairs of a token with itself stay float.
+  __device__ __forceinline__ void make_pairs() const {
+    if (share > which) return;
+    float d[8] = {}, e[8] = {};
+#pragma unroll 2
+    for (int v = 0; v < v_dim / 16; ++v) {
+      u32 a[4], b[4];
+      load_rows(b, COLUMN_VALUES, share, v);
+      load_rows(a, COLUMN_DOUT, which, v);
+      Triangles::multiply(d, a, b);
+      if constexpr (erases) {
+        load_rows(a, COLUMN_GRAD_VALUES, which, v);
+        Triangles::multiply(e, a, b);
+      }
+    }
+    const float query[2] = {number(COLUMN_QUERY, 0), number(COLUMN_QUERY, 1)};
+    u32 x[4], y[4];
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float2 by = left(what, of, step, j);
+    for (int i = 0; i < 4; ++i) {
+      const int column = share * block + Fragment::column(lane, i / 2 * 2), r = i % 2;
+      const float2 key = load_pair(shared.numbers() + COLUMN_KEY + column * 4);
+      const bool low = column < row(r), high = column + 1 < row(r);
+      d[2 * i] *= query[r] * key.x, d[2 * i + 1] *= query[r] * key.y;
+      x[i] = pack<Elem>(low ? d[2 * i] : 0.f, high ? d[2 * i + 1] : 0.f);
+      y[i] = pack<Elem>(low ? -e[2 * i] * key.x : 0.f, high ? -e[2 * i + 1] * key.y : 0.f);
+      if (column == row(r)) store_number(shared.numbers() + COLUMN_OWN + column * 4, d[2 * i]);
+      if (column + 1 == row(r)) store_number(shared.numbers() + COLUMN_OWN + column * 4 + 4, d[2 * i + 1]);
+    }
+    const u32 at = box_place(which * block + lane % 16, share * block + lane / 16 * 8);
+    stmatrix_x4(shared.pairs(0) + at, x[0], x[1], x[2], x[3]);
+    if constexpr (erases) stmatrix_x4(shared.pairs(1) + at, y[0], y[1], y[2], y[3]);
+  }
+
+  // ---- compute: states ----
+
+  // Of the warp's rows and 16 channels: do S', dR S', U dS'.
+  struct Met {
+    float query[8], read[erases ? 8 : 1], key[8];
+  };
+  __device__ __forceinline__ void meet(Met (&x)[steps]) const {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) a[2 * j + r] = Queries::scaled(a[2 * j + r], by.x, by.y);
+    for (int i = 0; i < steps; ++i)
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        x[i].query[n] = x[i].key[n] = 0;
+        if constexpr (erases) x[i].read[n] = 0;
+      }
+#pragma unroll 2
+    for (int v = 0; v < v_dim / 16; ++v) {
+      u32 dout[4], values[4], grads[4], b[4];
+      load_rows(dout, COLUMN_DOUT, which, v), load_rows(values, COLUMN_VALUES, which, v);
+      if constexpr (erases) load_rows(grads, COLUMN_GRAD_VALUES, which, v);
+#pragma unroll
+      for (int i = 0; i < steps; ++i) {
+        const int channel = (share * steps + i) * 16 + lane / 16 * 8;
+        ldmatrix_x4_turned(b, shared.at_state(COLUMN_STATE, v * 16 + lane % 16, channel));
+        Queries::multiply(x[i].query, dout, b);
+        if constexpr (erases) Queries::multiply(x[i].read, grads, b);
+        ldmatrix_x4_turned(b, shared.at_state(COLUMN_GRAD_STATE, v * 16 + lane % 16, channel));
+        Queries::multiply(x[i].key, values, b);
+      }
     }
   }
 
   // ---- compute: tiles ----
 
-  // Four tokens of both tiles, a lane for 4 channels; and of a block what is left.
+  // Four tokens of all tiles, a lane for 4 channels; and of a block what is left.
   __device__ __forceinline__ void make_tiles() const {
-    constexpr int lanes = k_dim / 4, rows = 32 / lanes, tokens = LUATTN_CHUNK / Shared::warps;
-    const int channel = lane % lanes * 4, first = warp() * tokens;
+    constexpr int tokens = LUATTN_CHUNK / Shared::warps;
+    const Tiles of = tiles();
+    const int channel = of.channel(), first = warp() * tokens;
     const u32 sums_at = shared.gates() + channel * 4;
     float end[4];
     load_four(end, sums_at + (first / block * block + block - 1) * Shared::row_bytes);
 #pragma unroll
-    for (int i = 0; i < tokens; i += rows) {
-      const int row = first + i + lane / lanes;
+    for (int i = 0; i < tokens; i += Tiles::rows) {
+      const int row = first + i + lane / Tiles::lanes;
       const u32 at = channel / 64 * Shared::box + box_place(row, channel % 64) + channel % 8 * 2;
       float sum[4], up[4], down[4];
       load_four(sum, sums_at + row * Shared::row_bytes);
 #pragma unroll
       for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n]), down[n] = fast_exp2(end[n] - sum[n]);
-      store_tile(false, at, up), store_tile(true, at, down);
-    }
-    if (share == 0) store_left(channel);
-  }
-  __device__ __forceinline__ void store_tile(bool of_keys, u32 at, const float (&by)[4]) const {
-    const u32 from = shared.at(of_keys ? COLUMN_K : COLUMN_Q) + at, to = shared.tile(of_keys, 0, 0) + at;
-    const u32 low = load_shared(from), high = load_shared(from + 4);
-    store_shared(to, Queries::scaled(low, by[0], by[1])), store_shared(to + 4, Queries::scaled(high, by[2], by[3]));
-  }
-  __device__ __forceinline__ void store_left(int channel) const {
-    float before[4] = {0, 0, 0, 0}, behind[4] = {0, 0, 0, 0}, own[4] = {0, 0, 0, 0};
+      const u64 q = load_four_halves(shared.at(COLUMN_Q) + at), k = load_four_halves(shared.at(COLUMN_K) + at);
+      store_four_halves(shared.tile(TILE_QUERIES) + at, Tiles::scaled(q, up));
+      store_four_halves(shared.tile(TILE_KEYS) + at, Tiles::scaled(k, down));
+      if constexpr (erases) {
+        const float read = load_number(shared.numbers() + COLUMN_READ + row * 4);
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      float all[4];
-      load_four(all, shared.gates() + (b * block + block - 1) * Shared::row_bytes + channel * 4);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        before[n] += b < which ? all[n] : 0.f, behind[n] += b > which ? all[n] : 0.f;
-        own[n] += b == which ? all[n] : 0.f;
+        for (int n = 0; n < 4; ++n) up[n] *= read;
+        store_four_halves(shared.tile(TILE_READS) + at, Tiles::scaled(k, up));
       }
     }
-    const u32 to = shared.totals() + which * 512 + channel * 4;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      if (lane >= k_dim / 4) continue;
-      store_number(to + LEFT_BEFORE + 4 * n, fast_exp2(before[n]));
-      store_number(to + LEFT_BEHIND + 4 * n, fast_exp2(behind[n]));
-      store_number(to + LEFT_OVER + 4 * n, fast_exp2(own[n]));
-    }
+    if (share == 0) of.store_left(which);
   }
 
-  // ---- compute: pairs ----
+  // ---- compute: pairs that meet tiles ----
 
-  // s = rows of one tensor times those of another, whose blocks lie before the warp's, or behind it, or are it.
-  template <bool Later>
-  __device__ __forceinline__ void dots(float (&s)[32], int tensor, int others) const {
+  __device__ __forceinline__ void scale(float (&y)[8], int what, int of, int step) const {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = 0;
-#pragma unroll 1
-    for (int step = 0; step < v_dim / 16; ++step) {
-      u32 a[4], b[4];
-      load_rows(a, tensor, which, step);
+    for (int j = 0; j < 2; ++j) {
+      const float2 by = left(what, of, step, j);
 #pragma unroll
-      for (int n = 0; n < 4; ++n)
-        if (Later ? n >= which : n <= which) {
-          load_rows(b, others, n, step);
-          Triangles::multiply(s + 8 * n, a, b);
-        }
+      for (int r = 0; r < 2; ++r) y[Fragment::element(r, 2 * j)] *= by.x, y[Fragment::element(r, 2 * j + 1)] *= by.y;
     }
   }
-  // Pairs times a number of their columns' tokens, rounded, and of the block on the diagonal by itself. own: of each of the
-  // thread's rows the pair with itself.
-  __device__ __forceinline__ void round(u32 (&z)[4][4], u32 (&diagonal)[4], float (&own)[2], const float (&s)[32],
-                                        u32 columns) const {
-    float pair[2] = {0, 0};
-    const int odd = Fragment::row(lane) % 2;
+  // y = what a state gave, with what is left over the blocks between, and pairs with these and, in a narrow block, with its own;
+  // all but what is left in the block itself.
+  __device__ __forceinline__ void add_before(float (&y)[8], const float (&met)[8], int pairs, int step,
+                                             bool narrow) const {
+    u32 z[4], b[4];
+    if (narrow) {
+      load_pairs(z, pairs, which), load_tile(b, TILE_KEYS, which, step);
+      Queries::multiply(y, z, b);
+      scale(y, LEFT_INVERSE, which, step);
+    }
+    float others[8] = {};
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < 3; ++n) {
+      if (n >= which) continue;
+      if (n > 0) scale(others, LEFT_OVER, n, step);
+      load_pairs(z, pairs, n), load_tile(b, TILE_KEYS, n, step);
+      Queries::multiply(others, z, b);
+    }
+    add(y, others, met, LEFT_BEFORE, step);
+  }
+  __device__ __forceinline__ void add_behind(float (&y)[8], int step, bool narrow) const {
+    u32 z[4], b[4];
+    const auto add_block = [&](float(&x)[8], int n) {
+      load_pairs_turned(z, 0, n), load_tile(b, TILE_QUERIES, n, step);
+      Queries::multiply(x, z, b);
+      if constexpr (erases) {
+        load_pairs_turned(z, 1, n), load_tile(b, TILE_READS, n, step);
+        Queries::multiply(x, z, b);
+      }
+    };
+    if (narrow) add_block(y, which), scale(y, LEFT_INVERSE, which, step);
+    float others[8] = {};
+#pragma unroll
+    for (int n = 3; n > 0; --n) {
+      if (n <= which) continue;
+      if (n < 3) scale(others, LEFT_OVER, n, step);
+      add_block(others, n);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y[i] += others[i];
+  }
+  // y += others + x times what is left.
+  __device__ __forceinline__ void add(float (&y)[8], const float (&others)[8], const float (&x)[8], int what,
+                                      int step) const {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float2 by = left(what, which, step, j);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int e = Fragment::element(r, 2 * j);
+        y[e] += others[e] + x[e] * by.x, y[e + 1] += others[e + 1] + x[e + 1] * by.y;
+      }
+    }
+  }
+  // Pairs of a block that is not narrow.
+  __device__ __forceinline__ void add_wide(float (&query)[8], float (&read)[8], float (&key)[8], int step) const {
+    const int size = Triangles{0, 0, shared.gates(), which, lane}.narrow_size();
+    const Queries queries{shared.at(COLUMN_K), shared.gates(), which, lane};
+    u32 z[4];
+    load_pairs(z, 0, which);
+    queries.add(query, z, step, size);
+    load_pairs_turned(z, 0, which);
+    Keys{shared.at(COLUMN_Q), shared.gates(), which, lane}.add(key, z, step, size);
+    if constexpr (erases) {
+      load_pairs(z, 1, which);
+      queries.add(read, z, step, size);
+      load_pairs_turned(z, 1, which);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 by = load_pair(columns + Fragment::column(lane, 4 * n + i / 2 * 2) * 4);
-        const float low = s[8 * n + 2 * i] * by.x, high = s[8 * n + 2 * i + 1] * by.y;
-        z[n][i] = pack<Elem>(low, high);
-        if (n == which && (i == 0 || i == 3)) pair[i / 3] = odd ? high : low;
-        if (n == which) diagonal[i] = z[n][i];
+        const int token = which * block + Fragment::column(lane) + i / 2 * 8;
+        const float2 by = load_pair(shared.numbers() + COLUMN_READ + token * 4);
+        z[i] = Tiles::scaled(z[i], by.x, by.y);
       }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      own[r] = __shfl_sync(0xffffffffu, pair[r], lane - Fragment::lane_in_row(lane) + Fragment::row(lane) / 2);
-  }
-  // A block of P, times its rows' factor, to shared memory: of the warp's rows, and columns of as many blocks as shares.
-  __device__ __forceinline__ void store_pairs(u32 numbers) const {
-    if (share > which) return;
-    float s[8] = {};
-    const Triangles triangles{shared.at(COLUMN_Q), shared.at(COLUMN_K), shared.gates(), which, lane};
-    if (share == which)
-      triangles.add_block(s);
-    else
-      add_left(s);
-    u32 x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = share * block + Fragment::column(lane, i / 2 * 2), r = i % 2;
-      const float by = load_number(numbers + COLUMN_QUERY + row(r) * 4);
-      x[i] = pack<Elem>(column <= row(r) ? s[2 * i] * by : 0.f, column + 1 <= row(r) ? s[2 * i + 1] * by : 0.f);
-    }
-    stmatrix_x4(shared.pairs() + box_place(which * block + lane % 16, share * block + lane / 16 * 8), x[0], x[1], x[2],
-                x[3]);
-  }
-  __device__ __forceinline__ void add_left(float (&s)[8]) const {
-#pragma unroll 2
-    for (int step = 0; step < k_dim / 16; ++step) {
-      u32 a[4], b[4];
-      load_tile(a, false, which, step), load_tile(b, true, share, step);
-#pragma unroll
-      for (int n = 1; n < 3; ++n)
-        if (n > share && n < which) scale(a, LEFT_OVER, n, step);
-      Triangles::multiply(s, a, b);
+      Keys{shared.at(COLUMN_K), shared.gates(), which, lane}.add(key, z, step, size);
     }
   }
 
   // ---- compute: 16 channels of q and k ----
 
-  // x = rows of do or v times a state.
-  __device__ __forceinline__ void meet(float (&x)[8], int tensor, int state, int step) const {
-#pragma unroll 4
-    for (int v = 0; v < v_dim / 16; ++v) {
-      u32 a[4], b[4];
-      load_rows(a, tensor, which, v);
-      ldmatrix_x4_turned(b, shared.at_state(state, v * 16 + lane % 16, step * 16 + lane / 16 * 8));
-      Queries::multiply(x, a, b);
-    }
-  }
-  // Over a block's rows of each of the thread's columns: sums of y from the row on, and of z before it; and all of both.
-  __device__ __forceinline__ void sum_ways(float (&ways)[8], const float (&y)[8], const float (&z)[8],
-                                           u32 totals) const {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int upper = Fragment::element(0, j), lower = Fragment::element(1, j);
-      float from[2] = {y[upper], y[lower]}, to[2] = {z[upper], z[lower]};
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float down = __shfl_down_sync(0xffffffffu, from[r], step),
-                      up = __shfl_up_sync(0xffffffffu, to[r], step);
-          if (lane + step < 32) from[r] += down;
-          if (lane >= step) to[r] += up;
-        }
-      const float behind = __shfl_sync(0xffffffffu, from[1], Fragment::lane_in_row(lane)),
-                  first = __shfl_sync(0xffffffffu, to[0], 28 + Fragment::lane_in_row(lane));
-      float sooner[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float up = __shfl_up_sync(0xffffffffu, to[r], 4);
-        sooner[r] = lane >= 4 ? up : 0.f;
-      }
-      ways[upper] = from[0] + behind + sooner[0], ways[lower] = from[1] + first + sooner[1];
-      const u32 at = totals + which * 512 + Fragment::column(lane, j) * 4;
-      if (lane < 4) store_number(at + TOTAL_BEHIND, from[0] + behind);
-      if (lane >= 28) store_number(at + TOTAL_BEFORE, first + to[1]);
-    }
-  }
-  __device__ __forceinline__ void store_two(const LuattnTensor &to, const Chain &chain, int t, int channel, int dim,
-                                            float low, float high) const {
-    if (!chain.has(t) || channel >= dim) return;
+  __device__ __forceinline__ void store_two(const LuattnTensor &to, const Chain &chain, int t, int channel, float low,
+                                            float high) const {
+    if (!chain.has(t) || channel >= Config::k_dim) return;
     Elem *const at = static_cast<Elem *>(to.data) + (Config::packed ? 0 : chain.entry * to.batch) +
                      chain.site.hv * to.head + i64(chain.start + t) * to.seq + channel;
     *reinterpret_cast<u32 *>(at) = pack<Elem>(low, high);
   }
-  // What pairs and states make of the warp's rows; and ways of decays.
-  struct Pairs {
-    u32 z[4][4], diagonal[4];
-    float own[2];
-  };
-  // y = gradients of pairs with other blocks times their rows of a tile, and what is left over blocks between.
-  template <bool Later>
-  __device__ __forceinline__ void add_beside(float (&y)[8], const u32 (&z)[4][4], int step) const {
-#pragma unroll
-    for (int n = 0; n < 3; ++n) {
-      const int of = Later ? 3 - n : n;
-      if (Later ? of <= which : of >= which) continue;
-      u32 b[4];
-      load_tile_turned(b, !Later, of, step);
-#pragma unroll
-      for (int j = 0; j < 2 && n > 0; ++j) {
-        const float2 by = left(LEFT_OVER, of, step, j);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) y[Fragment::element(r, 2 * j)] *= by.x, y[Fragment::element(r, 2 * j + 1)] *= by.y;
-      }
-      Queries::multiply(y, z[of], b);
-    }
-  }
-  // x = (x times what is left over blocks + y) times what is left in the warp's.
-  __device__ __forceinline__ void join(float (&x)[8], float (&y)[8], bool behind, int step) const {
+  // Multiplies by what is left in the block, up to a token, or behind it.
+  __device__ __forceinline__ void apply(float (&up)[8], float (&down)[8], int step) const {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float2 by = left(behind ? LEFT_BEHIND : LEFT_BEFORE, which, step, j),
-                   end = sums(which * block + block - 1, step, j);
+      const float2 end = sums(which * block + block - 1, step, j);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 sum = sums(row(r), step, j);
         const int e = Fragment::element(r, 2 * j);
-        const float low = fast_exp2(behind ? end.x - sum.x : sum.x), high = fast_exp2(behind ? end.y - sum.y : sum.y);
-        x[e] *= by.x * low, x[e + 1] *= by.y * high;
-        y[e] *= low, y[e + 1] *= high;
+        up[e] = fast_exp2(sum.x), up[e + 1] = fast_exp2(sum.y);
+        down[e] = fast_exp2(end.x - sum.x), down[e + 1] = fast_exp2(end.y - sum.y);
       }
     }
   }
-  __device__ __forceinline__ void step(float (&ways)[8], const Chain &chain, int chunk, int step, const Pairs &queries,
-                                       const Pairs &keys, u32 numbers, int size) const {
-    float from[8] = {}, to[8] = {}, pairs[8] = {}, others[8] = {}, y[8], z[8];
-    meet(from, COLUMN_DOUT, COLUMN_STATE, step), add_beside<false>(others, queries.z, step);
-    join(from, others, false, step);
+  // Adds to `of_read` the sums of dr k of the thread's rows.
+  __device__ __forceinline__ void step(float (&ways)[8], float (&of_read)[2], const Met &met, const Chain &chain,
+                                       int chunk, int step, bool narrow) const {
+    float query[8] = {}, read[8] = {}, pairs[8] = {}, key[8], up[8], down[8], y[8], z[8];
+    {
+      float x[8];
+      const float query_factor[2] = {number(COLUMN_QUERY, 0), number(COLUMN_QUERY, 1)};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) from[i] += others[i];
-    Queries{shared.at(COLUMN_K), shared.gates(), which, lane}.add(from, queries.diagonal, step, size);
-    meet(to, COLUMN_V, COLUMN_GRAD_STATE, step), add_beside<true>(pairs, keys.z, step);
-    join(to, pairs, true, step);
-    Keys{shared.at(COLUMN_Q), shared.gates(), which, lane}.add(pairs, keys.diagonal, step, size);
+      for (int i = 0; i < 8; ++i) x[i] = met.query[i] * query_factor[i / 2 % 2];
+      add_before(query, x, 0, step, narrow);
+      if constexpr (erases) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = -met.read[i];
+        add_before(read, x, 1, step, narrow);
+      }
+      add_behind(pairs, step, narrow);
+    }
+    apply(up, down, step);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) query[i] *= up[i], read[i] *= up[i], pairs[i] *= down[i];
+    if (!narrow) add_wide(query, read, pairs, step);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float2 behind = left(LEFT_BEHIND, which, step, j);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float factor = number(COLUMN_KEY, r);
+        const int e = Fragment::element(r, 2 * j);
+        key[e] = met.key[e] * (factor * behind.x * down[e]);
+        key[e + 1] = met.key[e + 1] * (factor * behind.y * down[e + 1]);
+      }
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float query = load_number(numbers + COLUMN_QUERY + row(r) * 4),
-                  key = load_number(numbers + COLUMN_KEY + row(r) * 4);
+      const float own = number(COLUMN_OWN, r), of_r = erases ? number(COLUMN_READ, r) : 0.f;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const float2 q = load_two(COLUMN_Q, step, r, j), k = load_two(COLUMN_K, step, r, j);
         const int e = Fragment::element(r, 2 * j), t = chunk * LUATTN_CHUNK + row(r),
                   channel = step * 16 + j * 8 + Fragment::column(lane);
-        y[e] = q.x * from[e] * query - k.x * pairs[e] * key, z[e] = k.x * to[e] * key;
-        y[e + 1] = q.y * from[e + 1] * query - k.y * pairs[e + 1] * key, z[e + 1] = k.y * to[e + 1] * key;
-        store_two(p.dq, chain, t, channel, Config::k_dim, query * (from[e] + queries.own[r] * k.x),
-                  query * (from[e + 1] + queries.own[r] * k.y));
-        store_two(p.dk, chain, t, channel, Config::k_dim, key * (to[e] + pairs[e] + keys.own[r] * q.x),
-                  key * (to[e + 1] + pairs[e + 1] + keys.own[r] * q.y));
+        of_read[r] += read[e] * k.x + read[e + 1] * k.y;
+        read[e] *= of_r, read[e + 1] *= of_r;
+        y[e] = q.x * query[e] + k.x * (read[e] - pairs[e]), z[e] = k.x * key[e];
+        y[e + 1] = q.y * query[e + 1] + k.y * (read[e + 1] - pairs[e + 1]), z[e + 1] = k.y * key[e + 1];
+        store_two(p.dq, chain, t, channel, query[e] + own * k.x, query[e + 1] + own * k.y);
+        store_two(p.dk, chain, t, channel, key[e] + pairs[e] + read[e] + own * q.x,
+                  key[e + 1] + pairs[e + 1] + read[e + 1] + own * q.y);
       }
     }
-    sum_ways(ways, y, z, shared.totals() + step * 64);
+    Decays{p, shared, which, lane}.sum_ways(ways, y, z, shared.totals() + step * 64);
   }
 
-  // ---- compute: dv ----
+  // ---- finish: numbers of tokens, where updates erase ----
 
-  // k e^(GC - G) of the warp's tokens, as A operands.
-  __device__ __forceinline__ void load_joining(u32 (&a)[k_dim / 16][4]) const {
+  __device__ __forceinline__ void store_of_read(float (&sum)[2]) const {
 #pragma unroll
-    for (int step = 0; step < k_dim / 16; ++step)
-      load_tile(a[step], true, which, step), scale(a[step], LEFT_BEHIND, which, step);
-  }
-  __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, u32 numbers) const {
-    constexpr int values = v_dim / 16 / Shared::shares;  // of 16 channels
-    u32 joining[k_dim / 16][4], pairs[4][4];
-    load_joining(joining);
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-      ldmatrix_x4_turned(
-          pairs[n], shared.pairs() + box_place(n * block + lane % 8 + lane / 16 * 8, which * block + lane / 8 % 2 * 8));
-#pragma unroll 1
-    for (int v = share * values; v < (share + 1) * values; ++v) {
-      float x[8] = {};
-      u32 b[4];
-#pragma unroll
-      for (int step = 0; step < k_dim / 16; ++step) {
-        ldmatrix_x4(b, shared.at_state(COLUMN_GRAD_STATE, v * 16 + lane % 16, step * 16 + lane / 16 * 8));
-        Triangles::multiply(x, joining[step], b);
-      }
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-        if (n >= which) {
-          ldmatrix_x4_turned(b, shared.at(COLUMN_DOUT, n * block + lane % 16, v * 16 + lane / 16 * 8));
-          Queries::multiply(x, pairs[n], b);
-        }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float key = load_number(numbers + COLUMN_KEY + row(r) * 4);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int e = Fragment::element(r, 2 * j);
-          store_two(p.dv, chain, chunk * LUATTN_CHUNK + row(r), v * 16 + j * 8 + Fragment::column(lane), Config::v_dim,
-                    x[e] * key, x[e + 1] * key);
-        }
-      }
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+      if (Fragment::first_in_row(lane))
+        store_number(shared.numbers() + COLUMN_OF_READ + share * 256 + row(r) * 4, sum[r]);
     }
   }
-
-  // ---- finish: the gradient of decays ----
-
-  __device__ __forceinline__ int warp() const { return share * 4 + which; }
-  // Sums over the warp's value channels of products of both states.
-  __device__ __forceinline__ void sum_across() const {
-    constexpr int lanes = k_dim / 4, rows = 32 / lanes, values = v_dim / Shared::warps;  // of a warp
-    const int channel = lane % lanes * 4, first = warp() * values + lane / lanes;
-    float sum[4] = {0, 0, 0, 0};
-#pragma unroll 4
-    for (int i = 0; i < values; i += rows) {
-      const u32 at = shared.at_state(0, first + i, channel) - shared.at(0) + channel % 8 * 2;
+  __device__ __forceinline__ void finish_reads(const Chain &chain, int chunk) const {
+    const int token = warp() * 32 + lane, t = chunk * LUATTN_CHUNK + token;
+    if (warp() > 1 || p.sums.read == nullptr || !chain.has(t)) return;
+    const u32 at = shared.numbers() + token * 4;
+    float sum = 0;
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const u32 s = load_shared(shared.at(COLUMN_STATE) + at + n * 4),
-                  d = load_shared(shared.at(COLUMN_GRAD_STATE) + at + n * 4);
-        sum[2 * n] += to_real(Elem{u16(s)}) * to_real(Elem{u16(d)});
-        sum[2 * n + 1] += to_real(Elem{u16(s >> 16)}) * to_real(Elem{u16(d >> 16)});
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      if (rows > 1) sum[n] += __shfl_xor_sync(0xffffffffu, sum[n], 16);
-      if (lane < lanes) store_number(shared.totals() + TOTAL_ACROSS + warp() * 512 + (channel + n) * 4, sum[n]);
-    }
+    for (int i = 0; i < Shared::shares; ++i) sum += load_number(at + COLUMN_OF_READ + i * 256);
+    p.sums.read[chain.token(p, t)] = sum * load_number(at + COLUMN_KEY);
   }
-  // What all tokens of a block have: of ways that cross other blocks, and all.
-  __device__ __forceinline__ float of_block(int b, int channel) const {
-    const u32 at = shared.totals() + channel * 4;
-    float left = 0, across = 0, sum = 0;
+  // dv = w dR, and dw: four rows.
+  __device__ __forceinline__ void make_dv(const Chain &chain, int chunk) const {
+    constexpr int lanes = v_dim / 4, rows = 32 / lanes, tokens = LUATTN_CHUNK / Shared::warps;
+    const int channel = lane % lanes * 4;
 #pragma unroll
-    for (int i = 0; i < Shared::warps; ++i) across += load_number(at + TOTAL_ACROSS + i * 512);
+    for (int i = 0; i < tokens; i += rows) {
+      const int token = warp() * tokens + i + lane / lanes, t = chunk * LUATTN_CHUNK + token;
+      const bool has = chain.has(t) && channel < Config::v_dim;
+      const auto place = [&](const LuattnTensor &x) {
+        return (Config::packed ? 0 : chain.entry * x.batch) + chain.site.hv * x.head + i64(chain.start + t) * x.seq +
+               channel;
+      };
+      const u64 r = load_four_halves(shared.at(COLUMN_GRAD_VALUES, token, channel) + channel % 8 * 2);
+      const float write = load_number(shared.numbers() + COLUMN_WRITE + token * 4);
+      float sum = 0;
+      if (has) {
+        const u64 v = __ldg(reinterpret_cast<const unsigned long long *>(static_cast<const Elem *>(p.v.data) + place(p.v)));
+        const float by[4] = {write, write, write, write};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      left += load_number(shared.gates() + (i * block + block - 1) * Shared::row_bytes + channel * 4);
-      if (i > b) sum += load_number(at + TOTAL_BEHIND + i * 512);
-      if (i < b) sum += load_number(at + TOTAL_BEFORE + i * 512);
-    }
-    return sum + across * fast_exp2(left);
-  }
-  // Adds to a thread's ways of 16 channels what all tokens of its block have.
-  __device__ __forceinline__ void store_decays(const float (&ways)[8], const Chain &chain, int chunk, int step) const {
-    float *const to = p.sums.decay;
-    if (to == nullptr) return;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int channel = step * 16 + Fragment::column(lane, j);
-      const float all = of_block(which, channel);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int t = chunk * LUATTN_CHUNK + row(r);
-        if (chain.has(t) && channel < Config::k_dim)
-          to[chain.token(p, t) * Config::k_dim + channel] = ways[Fragment::element(r, j)] + all;
+        for (int n = 0; n < 4; ++n) sum += to_real(Elem{u16(r >> 16 * n)}) * to_real(Elem{u16(v >> 16 * n)});
+        *reinterpret_cast<u64 *>(static_cast<Elem *>(p.dv.data) + place(p.dv)) = Tiles::scaled(r, by);
       }
+#pragma unroll
+      for (int n = lanes / 2; n > 0; n /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, n);
+      if (p.sums.write != nullptr && channel == 0 && chain.has(t)) p.sums.write[chain.token(p, t)] = sum;
     }
   }
 
   // ---- a chunk ----
 
-  __device__ __forceinline__ static void sync() { named_sync(barrier, 32 * Shared::warps); }
-  // Sums of decays, and numbers of tokens, once all warps have done the chunk before; then its last places are loaded anew.
+  // Sums of decays, and numbers of tokens, once all warps have done the chunk before; then its rows are loaded.
   __device__ __forceinline__ void write_numbers(const Chain &chain, int chunk) const {
     const auto begin = [&] {
+      fence_async();
       sync();
-      if (warp() == 0 && elected()) producer.load_late(chain, chunk);
+      if (warp() == 0 && elected()) producer.load_rows(chain, chunk);
       __syncwarp();
     };
     if (warp() < Shared::parts) {
@@ -433,55 +412,55 @@ struct ColumnRows {
       if (warp() == Shared::warps - 1) {
         const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
         const u32 at = shared.numbers() + 8 * u32(lane);
+        const float read[2] = {x.read[0] * x.column[0], x.read[1] * x.column[1]};
         store_pair(at + COLUMN_QUERY, x.row), store_pair(at + COLUMN_KEY, x.column);
+        store_pair(at + COLUMN_READ, read), store_pair(at + COLUMN_WRITE, x.write);
       }
     }
     sync();
   }
-  // While states, q and v of the next chunk are loaded, dv.
-  __device__ __forceinline__ void make_rest(const Chain &chain, int chunk, const RowChunks<Config> &next) const {
+  __device__ __forceinline__ void load_next(const RowChunks<Config> &next) const {
     if (next.more()) {
       const Chain other = next.chain();
       const int at = next.chunk(other);
-      if (warp() == 0 && elected()) producer.load_early(other, at);
+      if (warp() == 0 && elected()) producer.load_states(other, at);
       __syncwarp();
     }
-    make_dv(chain, chunk, shared.numbers());
   }
   __device__ __forceinline__ void run_chunk(const RowChunks<Config> &now, const RowChunks<Config> &next,
                                             int done) const {
-    constexpr int steps = k_dim / 16 / Shared::shares;
-    const u32 at = shared.numbers();
     const Chain chain = now.chain();
     const int chunk = now.chunk(chain);
+    const Decays decays{p, shared, which, lane};
+    Met met[steps];
+    float ways[steps][8], of_read[2] = {0, 0};
     write_numbers(chain, chunk);
 #pragma unroll
-    for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_wait(shared.full(i), u32(done) & 1);
+    for (int i = 0; i < COLUMN_TENSORS; ++i)
+      if (erases || i != COLUMN_GRAD_VALUES) barrier_wait(shared.full(i), u32(done) & 1);
+    make_pairs();
+    meet(met);
+    if constexpr (erases) make_dv(chain, chunk);
+    decays.sum_across(warp());
+    sync();
+    load_next(next);
     make_tiles();
     sync();
-    store_pairs(at);
-    Pairs queries, keys;
-    float s[32];
-    dots<false>(s, COLUMN_DOUT, COLUMN_V);
-    round(queries.z, queries.diagonal, queries.own, s, at + COLUMN_KEY);
-    dots<true>(s, COLUMN_V, COLUMN_DOUT);
-    round(keys.z, keys.diagonal, keys.own, s, at + COLUMN_QUERY);
-    const int size = Triangles{0, 0, shared.gates(), which, lane}.narrow_size();
-    float ways[steps][8];
+    const bool narrow = tiles().is_narrow(which);
 #pragma unroll
-    for (int i = 0; i < steps; ++i) step(ways[i], chain, chunk, share * steps + i, queries, keys, at, size);
-    sum_across();
+    for (int i = 0; i < steps; ++i) step(ways[i], of_read, met[i], chain, chunk, share * steps + i, narrow);
+    if constexpr (erases) store_of_read(of_read);
     sync();
 #pragma unroll
-    for (int i = 0; i < steps; ++i) store_decays(ways[i], chain, chunk, share * steps + i);
-    make_rest(chain, chunk, next);
+    for (int i = 0; i < steps; ++i) decays.store(ways[i], chain, chunk, share * steps + i);
+    if constexpr (erases) finish_reads(chain, chunk);
   }
   __device__ __forceinline__ void run() const {
     RowChunks<Config> now(p), next(p);
     now.seek();
     if (now.more() && warp() == 0 && elected()) {
       const Chain chain = now.chain();
-      producer.load_early(chain, now.chunk(chain));
+      producer.load_states(chain, now.chunk(chain));
     }
     __syncwarp();
 #pragma unroll 1

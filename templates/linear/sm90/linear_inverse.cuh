@@ -18,9 +18,10 @@ struct Halves {
   u32 upper[4], lower[4];
 };
 
-template <class Spec, class Config>
+// Of: has places for halves (`parts`) and the blocks on the diagonal.
+template <class Spec, class Config, class Of = SharedLinear<Spec, Config>>
 struct ChunkInverse {
-  using Shared = SharedLinear<Spec, Config>;
+  using Shared = Of;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
   static constexpr int rows_barrier = 1 + Shared::groups;  // behind those of o's stores

@@ -72,7 +72,7 @@ struct SharedLinear {
   // Whether states of chunks, and U, are kept for backward.
   static constexpr bool keeps = Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES;
   static constexpr LinearLayout layout =
-      keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages, by_channel)
+      keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
             : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
   static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
   static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
@@ -81,10 +81,10 @@ struct SharedLinear {
       LinearChain<Config>::mirrored || Spec::has_key_factor || (Spec::has_write && !Spec::erases);
   static_assert(LinearSpec<Spec>);
   static_assert(Config::pass == LINEAR_FORWARD ||
-                    (!Spec::has_value_mod && !Spec::has_skip && !(by_channel && Spec::erases)),
-                "gradients of mods of v, of what skips and of erasing with decays of channels have no kernel yet");
-  static_assert(Config::pass == LINEAR_FORWARD || keeps == (Spec::erases || by_channel),
-                "updates that erase, and decays of channels, have passes of their own");
+                    (!Spec::has_value_mod && !Spec::has_skip),
+                "gradients of mods of v, and of what skips, have no kernel yet");
+  static_assert(Config::pass == LINEAR_FORWARD || (keeps == Spec::erases && !by_channel),
+                "updates that erase have passes of their own, and decays of channels other kernels");
   static_assert(Config::k_dim % 8 == 0 && Config::k_dim >= 8 && k_dim <= 128,
                 "q and k of more than 128 channels have no kernel of this family yet");
   static_assert(Config::v_dim % 8 == 0 && Config::v_dim >= 8 && (Config::v_block == 64 || Config::v_block == 128));

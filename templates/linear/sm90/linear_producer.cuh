@@ -7,9 +7,6 @@ template <class Spec, class Config, bool OnlyState>
 struct LinearProducer {
   using Shared = SharedLinear<Spec, Config>;
 
-  // Whether rows of q join the state, and not those of k: that of gradients.
-  static constexpr bool joins_queries = Shared::by_channel && Config::pass == LINEAR_GRAD_STATES;
-
   const LuattnLinearParams &p;
   const LuattnTensorMaps &maps;
   const Shared shared;
@@ -22,8 +19,7 @@ struct LinearProducer {
     barrier_arrive_expect(full, bytes);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_k; ++i) {
-      tensor_load(shared.k(stage) + i * Shared::box, joins_queries ? maps.q : maps.k, full, i * 64, box,
-                  chain.key_head());
+      tensor_load(shared.k(stage) + i * Shared::box, maps.k, full, i * 64, box, chain.key_head());
       if constexpr (!OnlyState)
         tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.key_head());
     }

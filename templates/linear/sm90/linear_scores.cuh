@@ -159,30 +159,11 @@ struct LinearScores {
     release_rows();
     tell_pairs();
   }
-  // The same for kernels that keep states.
-  __device__ __forceinline__ void step_joining() {
-    const u32 gates = shared.gates(of_channels.stage);
-    barrier_wait(shared.read(out.stage), out.parity);
-    barrier_wait(shared.gates_full(of_channels.stage), of_channels.parity);
-    const LinearTiles<Spec, Config> tiles{shared, warp, lane};
-    tiles.find_left(gates, out.stage);
-    barrier_wait(shared.full(in.stage), in.parity);
-    tiles.make_joining(shared.k(in.stage), gates);
-    if (elected()) barrier_arrive(shared.gates_empty(of_channels.stage));
-    fence_async();
-    barrier_arrive(shared.tiled(out.stage));
-    barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
-    release_rows();
-    of_channels.advance();
-    tell_pairs();
-  }
   __device__ __forceinline__ void run() {
     if constexpr (Shared::by_channel) LinearTiles<Spec, Config>{shared, warp, lane}.begin();
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
-      if constexpr (Shared::by_channel && Shared::keeps)
-        step_joining();
-      else if constexpr (Shared::by_channel)
+      if constexpr (Shared::by_channel)
         step_by_channel();
       else
         step();

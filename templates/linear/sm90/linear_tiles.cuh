@@ -57,13 +57,6 @@ struct LinearTiles {
     }
     return narrow;
   }
-  // Of kernels that keep states: what is left of it over the chunk.
-  __device__ __forceinline__ void find_left(u32 gates, int stage) const {
-    float all = 0;
-#pragma unroll
-    for (int b = 0; b < 4; ++b) all += load_number(total(gates, b) + 4 * own());
-    if (warp * 32 + lane < k_dim) store_number(shared.factors(stage) + OF_WITHIN + 4 * own(), fast_exp2(all));
-  }
   __device__ __forceinline__ bool all_narrow(bool mine) const {
     const u32 flags = shared.factors(0) + OF_NARROW;
     const bool warps = __all_sync(0xffffffffu, mine);
@@ -104,24 +97,6 @@ struct LinearTiles {
   }
   __device__ __forceinline__ static void store(u32 to, u64 x) {
     asm volatile("st.shared.b64 [%0], %1;" ::"r"(to), "l"(x) : "memory");
-  }
-  // Of kernels that keep states, the warp's 16 rows: k e^(GC - G), or q e^G, which joins the gradient of a state.
-  __device__ __forceinline__ void make_joining(u32 rows_at, u32 gates) const {
-    constexpr bool backwards = LinearChain<Config>::backwards;
-    const int channel = lane % lanes * 4;
-    const u32 box = channel / 64 * Shared::box + channel % 8 * 2;
-    float of_q[4], of_k[4];
-    find_offsets(of_q, of_k, gates, false);
-#pragma unroll 4
-    for (int i = 0; i < block; i += rows) {
-      const int token = warp * block + i + lane / lanes;
-      const u32 at = rows_at + box + box_place(token, channel % 64);
-      float sum[4], by[4];
-      load_four(sum, gates + token * row_bytes + channel * 4);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) by[n] = fast_exp2(backwards ? of_q[n] + sum[n] : of_k[n] - sum[n]);
-      store(at, scaled(load(at), by));
-    }
   }
   // The warp's 16 rows of q and k.
   __device__ __forceinline__ void make(u32 q, u32 k, u32 gates, bool narrow) const {

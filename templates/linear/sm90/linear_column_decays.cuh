@@ -1,0 +1,113 @@
+// linear/sm90/linear_column_decays.cuh: the gradient of a chunk's decays of channels (linear_columns_sm90.cuh), by sums over ways.
+#pragma once
+#include "linear/sm90/columns_pipeline.cuh"
+#include "score/fragment.cuh"
+
+template <class Spec, class Config>
+struct ColumnDecays {
+  using Shared = SharedColumns<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Chain = LinearChain<Config>;
+  using Fragment = MmaFragment;
+  static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim;
+
+  const LuattnLinearParams &p;
+  const Shared shared;
+  const int which, lane;  // which block of tokens
+
+  // Over a block's rows of each of the thread's columns: sums of y from the row on, and of z before it; and all of both.
+  __device__ __forceinline__ void sum_ways(float (&ways)[8], const float (&y)[8], const float (&z)[8],
+                                           u32 totals) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int upper = Fragment::element(0, j), lower = Fragment::element(1, j);
+      float from[2] = {y[upper], y[lower]}, to[2] = {z[upper], z[lower]};
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float down = __shfl_down_sync(0xffffffffu, from[r], step),
+                      up = __shfl_up_sync(0xffffffffu, to[r], step);
+          if (lane + step < 32) from[r] += down;
+          if (lane >= step) to[r] += up;
+        }
+      const float behind = __shfl_sync(0xffffffffu, from[1], Fragment::lane_in_row(lane)),
+                  first = __shfl_sync(0xffffffffu, to[0], 28 + Fragment::lane_in_row(lane));
+      float sooner[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float up = __shfl_up_sync(0xffffffffu, to[r], 4);
+        sooner[r] = lane >= 4 ? up : 0.f;
+      }
+      ways[upper] = from[0] + behind + sooner[0], ways[lower] = from[1] + first + sooner[1];
+      const u32 at = totals + which * 512 + Fragment::column(lane, j) * 4;
+      if (lane < 4) store_number(at + TOTAL_BEHIND, from[0] + behind);
+      if (lane >= 28) store_number(at + TOTAL_BEFORE, first + to[1]);
+    }
+  }
+  // Sums over value channels of products of both states: of a warp as many channels as its share of all.
+  __device__ __forceinline__ void sum_across(int warp) const {
+    constexpr int channels = k_dim / Shared::warps;  // 8 or 4
+    float sum[8] = {};
+#pragma unroll
+    for (int i = 0; i < v_dim / 32; ++i) {
+      const u32 at = shared.at_state(0, i * 32 + lane, warp * channels) - shared.at(0) + warp * channels % 8 * 2;
+#pragma unroll
+      for (int n = 0; n < channels / 4; ++n) {
+        const u64 s = load_four_halves(shared.at(COLUMN_STATE) + at + n * 8),
+                  d = load_four_halves(shared.at(COLUMN_GRAD_STATE) + at + n * 8);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          sum[4 * n + e] += to_real(Elem{u16(s >> 16 * e)}) * to_real(Elem{u16(d >> 16 * e)});
+      }
+    }
+    // Halves of lanes keep halves of channels.
+    int count = channels, first = 0;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const bool upper = (lane & step) != 0;
+      if (count > 1) {
+        count /= 2;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (i < count) {
+            const float mine = upper ? sum[i + count] : sum[i], other = upper ? sum[i] : sum[i + count];
+            sum[i] = mine + __shfl_xor_sync(0xffffffffu, other, step);
+          }
+        first += upper ? count : 0;
+      } else {
+        sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], step);
+      }
+    }
+    if (lane % (32 / channels) == 0)
+      store_number(shared.totals() + TOTAL_ACROSS + (warp * channels + first) * 4, sum[0]);
+  }
+  // What all tokens of the block have: of ways that cross other blocks, and all.
+  __device__ __forceinline__ float of_block(int channel) const {
+    const u32 at = shared.totals() + channel * 4;
+    float left = 0, sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      left += load_number(shared.gates() + (i * block + block - 1) * Shared::row_bytes + channel * 4);
+      if (i > which) sum += load_number(at + TOTAL_BEHIND + i * 512);
+      if (i < which) sum += load_number(at + TOTAL_BEFORE + i * 512);
+    }
+    return sum + load_number(at + TOTAL_ACROSS) * fast_exp2(left);
+  }
+  // Adds to a thread's ways of 16 channels what all tokens of its block have, and stores the gradient.
+  __device__ __forceinline__ void store(const float (&ways)[8], const Chain &chain, int chunk, int step) const {
+    float *const to = p.sums.decay;
+    if (to == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int channel = step * 16 + Fragment::column(lane, j);
+      const float all = of_block(channel);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane, r);
+        if (chain.has(t) && channel < Config::k_dim)
+          to[chain.token(p, t) * Config::k_dim + channel] = ways[Fragment::element(r, j)] + all;
+      }
+    }
+  }
+};
