@@ -97,7 +97,6 @@ static void test_backward_packed(void **state) {
   linear_run_erasing(&c);
 }
 
-
 /* Of updates that erase. */
 static void test_backward_erasing(void **state) {
   (void)state;
@@ -135,6 +134,6 @@ static void test_backward_erasing_packed(void **state) {
 LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths), cmocka_unit_test(test_packed),
              cmocka_unit_test(test_parts), cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike),
              cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_backward_gates),
-             cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed), cmocka_unit_test(test_backward_erasing),
-             cmocka_unit_test(test_backward_erasing_alike), cmocka_unit_test(test_backward_erasing_dims),
-             cmocka_unit_test(test_backward_erasing_packed))
+             cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed),
+             cmocka_unit_test(test_backward_erasing), cmocka_unit_test(test_backward_erasing_alike),
+             cmocka_unit_test(test_backward_erasing_dims), cmocka_unit_test(test_backward_erasing_packed))

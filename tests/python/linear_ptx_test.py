@@ -135,6 +135,19 @@ class Machine(unittest.TestCase):
         own = {"c": torch.tensor(0.1), "a": torch.randn(1, 70, 2), "w": torch.randn(2, 64)}
         self.gradients(text, (64, 64), (1, 2), (70,), own, bounds={"a": 0.0078, "w": 0.0156, "c": 0.0156})
 
+    def test_gradients_of_channels_that_erase(self):
+        """Of KDA, whose writes and reads are one number of a token, and rows of length 1."""
+
+        def own(rows, hv, dim):
+            return {"a": torch.randn(1, rows, hv, dim), "beta": torch.randn(1, rows, hv), "A_log": torch.rand(hv), "dt_bias": torch.randn(hv, dim)}
+
+        bounds = dict.fromkeys(("q", "k", "v", "initial_state", "beta"), 0.0098)
+        # Sums over tokens of terms of both signs are off by more, as they are smaller than these; and where decays are strong.
+        weak = {"a": 0.0098, "A_log": 0.04, "dt_bias": 0.04, "bound": 0.04}
+        self.gradients("kda", (64, 64), (1, 2), (100,), own(100, 2, 64) | {"bound": torch.tensor(-0.3)}, bounds=bounds | weak)
+        strong = {"a": 0.022, "A_log": 0.08, "dt_bias": 0.08, "bound": 0.08}
+        self.gradients("kda", (40, 72), (2, 2), (70, 0, 3), own(76, 2, 40), packed=True, bounds=bounds | strong)
+
     def test_gradients_of_mods(self):
         """Of sums over channels, scalars, gathers, what skips, and of an input that broadcasts."""
         text = """return linear_attention { name = "mods", scalars = { c = 1.5 },

@@ -37,8 +37,7 @@ struct BlockTiles {
 #pragma unroll
     for (int b = 0; b < 4; ++b)
 #pragma unroll
-      for (int n = 0; n < 4; ++n)
-        before[n] += b < which ? all[b][n] : 0.f, behind[n] += b > which ? all[b][n] : 0.f;
+      for (int n = 0; n < 4; ++n) before[n] += b < which ? all[b][n] : 0.f, behind[n] += b > which ? all[b][n] : 0.f;
   }
   __device__ __forceinline__ static void store(u32 to, const float (&x)[4]) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
@@ -94,4 +93,6 @@ LUATTN_FN u64 load_four_halves(u32 from) {
   asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(from) : "memory");
   return x;
 }
-LUATTN_FN void store_four_halves(u32 to, u64 x) { asm volatile("st.shared.b64 [%0], %1;" ::"r"(to), "l"(x) : "memory"); }
+LUATTN_FN void store_four_halves(u32 to, u64 x) {
+  asm volatile("st.shared.b64 [%0], %1;" ::"r"(to), "l"(x) : "memory");
+}

@@ -57,8 +57,7 @@ struct ColumnDecays {
         const u64 s = load_four_halves(shared.at(COLUMN_STATE) + at + n * 8),
                   d = load_four_halves(shared.at(COLUMN_GRAD_STATE) + at + n * 8);
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          sum[4 * n + e] += to_real(Elem{u16(s >> 16 * e)}) * to_real(Elem{u16(d >> 16 * e)});
+        for (int e = 0; e < 4; ++e) sum[4 * n + e] += to_real(Elem{u16(s >> 16 * e)}) * to_real(Elem{u16(d >> 16 * e)});
       }
     }
     // Halves of lanes keep halves of channels.

@@ -76,7 +76,8 @@ struct ColumnRows {
   // A block of 16 tokens of a tile, turned as B.
   __device__ __forceinline__ void load_tile(u32 (&b)[4], int tile, int of, int step) const {
     const int channel = step * 16 + lane / 16 * 8;
-    ldmatrix_x4_turned(b, shared.tile(tile) + channel / 64 * Shared::box + box_place(of * block + lane % 16, channel % 64));
+    ldmatrix_x4_turned(
+        b, shared.tile(tile) + channel / 64 * Shared::box + box_place(of * block + lane % 16, channel % 64));
   }
   // Gradients of pairs as A operands: of the warp's rows as queries with another block, and turned, as keys.
   __device__ __forceinline__ void load_pairs(u32 (&z)[4], int pairs, int of) const {
@@ -383,7 +384,8 @@ struct ColumnRows {
       const float write = load_number(shared.numbers() + COLUMN_WRITE + token * 4);
       float sum = 0;
       if (has) {
-        const u64 v = __ldg(reinterpret_cast<const unsigned long long *>(static_cast<const Elem *>(p.v.data) + place(p.v)));
+        const u64 v =
+            __ldg(reinterpret_cast<const unsigned long long *>(static_cast<const Elem *>(p.v.data) + place(p.v)));
         const float by[4] = {write, write, write, write};
 #pragma unroll
         for (int n = 0; n < 4; ++n) sum += to_real(Elem{u16(r >> 16 * n)}) * to_real(Elem{u16(v >> 16 * n)});

@@ -80,8 +80,7 @@ struct SharedLinear {
   static constexpr bool has_column_factor =
       LinearChain<Config>::mirrored || Spec::has_key_factor || (Spec::has_write && !Spec::erases);
   static_assert(LinearSpec<Spec>);
-  static_assert(Config::pass == LINEAR_FORWARD ||
-                    (!Spec::has_value_mod && !Spec::has_skip),
+  static_assert(Config::pass == LINEAR_FORWARD || (!Spec::has_value_mod && !Spec::has_skip),
                 "gradients of mods of v, and of what skips, have no kernel yet");
   static_assert(Config::pass == LINEAR_FORWARD || (keeps == Spec::erases && !by_channel),
                 "updates that erase have passes of their own, and decays of channels other kernels");

@@ -72,10 +72,10 @@ struct ChainProducer {
     constexpr int bytes = Shared::layout.tiles;
     const u32 full = shared.full(stage);
     barrier_arrive_expect(full, Shared::layout.stage);
-    bulk_load(shared.start + stage * Shared::layout.stage,
-              static_cast<const unsigned char *>(p.kept.tiles) + chain.slot(p, chunk) * Shared::made.bytes +
-                  Shared::first,
-              bytes, full);
+    bulk_load(
+        shared.start + stage * Shared::layout.stage,
+        static_cast<const unsigned char *>(p.kept.tiles) + chain.slot(p, chunk) * Shared::made.bytes + Shared::first,
+        bytes, full);
 #pragma unroll
     for (int i = 0; i < Shared::groups; ++i)
       tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, chain.box(chunk),

@@ -272,11 +272,7 @@ LUATTN_FN void linear_make_tiles(const LuattnLinearParams &p, void *memory) {
   const LinearChain<Config> chain = at.chain();
   const int chunk = at.chunk(chain);
   if (chunk >= chain.end || chain.state_row(p) < 0) return;
-  TileMaker<Spec, Config>{p,
-                          {shared_address(memory)},
-                          chain,
-                          chunk,
-                          int(uniform(threadIdx.x / 32)),
-                          int(threadIdx.x % 32)}
+  TileMaker<Spec, Config>{p,     {shared_address(memory)},       chain,
+                          chunk, int(uniform(threadIdx.x / 32)), int(threadIdx.x % 32)}
       .run();
 }
