@@ -223,12 +223,13 @@ static luattn_status check_weights(const image_manifest *m, luattn_error *err) {
   return check_range(err, "weights: paged", m->paged, 0, 0);
 }
 
-/* Kernels with tangents are of forward, and have no members of LuattnCallParams besides these after the pages. */
+/* Kernels with tangents have no members of LuattnCallParams besides these after the pages. */
 static luattn_status check_tangents(const image_manifest *m, luattn_error *err) {
+  const uint64_t of_backward = m->pass == LUATTN_BACKWARD ? LUATTN_TANGENT_DOUT | LUATTN_TANGENT_DLSE : 0;
   const uint64_t rest = m->tangents_of[0].bits & ~(LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V) &
-                        ~(LUATTN_TANGENT_INPUT(m->num_inputs) - LUATTN_TANGENT_INPUT(0)) &
+                        ~of_backward & ~(LUATTN_TANGENT_INPUT(m->num_inputs) - LUATTN_TANGENT_INPUT(0)) &
                         ~(LUATTN_TANGENT_SCALAR(m->num_scalars) - LUATTN_TANGENT_SCALAR(0));
-  TRY(check_range(err, "tangents: pass", m->pass, LUATTN_FORWARD, LUATTN_FORWARD));
+  TRY(check_range(err, "tangents: pass", m->pass, LUATTN_FORWARD, LUATTN_BACKWARD));
   TRY(check_range(err, "tangents: decode", m->decode, 0, 0));
   TRY(check_range(err, "tangents: weights", m->weights, 0, 0));
   TRY(check_range(err, "tangents: paged", m->paged, 0, 0));

@@ -150,7 +150,7 @@ typedef struct manifest_scalar_ranges {
   scalar_range of[MANIFEST_MAX_SCALARS];
 } manifest_scalar_ranges;
 
-/* What the tangents of forward are along: luattn_target.tangents. */
+/* What tangents are along: luattn_target.tangents. */
 typedef struct manifest_tangents {
   uint64_t bits;
 } manifest_tangents;
@@ -242,9 +242,10 @@ static inline const image_traits *manifest_traits(const image_manifest *m) {
   return m->weights ? &traits_of_weights : m->decode ? &traits_of_decode : &traits_of_family[m->family];
 }
 
-/* The call that launches it, as messages begin: "forward", "backward", "weights", "forward_jvp". */
+/* The call that launches it, as messages begin: "forward", "backward", "weights", "forward_jvp", "backward_jvp". */
 static inline const char *manifest_pass_name(const image_manifest *m) {
-  return m->weights ? "weights" : m->tangents ? "forward_jvp" : kernel_pass_name(m->pass);
+  if (m->tangents) return m->pass == LUATTN_FORWARD ? "forward_jvp" : "backward_jvp";
+  return m->weights ? "weights" : kernel_pass_name(m->pass);
 }
 
 /* Checks every number and name that later code relies on. Errors: LUATTN_IMAGE, "image: " and what is

@@ -343,15 +343,16 @@ typedef struct LuattnWeights {
   int rows, columns;
 } LuattnWeights;
 
-/* The tangents of a forward call (gen/analysis/specs/spec_tangents.h): of what the image says, and of its results; data
- * is null where there is none. Tensors as in LuattnTensors; of inputs, sizes are those of the inputs themselves. */
+/* The tangents of a call (gen/analysis/specs/spec_tangents.h): of what the image says, and in forward of its results; data
+ * is null where there is none. Tensors as in LuattnTensors; of inputs, sizes are those of the inputs themselves. Backward
+ * writes tangents where its gradients would be. */
 typedef struct LuattnInputTangent {
   const void *data;
   int stride[LUATTN_MAX_AXES];
 } LuattnInputTangent;
 typedef struct LuattnTangents {
   LuattnTensor q, k, v;
-  LuattnTensor o, lse;
+  LuattnTensor o, lse; /* in backward those of dout and dlse, which it reads */
   LuattnInputTangent input[LUATTN_MAX_INPUTS];
   double scalar[LUATTN_MAX_SCALARS];
 } LuattnTangents;
@@ -410,7 +411,7 @@ struct LuattnGridParams : LuattnRowPassParams {
   ABI_FOR_ALL
   LuattnGrid grid;
 };
-/* Of forward with tangents, which has none of what comes after random numbers. */
+/* With tangents, which come with none of what comes after random numbers. */
 struct LuattnTangentParams : LuattnRandomParams {
   ABI_FOR_ALL
   LuattnTangents tangents;
@@ -447,7 +448,7 @@ typedef struct LuattnCallParams {
         LuattnAppend append; /* of luattn_append, which has none of these */
       };
     };
-    LuattnTangents tangents; /* of forward with tangents, which has none of these either */
+    LuattnTangents tangents; /* of kernels with tangents, which have none of these either */
   };
 } LuattnCallParams;
 

@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/call/batch.h"
 #include "common/host.h"
@@ -58,6 +59,21 @@ luattn_status choices_take_tangents(const luattn_args *given, const char *place,
                      "%s: %s, and tangents are not computed with it yet; leave it out, or call "
                      "luattn_forward",
                      place, lacks);
+}
+
+void choices_write_tangents(luattn_args *args, const luattn_tangents *tangents, luattn_input *inputs) {
+  args->o = args->lse = args->saved = NULL;
+  args->dq = tangents->dq, args->dk = tangents->dk, args->dv = tangents->dv;
+  args->scalar_grads = tangents->scalar_grads;
+  for (size_t i = 0; i < args->num_inputs && args->inputs != NULL; ++i) {
+    inputs[i] = args->inputs[i];
+    inputs[i].grad = NULL;
+    for (size_t j = 0; j < tangents->num_inputs && tangents->inputs != NULL; ++j)
+      if (inputs[i].name != NULL && tangents->inputs[j].name != NULL &&
+          strcmp(inputs[i].name, tangents->inputs[j].name) == 0)
+        inputs[i].grad = tangents->inputs[j].grad;
+  }
+  if (args->inputs != NULL) args->inputs = inputs;
 }
 
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {

@@ -23,6 +23,10 @@ luattn_status choices_take_dense(const luattn_args *given, const char *place, lu
 luattn_status choices_take_tangents(const luattn_args *given, const char *place, luattn_args *out,
                                     luattn_tangents *tangents, luattn_error *err);
 
+/* Makes the arguments of a backward call those of its tangents: it writes tangents where gradients would be, and neither
+ * reads nor writes o, lse and saved. inputs: room for CHOICES_MAX_INPUTS, as long as *args is used. */
+void choices_write_tangents(luattn_args *args, const luattn_tangents *tangents, luattn_input *inputs);
+
 /* Returns false where a choice is out of range, with a message without its place in *text. `is_float64`: the
  * pass computes in float64, not float32. num_splits is not checked in forward, which has none. Whether a
  * kernel supports the choices, and those for which it is compiled (CALL_CHOICE in abi/kernel_facts.def), are checked

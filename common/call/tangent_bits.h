@@ -12,10 +12,12 @@
 static inline uint64_t tangent_bits(const luattn_tangents *t, const luattn_input_info *inputs, size_t num_inputs,
                                     const char *const *scalar_names, size_t num_scalars) {
   uint64_t bits = (t->q != NULL ? LUATTN_TANGENT_Q : 0) | (t->k != NULL ? LUATTN_TANGENT_K : 0) |
-                  (t->v != NULL ? LUATTN_TANGENT_V : 0);
+                  (t->v != NULL ? LUATTN_TANGENT_V : 0) | (t->dout != NULL ? LUATTN_TANGENT_DOUT : 0) |
+                  (t->dlse != NULL ? LUATTN_TANGENT_DLSE : 0);
   for (size_t i = 0; i < t->num_inputs && t->inputs != NULL; ++i)
     for (size_t at = 0; at < num_inputs && t->inputs[i].name != NULL; ++at)
-      if (strcmp(t->inputs[i].name, inputs[at].name) == 0) bits |= LUATTN_TANGENT_INPUT(at);
+      if (t->inputs[i].tensor != NULL && strcmp(t->inputs[i].name, inputs[at].name) == 0)
+        bits |= LUATTN_TANGENT_INPUT(at);
   for (size_t i = 0; i < t->num_scalars && t->scalars != NULL; ++i)
     for (size_t at = 0; at < num_scalars && t->scalars[i].name != NULL; ++at)
       if (strcmp(t->scalars[i].name, scalar_names[at]) == 0) bits |= LUATTN_TANGENT_SCALAR(at);

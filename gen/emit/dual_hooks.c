@@ -59,12 +59,31 @@ static void states(writer *w, const char *signature, const char *state, const ir
   close_function(w);
 }
 
+/* What backward reads of a row besides lse. */
+static void save_dual(writer *w) {
+  const lowered *f = w->f;
+  const int n = f->spec->derived.num_saved;
+  open_function(w, "void save_dual(" ENDED ", Real *saved, Real *saved_tangent)");
+  body_begin(w, HAS, "state");
+  body_lines(w, f->saved, n), body_lines(w, f->saved_tangent, n);
+  for (int i = 0; i < n; i++) {
+    const ir_ref tangent = f->saved_tangent[i];
+    text_add(&w->out, "saved[%d] = %s;\n", i, body_value(w, f->saved[i]));
+    text_add(&w->out, "saved_tangent[%d] = %s;\n", i, tangent == IR_NONE ? "Real(0)" : body_value(w, tangent));
+  }
+  close_function(w);
+}
+
 static void constants(writer *w) {
   const lowered *f = w->f;
   const spec_tangents *t = &f->tangents;
   const char *terms[SPEC_MAX_RED];
   for (int k = 0; k < f->step.num_red; k++) terms[k] = t->term[k] != IR_NONE ? "true" : "false";
+  const uint64_t bits = f->plan->tangents;
+  const bool backward = f->plan->pass == LUATTN_BACKWARD;
   const constant flags[] = {{"has_tangents", true, false},
+                            {"tangent_of_dout", (bits & LUATTN_TANGENT_DOUT) != 0, !backward},
+                            {"tangent_of_dlse", (bits & LUATTN_TANGENT_DLSE) != 0, !backward},
                             {"tangent_of_q", t->of.q, false},
                             {"tangent_of_k", t->of.k, false},
                             {"tangent_of_v", t->of.v, false},
@@ -101,6 +120,7 @@ const char *emit_tangents(writer *w) {
   states(w, "DualState<Online::State> next_dual(" DUAL_STEP ")", "old", f->step.next, t->next);
   dual_function(w, "Dual<Real> out_dual(" ENDED ")", HAS, "state", NO_ELEMENT, f->out_scale, t->out);
   if (f->lse != IR_NONE) dual_function(w, "Dual<Real> lse_dual(" ENDED ")", HAS, "state", NO_ELEMENT, f->lse, t->lse);
+  if (lowered_dual_gradient(f) && f->spec->derived.num_saved > 0) save_dual(w);
   close_struct(w);
   return "Tangents";
 }

@@ -67,6 +67,8 @@ const char *bounds_of_index(writer *w, unsigned input, int axis, ir_ref r);
 
 static inline const traced_spec *writer_traced(const writer *w) { return &w->f->spec->traced; }
 static inline bool writer_forward(const writer *w) { return w->f->plan->pass == LUATTN_FORWARD; }
+/* Whether kernels compute scores and take steps of the online function. */
+static inline bool writer_steps(const writer *w) { return writer_forward(w) || w->f->plan->tangents != 0; }
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 

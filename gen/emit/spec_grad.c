@@ -214,7 +214,7 @@ static void add_element_terms(writer *w, const outlined_gradient *returned) {
   text_add(&w->out, "if constexpr (with_inputs) {\n");
   w->out.indent++;
   if (returned != NULL)
-    add_returned(w, &w->f->element_terms, 2);
+    add_returned(w, &w->f->element_terms, w->num_values);
   else
     add_terms(w, &w->f->element_terms);
   if (returned == NULL && w->f->num_lane_sums > 0) add_by_lane(w, &w->f->element_terms);
@@ -226,7 +226,7 @@ static void add_element_terms(writer *w, const outlined_gradient *returned) {
 static outlined_gradient outline_gradient(writer *w, const char *name, int has, const ir_ref *values, int n,
                                           const derived_terms *terms, bool element) {
   int accs[LOWERED_MAX_ACC];
-  ir_ref roots[LOWERED_MAX_TERM_ROOTS + 2];
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS + LOWERED_MAX_GRADS];
   int num_roots = lowered_term_roots(w->f, terms, roots);
   for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
   outlined_gradient made;
@@ -249,24 +249,36 @@ static outlined_gradient outline_gradient(writer *w, const char *name, int has, 
   return made;
 }
 
+/* `grad`, or in its place grad_dual. */
+static void open_grad(writer *w) {
+  text_add(&w->out, "template <bool with_inputs>\n");
+  open_function(w, lowered_dual_gradient(w->f) ? "void grad_dual(" PHR BREAK
+                                                 "const Col &col, const BwdRow &bwd, Real dot, Real score_tangent, "
+                                                 "Real dp, Real dp_tangent" BREAK
+                                                 "Position q, Position kv, Dual<Real> &prob, Dual<Real> &ds, Acc &acc)"
+                                               : "void grad(" PHR BREAK
+                                                 "const Col &col, const BwdRow &bwd, Real dot, Real dp" BREAK
+                                                 "Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc)");
+  body_begin(w, HAS_ELEMENT, "");
+}
+
 static void grad(writer *w) {
+  static const char *const plain[] = {"prob", "ds"}, *const dual[] = {"prob.x", "ds.x", "prob.d", "ds.d"};
   const lowered *f = w->f;
-  const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
+  const char *const *to = lowered_dual_gradient(f) ? dual : plain;
+  ir_ref roots[LOWERED_MAX_GRADS];
+  const int n = lowered_grads(f, roots);
   const bool outlined = lowered_is_called(w->f, "grad");
   outlined_gradient made = {NULL, NULL};
-  if (outlined) made = outline_gradient(w, "grad", HAS_ELEMENT, roots, 2, &f->element_terms, true);
-  text_add(&w->out, "template <bool with_inputs>\n");
-  open_function(w, "void grad(" PHR
-                   ",\n    const Col &col, const BwdRow &bwd, Real dot, Real dp,\n    "
-                   "Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc)");
-  body_begin(w, HAS_ELEMENT, "");
+  if (outlined) made = outline_gradient(w, "grad", HAS_ELEMENT, roots, n, &f->element_terms, true);
+  open_grad(w);
   if (outlined) {
-    text_add(&w->out, "const %s made = %s;\nprob = made.x[0];\nds = made.x[1];\n", made.type, made.call);
+    text_add(&w->out, "const %s made = %s;\n", made.type, made.call);
+    for (int i = 0; i < n; i++) text_add(&w->out, "%s = made.x[%d];\n", to[i], i);
     add_element_terms(w, &made);
   } else {
-    body_lines(w, roots, 2);
-    text_add(&w->out, "prob = %s;\n", body_value(w, roots[0]));
-    text_add(&w->out, "ds = %s;\n", body_value(w, roots[1]));
+    body_lines(w, roots, n);
+    for (int i = 0; i < n; i++) text_add(&w->out, "%s = %s;\n", to[i], body_value(w, roots[i]));
     add_element_terms(w, NULL);
   }
   close_function(w);
@@ -274,7 +286,12 @@ static void grad(writer *w) {
 
 static void prepare(writer *w) {
   const lowered *f = w->f;
-  open_function(w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
+  open_function(w, lowered_dual_gradient(f) ? "BwdRow prepare_dual(" PHR BREAK
+                                              "int q, Real lse, Real lse_tangent, const Real *saved, "
+                                              "const Real *saved_tangent" BREAK
+                                              "Real delta, Real delta_tangent, Real dlse, Real dlse_tangent, Acc &acc)"
+                                            : "BwdRow prepare(" PHR BREAK
+                                              "int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
   if (f->spec->derived.num_passes > 0)
     text_add(&w->out, "const Real *const passes = saved + %d;\n", f->spec->derived.num_saved);
@@ -288,6 +305,7 @@ static void constants(writer *w) {
   const lowered_facts *t = &f->facts;
   const bool adds = f->element_terms.count > 0, sums = t->sums != 0;
   const constant flags[] = {{"has_grad", true, false},
+                            {"has_dual_grad", true, !lowered_dual_gradient(f)},
                             {"grad_reads_row", t->grad_reads_row, false},
                             {"grad_is_light", t->grad_is_light, false},
                             {"grad_adds", true, !adds},

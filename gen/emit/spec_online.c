@@ -70,7 +70,7 @@ static void tables(writer *w) {
 
 static void constants(writer *w) {
   const lowered *f = w->f;
-  const bool forward = writer_forward(w);
+  const bool forward = writer_steps(w);
   const int num_saved = f->spec->derived.num_saved, num_state = writer_traced(w)->online.num_state;
   const constant flags[] = {{"has_online", true, !forward},
                             {"has_lse", true, f->lse == IR_NONE},
@@ -107,7 +107,7 @@ static void steps(writer *w) {
 
 const char *emit_online(writer *w) {
   const lowered *f = w->f;
-  const bool forward = writer_forward(w);
+  const bool forward = writer_steps(w);
   const absence lacks[] = {{!forward, "NoOnline"},
                            {f->lse == IR_NONE, "NoLse"},
                            {f->spec->derived.num_saved == 0, "NoSavedRows"},

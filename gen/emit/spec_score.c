@@ -43,7 +43,7 @@ static void score_bounds(writer *w) {
 static void constants(writer *w) {
   const lowered *f = w->f;
   const lowered_facts *t = &f->facts;
-  const bool forward = writer_forward(w), no_term = !t->has_distance_term && !t->has_displacement_term;
+  const bool forward = writer_steps(w), no_term = !t->has_distance_term && !t->has_displacement_term;
   const constant flags[] = {
       {"has_score", true, !forward},
       {"score_reads_col", t->score_reads_col, !forward},
@@ -61,7 +61,7 @@ static void constants(writer *w) {
 
 const char *emit_score(writer *w) {
   const lowered *f = w->f;
-  const bool forward = writer_forward(w), has_term = f->facts.has_distance_term, has_row = f->facts.has_bias_row,
+  const bool forward = writer_steps(w), has_term = f->facts.has_distance_term, has_row = f->facts.has_bias_row,
              over_grid = f->facts.has_displacement_term;
   const absence lacks[] = {{!forward, "ScoreInGrad"},
                            {!has_term && !over_grid, "NoDistanceTerm"},

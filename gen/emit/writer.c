@@ -67,10 +67,10 @@ const char *writer_input_type(const writer *w, uint32_t input) {
   }
 }
 
-/* Returns final row value i: lse first, if the online function has one, then the saved rows. */
-static const char *final_value(writer *w, unsigned i) {
+/* Returns final row value i, or its tangent: lse first, if the online function has one, then the saved rows. */
+static const char *final_value(writer *w, unsigned i, const char *of) {
   const unsigned first = w->f->spec->traced.online.lse >= 0 ? 1 : 0;
-  return i < first ? "lse" : writer_format(w, "saved[%u]", i - first);
+  return i < first ? writer_format(w, "lse%s", of) : writer_format(w, "saved%s[%u]", of, i - first);
 }
 
 /* Names in spec.cuh of the variables without an index. */
@@ -96,6 +96,9 @@ static const char *const single[VAR_COUNT] = {
     [VAR_SHIFT] = "row.shift",
     [VAR_TERM] = "term",
     [VAR_SCORE_TANGENT] = "score_tangent",
+    [VAR_DP_TANGENT] = "dp_tangent",
+    [VAR_DELTA_TANGENT] = "delta_tangent",
+    [VAR_DLSE_TANGENT] = "dlse_tangent",
 };
 
 /* Number i of a family of variables. */
@@ -120,7 +123,9 @@ static const char *member(writer *w, ir_var family, unsigned i) {
     case VAR_ROW:
       return writer_format(w, w->names != NULL ? "row[%u]" : "bwd.x[%u]", i);
     case VAR_FINAL:
-      return final_value(w, i);
+      return final_value(w, i, "");
+    case VAR_FINAL_TANGENT:
+      return final_value(w, i, "_tangent");
     case VAR_PASS:
       return writer_format(w, "passes[%u]", i);
     case VAR_TILE:

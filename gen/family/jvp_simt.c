@@ -1,29 +1,29 @@
-/* jvp_simt.c: forward with tangents, by multiply-adds in f32 or f64; of simt, and for all types. */
-#include <stdio.h>
-
+/* jvp_simt.c: forward, and backward, with tangents, by multiply-adds in f32 or f64; of simt, and for all types. */
 #include "gen/family/parts.h"
 
 static const tile_row forward_f32[] = {{ANY, 256, {32, 32, 128, 2, 0, 0}}, {ANY, 256, {16, 32, 128, 2, 0, 0}}};
 static const tile_row forward_f64[] = {
     {ANY, 128, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row backward_f32[] = {
+    {ANY, 128, {64, 64, 256, 2, 0, 0}}, {ANY, 256, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row backward_f64[] = {{ANY, 128, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 16, 256, 2, 0, 0}}};
 
 static tile_table tiles(const plan *p) {
+  if (p->pass == LUATTN_BACKWARD) return p->dtype == LUATTN_F64 ? TILE_TABLE(backward_f64) : TILE_TABLE(backward_f32);
   return p->dtype == LUATTN_F64 ? TILE_TABLE(forward_f64) : TILE_TABLE(forward_f32);
 }
 
 static int forward_bytes(LayoutSizes s) { return simt_bytes(s, 2); }
+static int backward_bytes(LayoutSizes s) { return simt_bytes(s, 4); }
 
 static bool is_for(const luattn_target *t) { return t->tangents != 0; }
 
 /* What no kernel with tangents is for, of any family. */
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
-  char pass[32];
-  snprintf(pass, sizeof pass, "a %s pass", kernel_pass_name(t->pass));
-  const char *beside = t->pass != LUATTN_FORWARD ? pass
-                       : t->decode != 0          ? "decode"
-                       : t->weights != 0         ? "weights"
-                       : t->keys_modified != 0   ? "keys_modified"
-                                                 : NULL;
+  const char *beside = t->decode != 0          ? "decode"
+                       : t->weights != 0       ? "weights"
+                       : t->keys_modified != 0 ? "keys_modified"
+                                               : NULL;
   if (t->tangents == 0) return LUATTN_OK;
   if (beside != NULL)
     return luattn_fail(err, LUATTN_INVALID,
@@ -68,4 +68,13 @@ const struct family family_jvp_simt = {.id = LUATTN_SIMT,
                                                                       .suits = simt_suits,
                                                                       .shared_bytes = forward_bytes,
                                                                       .copies = simt_copies,
-                                                                      .measured = &simt_forward_measured}}};
+                                                                      .measured = &simt_forward_measured},
+                                                  [LUATTN_BACKWARD] = {.file = "entry/bwd_jvp_simt.cu",
+                                                                       .tiles = tiles,
+                                                                       .check = simt_check,
+                                                                       .suits = simt_suits,
+                                                                       .shared_bytes = backward_bytes,
+                                                                       .static_bytes = family_sum_bytes,
+                                                                       .copies = simt_copies,
+                                                                       .measured = &simt_backward_measured,
+                                                                       .has_lane_sums = true}}};

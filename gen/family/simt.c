@@ -89,7 +89,7 @@ const family_thresholds simt_forward_measured = {
     .beside_calls = forward_beside_calls,
     .tiles_skipped = tiles_skipped,
     .left_out_passes = forward_left_out};
-static const family_thresholds backward_measured = {
+const family_thresholds simt_backward_measured = {
     .compile = {.of = {0.33, 0, 0.3, 5, 0.8, 1.4, 0.5, 28, 8, 100, 0, 0.2},
                 .square = {[WORK_INLINED] = 0.02, [WORK_CALLED] = 0.012, [WORK_SLOTS] = 30, [WORK_ONCE] = 2},
                 .reads = 0.13,
@@ -114,5 +114,5 @@ const struct family family_simt = {
                                     .shared_bytes = backward_bytes,
                                     .static_bytes = family_sum_bytes,
                                     .copies = simt_copies,
-                                    .measured = &backward_measured,
+                                    .measured = &simt_backward_measured,
                                     .has_lane_sums = true}}};

@@ -7,8 +7,9 @@
 static void plan_gradient_slots(lowered *f) {
   ir_ref roots[LOWERED_MAX_TERM_ROOTS];
   const int in_prepare = HAS_HEAD | HAS_ROW | HAS_Q;
-  hoist_plan(f, HAS_ELEMENT, &f->grad_prob, 1);
-  hoist_plan(f, HAS_ELEMENT, &f->grad_ds, 1);
+  ir_ref grads[LOWERED_MAX_GRADS];
+  const int num_grads = lowered_grads(f, grads);
+  for (int i = 0; i < num_grads; i++) hoist_plan(f, HAS_ELEMENT, &grads[i], 1);
   hoist_plan(f, HAS_ELEMENT, roots, lowered_term_roots(f, &f->element_terms, roots));
   for (int kind = 0; kind < SUM_KINDS; kind++)
     hoist_plan(f, lowered_sum_has[kind], roots, lowered_term_roots(f, &f->sum[kind], roots));
@@ -40,7 +41,7 @@ void hooks_plan_slots(lowered *f) {
 
 static void add_gradient_hook(lowered *f, const char *name, int has, int copies, const ir_ref *values, int n,
                               const derived_terms *terms) {
-  ir_ref roots[LOWERED_MAX_TERM_ROOTS + 2];
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS + LOWERED_MAX_GRADS];
   int num_roots = lowered_term_roots(f, terms, roots);
   for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
   outline_add(f, name, has, copies, roots, num_roots);
@@ -48,8 +49,9 @@ static void add_gradient_hook(lowered *f, const char *name, int has, int copies,
 
 static void add_gradient_hooks(lowered *f, const plan_copies *copies) {
   const derived_spec *d = &f->spec->derived;
-  const ir_ref grads[2] = {f->grad_prob, f->grad_ds};
-  add_gradient_hook(f, "grad", HAS_ELEMENT, copies->element, grads, 2, &f->element_terms);
+  ir_ref grads[LOWERED_MAX_GRADS];
+  const int num_grads = lowered_grads(f, grads);
+  add_gradient_hook(f, "grad", HAS_ELEMENT, copies->element, grads, num_grads, &f->element_terms);
   add_gradient_hook(f, "query_mod_grad", 0, copies->mod, &d->query_mod.dx, 1, &d->query_mod.terms);
   add_gradient_hook(f, "key_mod_grad", 0, copies->mod, &d->key_mod.dx, 1, &d->key_mod.terms);
   add_gradient_hook(f, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);

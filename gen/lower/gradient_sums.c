@@ -84,7 +84,7 @@ static void take_sums(lowered *f) {
   derived_terms *from = &f->element_terms;
   const plan *p = f->plan;
   int left = 0;
-  if (p->pass != LUATTN_BACKWARD) return;
+  if (p->pass != LUATTN_BACKWARD || lowered_dual_gradient(f)) return;
   for (int i = 0; i < from->count; i++) {
     derived_term t = from->term[i];
     const int kind = sum_kind(f, &t);

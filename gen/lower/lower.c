@@ -74,8 +74,11 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   if (plan_kernel(p)->has_distance_terms) distance_term_take(f);
   if (p->pass == LUATTN_FORWARD && p->family->stages_bias_rows) bias_row_take(f);
   approximate_gradient(f);
-  TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook does not satisfy the
-                                * contract */
+  if (lowered_dual_gradient(f))
+    TRY(dual_gradient_build(f, err));
+  else
+    TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook does not satisfy the
+                                  * contract */
   return ir_failed(f->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", f->spec->traced.name)
                          : LUATTN_OK;
 }

@@ -42,7 +42,8 @@ int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
                                             {step, &t->rescale, 1},
                                             {step, t->next, num_state},
                                             {step, &t->out, 1},
-                                            {step, &t->lse, 1}};
+                                            {step, &t->lse, 1},
+                                            {step, f->saved_tangent, f->spec->derived.num_saved}};
   memcpy(out, part, sizeof part);
   return FORWARD_PARTS;
 }

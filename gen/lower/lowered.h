@@ -142,9 +142,13 @@ typedef struct lowered {
   int num_rows;
   ir_ref row[DERIVED_MAX_ROWS];
   derived_terms row_terms;
-  ir_ref grad_prob, grad_ds;   /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
-  derived_terms element_terms; /* without those in `sum` */
-  ir_ref whole_sum;            /* of VAR_GRAD, for a term without of_sum */
+  ir_ref grad_prob, grad_ds; /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
+  /* lowered_dual_gradient: their tangents, along VAR_SCORE_TANGENT and VAR_DP_TANGENT too. Of `row` the second half are then
+   * tangents of the first, and terms have tangents for values. */
+  ir_ref grad_prob_tangent, grad_ds_tangent;
+  ir_ref saved_tangent[DERIVED_MAX_ROWS]; /* of `saved`, of VAR_STATE and VAR_STATE_TANGENT */
+  derived_terms element_terms;            /* without those in `sum` */
+  ir_ref whole_sum;                       /* of VAR_GRAD, for a term without of_sum */
   derived_terms sum[SUM_KINDS];
   double factor_of_q[DERIVED_MAX_TERMS]; /* SUM_LINEAR: growth of a factor from q to q + 1 */
   int distance_step;                     /* contract/contract.cuh */
@@ -231,6 +235,18 @@ enum { LOWERED_MAX_BOUNDED = 3 + 4 * DERIVED_MAX_TERMS };
 int lowered_bounded_roots(const lowered *f, ir_ref root[LOWERED_MAX_BOUNDED]);
 /* The nodes whose bounds are needed to bound the roots. NULL: out of memory. */
 bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n);
+
+/* Whether gradients come with their tangents. */
+static inline bool lowered_dual_gradient(const lowered *f) {
+  return f->plan->pass == LUATTN_BACKWARD && f->plan->tangents != 0;
+}
+
+/* P and dS, then their tangents; how many. */
+enum { LOWERED_MAX_GRADS = 4 };
+static inline int lowered_grads(const lowered *f, ir_ref out[LOWERED_MAX_GRADS]) {
+  out[0] = f->grad_prob, out[1] = f->grad_ds, out[2] = f->grad_prob_tangent, out[3] = f->grad_ds_tangent;
+  return lowered_dual_gradient(f) ? 4 : 2;
+}
 
 /* Whether the kernel's gradient needs this term. */
 static inline bool lowered_wants(const lowered *f, const derived_term *t) {

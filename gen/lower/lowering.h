@@ -30,6 +30,9 @@ void online_step_choose_prob_term(lowered *f); /* the reduction whose term is pr
  * tangents of each. */
 luattn_status dual_step_build(lowered *f, luattn_error *err);
 
+/* dual_gradient.c: P, dS and numbers of rows with their tangents, where backward has these. */
+luattn_status dual_gradient_build(lowered *f, luattn_error *err);
+
 /* probe.c. Leaves the step as it is, or removes its maximum and sets `bounded` and `tail`. */
 luattn_status probe_bounded_scores(lowered *f, luattn_error *err);
 luattn_status probe_lazy_rescale(lowered *f, luattn_error *err); /* sets `lazy_rescale` and `max_state` */
@@ -116,7 +119,7 @@ typedef struct forward_part {
   const ir_ref *root;
   int n;
 } forward_part;
-enum { FORWARD_PARTS = 26 };
+enum { FORWARD_PARTS = 27 };
 int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]); /* except `keep`; returns how many */
 
 /* contract_hooks.c: hoists and calls them. */

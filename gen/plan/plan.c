@@ -288,6 +288,7 @@ static luattn_status check_tangents(const struct luattn_spec *spec, const luattn
                                               : NULL;
   uint64_t rest = t->tangents & ~(LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V);
   if (t->tangents == 0) return LUATTN_OK;
+  if (t->pass == LUATTN_BACKWARD) rest &= ~(LUATTN_TANGENT_DOUT | LUATTN_TANGENT_DLSE);
   for (int i = 0; i < s->num_inputs; i++)
     if (input_is_real(s->input[i].dtype)) rest &= ~LUATTN_TANGENT_INPUT(i);
   for (int i = 0; i < s->num_scalars; i++) rest &= ~LUATTN_TANGENT_SCALAR(i);
@@ -301,6 +302,12 @@ static luattn_status check_tangents(const struct luattn_spec *spec, const luattn
                        "target: tangents: are given, and '%s' has a %s, of which kernels on a GPU have no tangents "
                        "yet; compute them on the CPU, or apply it to q, k and v before the call",
                        s->name, mod);
+  if (t->pass == LUATTN_BACKWARD && spec->derived.num_passes > 0)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: tangents: are given, and backward of '%s' takes a row pass, of which there are no tangents "
+        "yet; take one derivative forwards",
+        s->name);
   return LUATTN_OK;
 }
 
@@ -449,7 +456,10 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool dq = (p->wants & LUATTN_WANT_DQ) != 0 || (mod_q && parameters);
   const bool dk = (p->wants & LUATTN_WANT_DK) != 0 || (mod_k && parameters);
   const bool dv = (p->wants & LUATTN_WANT_DV) != 0 || (mod_v && parameters);
-  add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
+  if (p->tangents != 0) /* it computes whole rows */
+    add_main(p, "luattn_prepare", LUATTN_ROLE_PREPARE, rows);
+  else
+    add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
   if (dk || dv || parameters || (dq && plan_kernel(p)->accumulates_dq))
     add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
   if (dq && !plan_kernel(p)->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);

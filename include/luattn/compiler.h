@@ -121,6 +121,9 @@ typedef enum luattn_offsets { LUATTN_OFFSET_NONE, LUATTN_OFFSET_NUMBERS, LUATTN_
 #define LUATTN_TANGENT_V UINT64_C(4)
 #define LUATTN_TANGENT_INPUT(i) (UINT64_C(8) << (i))
 #define LUATTN_TANGENT_SCALAR(i) (UINT64_C(65536) << (i))
+/* Of backward alone. */
+#define LUATTN_TANGENT_DOUT (UINT64_C(1) << 48)
+#define LUATTN_TANGENT_DLSE (UINT64_C(1) << 49)
 
 /* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means
  * default. */
@@ -213,11 +216,13 @@ typedef struct luattn_target {
                       * has, with those that there are, or a spec without a grid */
   uint64_t
       tangents; /* Not 0: forward's kernel that also computes the tangents of o and lse, along those of what these bits
-                 * say (LUATTN_TANGENT_Q, ..) and of nothing else, for luattn_launch_jvp. The family sm90 has it for head
-                 * dims up to 128, and simt for every type and head dim, in f32 or f64. No pack holds such an image.
+                 * say (LUATTN_TANGENT_Q, ..) and of nothing else, for luattn_launch_jvp; of backward, the one that
+                 * computes tangents of gradients. The family sm90 has forward's for head
+                 * dims up to 128, and simt both for every type and head dim, in f32 or f64. No pack holds such an image.
                  * LUATTN_UNSUPPORTED: another family; pages; large_scores; a spec with a grid of several axes, with
-                 * query_mod, key_mod or value_mod, or whose maximum does not drop out of its derivative; head dims of
-                 * bf16 and f16 that are no multiples of 8. LUATTN_INVALID: a backward target; beside decode, weights,
+                 * query_mod, key_mod or value_mod, or whose maximum does not drop out of its derivative; a backward that
+                 * takes a row pass; head dims of
+                 * bf16 and f16 that are no multiples of 8. LUATTN_INVALID: beside decode, weights,
                  * keys_modified; a bit of an input that the spec has not or that is not real, or of a scalar that it
                  * has not */
 } luattn_target;

@@ -152,6 +152,15 @@ LUATTN_API luattn_status luattn_forward_jvp_workspace_size(luattn_engine *engine
 LUATTN_API luattn_status luattn_forward_jvp(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                                             void *stream, luattn_error *err);
 
+/* Tangents of gradients along args->tangents, as luattn_cpu_backward_jvp computes them, which an engine on the CPU calls.
+ * On a GPU q, k, v, dout and all that args->tangents has besides inputs and scalars are on the device; sequences may be
+ * packed; the gradients themselves are luattn_backward's. The kernel is one of its own for each set of tangents, compiled on
+ * first use. args->workspace needs the size that luattn_backward_jvp_workspace_size returns. */
+LUATTN_API luattn_status luattn_backward_jvp_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                                            const luattn_args *args, size_t *size, luattn_error *err);
+LUATTN_API luattn_status luattn_backward_jvp(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
+                                             void *stream, luattn_error *err);
+
 /* The weights of V that luattn_forward uses for these arguments, as luattn_launch_weights writes them, for tests and
  * pictures. Compiles a kernel of its own on first use (luattn_target.weights), of the simt family whatever
  * luattn_engine_options.family is. args->workspace needs the size that luattn_weights_workspace_size returns. Errors

@@ -358,8 +358,18 @@ class Frame:
         finally:
             self._args.tangents = None
 
-    def run_backward_jvp(self, *rest: Any) -> None:
-        self.run_jvp(lambda: lib.luattn_cpu_backward_jvp(self.spec.pointer, self.args, self._err_at), *rest)
+    def run_backward_jvp(self, engine: int, stream: int | None, memory: Callable[[int], Any], *rest: Any) -> None:
+        """memory: of so many bytes, for a workspace."""
+
+        def run() -> int:
+            self.check(lib.luattn_backward_jvp_workspace_size(engine, self.spec.pointer, self.args, self._size_at, self._err_at))
+            if self._size.value:
+                workspace = memory(self._size.value)
+                self.set_workspace(workspace.data_ptr(), self._size.value)
+            status: int = lib.luattn_backward_jvp(engine, self.spec.pointer, self.args, stream, self._err_at)
+            return status
+
+        self.run_jvp(run, *rest)
 
     def set_workspace(self, address: int, size: int) -> None:
         self._args.workspace, self._args.workspace_size = address, size

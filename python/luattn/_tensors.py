@@ -308,6 +308,20 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     del arrays
 
 
+def run_backward_jvp(frame: Frame, q: Tensor, given: Mapping[str, Any], *rest: Any) -> None:
+    room = functools.partial(memory, q)
+    if not q.is_cuda:
+        frame.run_backward_jvp(engine_of(capi.CPU), None, room, *rest)
+        return
+    index, stream = place(q)
+    engine = engine_for(index, given)
+    arrays = _prepare_batch(frame, engine, q, stream) if given and frame.has_batch() else None
+    frame.run_backward_jvp(engine, stream, room, *rest)
+    if is_capturing():
+        frame.note_capture()
+    del arrays
+
+
 def mark_written(*tensors: Tensor) -> None:
     """As torch's own operations do that write in place: backward of what has read one of these before says so."""
     for t in tensors:
@@ -500,13 +514,18 @@ def backward_jvp(
     want_inputs: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
     """Tangents of what gradients() has. tangents: of dout, dlse, q, k, v and the inputs."""
-    if q.is_cuda:
-        raise Unsupported(f"{spec.said}: no kernel computes second derivatives on a GPU yet: move the tensors to the CPU")
     if not spec.has_backward:
         raise spec.blamed(Unsupported(spec.why_no_backward))
     _check(spec, q, inputs, scalars, given)
     made = gradients(spec, q, k, v, inputs, wants, want_inputs, bool(given and given.get("grad_f32")))
     dq, dk, dv, dscalars, dinputs = made
+    if all(t is None for t in tangents) and not any(scalar_tangents):
+        _clear(*made[:4], *dinputs)
+        return made
+    if given and given.get("seqused_q") is not None:
+        _clear(dq)
+    if given and given.get("seqused_k") is not None:
+        _clear(dk, dv)
     tangents = [None if t is None else _aligned(t) for t in tangents]
     frame = take_frame(spec, True)
     try:
@@ -517,7 +536,7 @@ def backward_jvp(
         if given:
             _set_given(frame, given)
         named = dict(zip(("dout", "dlse", "q", "k", "v", "dq", "dk", "dv", "scalar_grads"), (*tangents[:5], dq, dk, dv, dscalars)))
-        frame.run_backward_jvp(fill, named, tangents[5:], dinputs, scalar_tangents)
+        run_backward_jvp(frame, q, given, fill, named, tangents[5:], dinputs, scalar_tangents)
     except RuntimeError:
         _check_devices(spec, q, inputs, given, k=k, v=v, dout=dout)
         raise

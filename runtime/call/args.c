@@ -129,7 +129,7 @@ static const tensor_row rows[] = {
 static presence row_presence(const image_manifest *m, const tensor_row *row) {
   const bool is_forward = m->pass == LUATTN_FORWARD;
   if (row->want != 0) return is_forward ? UNUSED : (m->wants & row->want) != 0 ? REQUIRED : REFUSED;
-  if (m->weights && row->out_forward) return UNUSED;
+  if ((m->weights || (m->tangents && !is_forward)) && row->out_forward) return UNUSED;
   switch (row->to) {
     case offsetof(LuattnParams, tensors.dout):
       return is_forward ? UNUSED : REQUIRED;
@@ -255,7 +255,8 @@ static luattn_status check_compiled_choices(const args_call *c) {
 static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnCallParams *all) {
   LuattnParams *p = &all->dense;
   char axes[GRID_AXES_TEXT];
-  if (c->info->num_saved == 0 || c->info->weights) return LUATTN_OK;
+  if (c->info->num_saved == 0 || c->info->weights || (c->info->tangents && c->info->pass == LUATTN_BACKWARD))
+    return LUATTN_OK;
   tensor_rule rule = {.name = "saved",
                       .axes = "num_saved, batch, heads, q_len",
                       .ndim = 4,

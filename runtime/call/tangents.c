@@ -38,10 +38,11 @@ static luattn_status take_inputs(const args_call *c, const luattn_tangents *t, l
     if (!input_is_real(m->input[found].dtype))
       return args_fail(
           c, "tangent of input '%s': the input holds no real numbers, which alone have tangents; take it out", name);
-    if (t->inputs[i].grad != NULL)
+    if (t->inputs[i].grad != NULL && m->pass == LUATTN_FORWARD)
       return args_fail(c, "tangent of input '%s': has a grad, which tangents have not; leave it NULL", name);
     for (size_t j = 0; j < i; ++j)
       if (strcmp(name, t->inputs[j].name) == 0) return args_fail(c, "tangent of input '%s': was given twice", name);
+    if (t->inputs[i].tensor == NULL && m->pass == LUATTN_BACKWARD) continue; /* its gradient alone has a tangent */
     TRY(same_sizes(c, name, t->inputs[i].tensor, inputs[at].tensor));
     inputs[at].tensor = t->inputs[i].tensor;
   }
@@ -79,8 +80,13 @@ luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, Luattn
   if (t->q != NULL) beside.q = t->q;
   if (t->k != NULL) beside.k = t->k;
   if (t->v != NULL) beside.v = t->v;
-  if (t->o != NULL) beside.o = t->o;
-  if (t->lse != NULL) beside.lse = t->lse;
+  if (c->info->pass == LUATTN_FORWARD) {
+    if (t->o != NULL) beside.o = t->o;
+    if (t->lse != NULL) beside.lse = t->lse;
+  } else {
+    if (t->dout != NULL) beside.dout = t->dout;
+    if (t->dlse != NULL) beside.dlse = t->dlse;
+  }
   const DLTensor *const pairs[][2] = {{beside.q, c->args->q}, {beside.k, c->args->k}, {beside.v, c->args->v}};
   static const char *const name[] = {"q", "k", "v"};
   for (int i = 0; i < 3; ++i) { /* lengths come from q and k, so that all but these are compared */
@@ -91,7 +97,7 @@ luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, Luattn
                          (long long)a->shape[axis], (long long)b->shape[axis], name[i]);
   }
   of_tangents.args = &beside;
-  of_tangents.place = "forward_jvp: tangents";
+  of_tangents.place = c->info->pass == LUATTN_FORWARD ? "forward_jvp: tangents" : "backward_jvp: tangents";
   return args_fill(&of_tangents, out);
 }
 
@@ -102,13 +108,22 @@ static luattn_status check_bits(const args_call *c, const luattn_tangents *t) {
   for (uint32_t i = 0; i < m->num_scalars; ++i) scalars[i] = m->scalar[i].name;
   const uint64_t wanted = m->tangents_of[0].bits,
                  differ = wanted ^ tangent_bits(t, m->input, m->num_inputs, scalars, m->num_scalars);
-  const char *name = differ & LUATTN_TANGENT_Q ? "q" : differ & LUATTN_TANGENT_K ? "k" : "v";
-  uint64_t bit = differ & (LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V);
+  static const struct {
+    uint64_t bit;
+    const char *name;
+  } of_tensor[] = {{LUATTN_TANGENT_Q, "q"},
+                   {LUATTN_TANGENT_K, "k"},
+                   {LUATTN_TANGENT_V, "v"},
+                   {LUATTN_TANGENT_DOUT, "dout"},
+                   {LUATTN_TANGENT_DLSE, "dlse"}};
+  const char *name = NULL;
+  uint64_t bit = 0;
+  for (size_t i = 0; bit == 0 && i < sizeof of_tensor / sizeof *of_tensor; ++i)
+    if (differ & of_tensor[i].bit) name = of_tensor[i].name, bit = of_tensor[i].bit;
   for (uint32_t i = 0; bit == 0 && i < m->num_inputs; ++i)
     if (differ & LUATTN_TANGENT_INPUT(i)) name = m->input[i].name, bit = LUATTN_TANGENT_INPUT(i);
   for (uint32_t i = 0; bit == 0 && i < m->num_scalars; ++i)
     if (differ & LUATTN_TANGENT_SCALAR(i)) name = m->scalar[i].name, bit = LUATTN_TANGENT_SCALAR(i);
-  if (bit & (LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V)) bit &= ~bit + 1;
   if (bit == 0) return LUATTN_OK;
   return args_fail(c, "tangents: %s: %s", name,
                    wanted & bit ? "is missing, and the kernel is compiled for it (luattn_target.tangents)"
@@ -123,8 +138,13 @@ luattn_status tangents_take(const args_call *c, const luattn_tangents *t, Luattn
   const LuattnTensors *of = &like.dense.tensors;
   memset(out, 0, sizeof *out);
   out->q = of->q, out->k = of->k, out->v = of->v;
-  if (t->o != NULL) out->o = of->o;
-  if (t->lse != NULL) out->lse = of->lse;
+  if (m->pass == LUATTN_FORWARD) {
+    if (t->o != NULL) out->o = of->o;
+    if (t->lse != NULL) out->lse = of->lse;
+  } else {
+    if (t->dout != NULL) out->o = of->dout;
+    if (t->dlse != NULL) out->lse = of->dlse;
+  }
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     const LuattnInput *in = &like.dense.inputs.input[i];
     if (!(m->tangents_of[0].bits & LUATTN_TANGENT_INPUT(i))) continue;
@@ -142,19 +162,42 @@ luattn_status tangents_take(const args_call *c, const luattn_tangents *t, Luattn
   return LUATTN_OK;
 }
 
+/* What forward and tangents write and read; how many. */
+enum { OF_FORWARD = 8, OF_BACKWARD = 9, OF_BOTH = 3 };
+static int items_of_forward(const luattn_args *a, const luattn_tangents *t, overlap_item *item) {
+  const overlap_item made[OF_FORWARD] = {{"tangents.o", t->o, true}, {"tangents.lse", t->lse, true},
+                                         {"o", a->o, true},          {"lse", a->lse, true},
+                                         {"saved", a->saved, true},  {"q", a->q, false},
+                                         {"k", a->k, false},         {"v", a->v, false}};
+  memcpy(item, made, sizeof made);
+  return OF_FORWARD;
+}
+
+/* Of backward, whose gradients args_apart compares with the rest. */
+static int items_of_backward(const luattn_tangents *t, overlap_item *item) {
+  const overlap_item made[] = {{"tangents.dq", t->dq, true},      {"tangents.dk", t->dk, true},
+                               {"tangents.dv", t->dv, true},      {"tangents.scalar_grads", t->scalar_grads, true},
+                               {"tangents.dout", t->dout, false}, {"tangents.dlse", t->dlse, false}};
+  memcpy(item, made, sizeof made);
+  return (int)(sizeof made / sizeof *made);
+}
+
 luattn_status tangents_apart(const args_call *c, const luattn_tangents *t, size_t workspace_size) {
   const luattn_args *a = c->args;
-  overlap_item item[11 + 2 * CHOICES_MAX_INPUTS] = {{"tangents.o", t->o, true},  {"tangents.lse", t->lse, true},
-                                                    {"o", a->o, true},           {"lse", a->lse, true},
-                                                    {"saved", a->saved, true},   {"q", a->q, false},
-                                                    {"k", a->k, false},          {"v", a->v, false},
-                                                    {"tangents.q", t->q, false}, {"tangents.k", t->k, false},
-                                                    {"tangents.v", t->v, false}};
+  const overlap_item both[OF_BOTH] = {
+      {"tangents.q", t->q, false}, {"tangents.k", t->k, false}, {"tangents.v", t->v, false}};
+  overlap_item item[OF_BACKWARD + OF_BOTH + 2 * CHOICES_MAX_INPUTS];
   overlap_pair pair;
   char text[400];
-  int n = 11;
-  for (size_t i = 0; i < a->num_inputs; ++i) item[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].tensor, false};
-  for (size_t i = 0; i < t->num_inputs; ++i) item[n++] = (overlap_item){t->inputs[i].name, t->inputs[i].tensor, false};
+  int n = c->info->pass == LUATTN_FORWARD ? items_of_forward(a, t, item) : items_of_backward(t, item);
+  for (int i = 0; i < OF_BOTH; ++i) item[n++] = both[i];
+  for (size_t i = 0; i < a->num_inputs && c->info->pass == LUATTN_FORWARD; ++i)
+    item[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].tensor, false};
+  for (size_t i = 0; i < t->num_inputs; ++i) {
+    item[n++] = (overlap_item){t->inputs[i].name, t->inputs[i].tensor, false};
+    if (c->info->pass == LUATTN_BACKWARD)
+      item[n++] = (overlap_item){"grad of an input's tangent", t->inputs[i].grad, true};
+  }
   if (!overlap_find_among(item, n, &pair)) return args_apart(c, workspace_size);
   overlap_text(&pair, text, sizeof text);
   return args_fail(c, "%s", text);

@@ -4,7 +4,7 @@
 
 #include "runtime/call/args_call.h"
 
-/* Called after args_fill: checks the tangents of a forward call as args_fill checks what they belong to, and fills *out
+/* Called after args_fill: checks the tangents of a call as args_fill checks what they belong to, and fills *out
  * alike, where a tensor that has no tangent stands itself. Errors: LUATTN_INVALID. */
 luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, LuattnCallParams *out);
 

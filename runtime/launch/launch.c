@@ -63,9 +63,9 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        kernel->info.spec_name);
   if (kernel->info.tangents)
     return luattn_fail(err, LUATTN_INVALID,
-                       "forward of '%s': the kernel is compiled with luattn_target.tangents; give it to "
+                       "%s of '%s': the kernel is compiled with luattn_target.tangents; give it to "
                        "luattn_launch_jvp, or take another kernel",
-                       kernel->info.spec_name);
+                       kernel_pass_name(kernel->info.pass), kernel->info.spec_name);
   return launch(kernel, &used, NULL, stream, err);
 }
 
@@ -91,16 +91,19 @@ luattn_status luattn_launch_jvp(const luattn_kernel *kernel, const luattn_args *
   HOST_FLOATS_SCOPE;
   luattn_args used;
   luattn_tangents tangents;
+  luattn_input inputs[CHOICES_MAX_INPUTS];
   fail_clear(err);
   NEED(kernel);
   NEED(args);
-  TRY(choices_take_tangents(args, "forward_jvp", &used, &tangents, err));
-  if (kernel->info.pass != LUATTN_FORWARD || kernel->info.weights ||
-      (kernel->cpu_run == NULL && !kernel->info.tangents))
+  const bool backward = kernel->info.pass == LUATTN_BACKWARD;
+  const char *place = backward ? "backward_jvp" : "forward_jvp";
+  TRY(choices_take_tangents(args, place, &used, &tangents, err));
+  if (kernel->info.weights || (!kernel->info.tangents && (kernel->cpu_run == NULL || backward)))
     return luattn_fail(err, LUATTN_INVALID,
-                       "forward_jvp of '%s': the kernel computes no tangents; compile one with luattn_target.tangents, "
-                       "or call luattn_forward_jvp",
-                       kernel->info.spec_name);
+                       "%s of '%s': the kernel computes no tangents; compile one with luattn_target.tangents, "
+                       "or call luattn_%s",
+                       place, kernel->info.spec_name, place);
+  if (backward) choices_write_tangents(&used, &tangents, inputs);
   used.tangents = &tangents;
   return launch(kernel, &used, NULL, stream, err);
 }

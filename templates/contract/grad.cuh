@@ -88,5 +88,9 @@ concept ValidGradients = requires(const LuattnParams &p, const Site &s, const ty
   { S::grad_adds + S::grad_adds_to_memory + S::pair_grads_pitched + S::pair_grads_input };
 };
 
+// Whether gradients come with their tangents: contract/tangent.cuh says by which hooks.
 template <class S>
-concept ValidGrad = requires { requires !S::has_grad || ValidGradients<S>; };
+concept HasDualGrad = requires { requires S::has_dual_grad; };
+
+template <class S>
+concept ValidGrad = requires { requires !S::has_grad || HasDualGrad<S> || ValidGradients<S>; };

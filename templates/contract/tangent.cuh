@@ -63,3 +63,27 @@ concept ValidTangents = requires(const LuattnParams &p, const Site &s, const typ
 };
 template <class S>
 concept TangentSpec = ForwardSpec<S> && ValidTangents<S>;
+
+// Backward with tangents computes tangents of gradients, and no gradients: those of dq, dk, dv, inputs and scalars go
+// where backward's own would.
+//   tangent_of_dout, tangent_of_dlse
+//                        which of these have tangents, in LuattnTangents.o and lse
+//   BwdRow               numbers of a row and their tangents
+//   prepare_dual         as prepare of grad.cuh: once a row that keeps something
+//   save_dual            what prepare_dual reads of a row besides lse. Only with num_saved
+//   grad_dual            as grad: one kept element. score_tangent is that of scale * dot. What it and prepare_dual add up
+//                        is tangents
+template <class S, class Real = typename S::Real>
+concept ValidDualGrad = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
+                                 const typename S::Row &row, const typename S::Col &col, const typename S::BwdRow &bwd,
+                                 const typename S::State &state, const Real *saved, Real *to, Real x,
+                                 Dual<Real> &result, int q, Position q_at, Position kv_at, typename S::Acc &acc) {
+  { S::tangent_of_dout + S::tangent_of_dlse + S::num_bwd_rows + bwd.x[0] + acc.x[0] };
+  { S::prepare_dual(p, s, head, row, q, x, x, saved, saved, x, x, x, x, acc) };
+  { S::template grad_dual<true>(p, s, head, row, col, bwd, x, x, x, x, q_at, kv_at, result, result, acc) };
+  requires(S::num_saved > 0) == requires { S::save_dual(p, s, head, row, state, state, to, to); };
+  requires(S::num_acc > 0) == requires { S::flush(p, s, head, acc); };
+  requires S::parameter_sums == 0;
+};
+template <class S>
+concept DualGradSpec = TangentSpec<S> && HasDualGrad<S> && ValidDualGrad<S>;

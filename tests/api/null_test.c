@@ -244,6 +244,13 @@ static void launches(void **state) {
   REFUSES(luattn_forward_jvp, "engine", NULL, c.spec, &c.args, NULL, err);
   REFUSES(luattn_forward_jvp, "spec", engine, NULL, &c.args, NULL, err);
   REFUSES(luattn_forward_jvp, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_backward_jvp, "engine", NULL, c.spec, &c.args, NULL, err);
+  REFUSES(luattn_backward_jvp, "spec", engine, NULL, &c.args, NULL, err);
+  REFUSES(luattn_backward_jvp, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "engine", NULL, c.spec, &c.args, &size, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "spec", engine, NULL, &c.args, &size, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "args", engine, c.spec, NULL, &size, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "size", engine, c.spec, &c.args, NULL, err);
   REFUSES(luattn_weights, "engine", NULL, c.spec, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "spec", engine, NULL, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "args", engine, c.spec, NULL, c.args.o, NULL, err);

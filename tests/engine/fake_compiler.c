@@ -72,6 +72,9 @@ luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *ar
 luattn_status luattn_cpu_forward_jvp(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   return luattn_cpu_forward(spec, args, err);
 }
+luattn_status luattn_cpu_backward_jvp(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return luattn_cpu_forward(spec, args, err);
+}
 luattn_status cpu_packed_forward_jvp(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
                                      luattn_error *err) {
   (void)tangents;

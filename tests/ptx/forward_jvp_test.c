@@ -335,7 +335,10 @@ static bool check_targets(void) {
     luattn_status status;
     const char *part;
   } bad[] = {
-      {"", {.tangents = 1, .pass = LUATTN_BACKWARD}, LUATTN_INVALID, "tangents: are given beside a backward pass"},
+      {"",
+       {.tangents = LUATTN_TANGENT_DOUT},
+       LUATTN_INVALID,
+       "tangents: has the bits 0x1000000000000, and 'jvp' has no such input of real numbers"},
       {"", {.tangents = 1, .decode = 1}, LUATTN_INVALID, "tangents: are given beside decode"},
       {"", {.tangents = 1, .weights = 1}, LUATTN_INVALID, "tangents: are given beside weights"},
       {"", {.tangents = 1, .large_scores = 1}, LUATTN_UNSUPPORTED, "tangents: are given beside large_scores"},

@@ -85,6 +85,16 @@ class Gpu(unittest.TestCase):
             found.append((u, du, *torch.autograd.grad((u - 0.9 * (u - du).detach()).square().sum(), linear.parameters())))
         for got, exact in zip(*found):
             self.assertLess((got - exact).norm() / exact.norm(), 1e-4)
+        for dtype, limit in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+            q, k, v, *along = (torch.randn(2, n, 150, 64, device="cuda").to(dtype) for n in (4, 2, 2) * 2)
+            found = []
+            for f, change in ((attention, torch.clone), (math, torch.Tensor.double)):
+                leaves = [change(t).detach().requires_grad_() for t in (q, k, v)]
+                first = torch.autograd.grad(f(*leaves).square().sum(), leaves, create_graph=True)
+                found.append(torch.autograd.grad(sum((d * change(t)).sum() for d, t in zip(first, along)), leaves))
+            for got, exact in zip(*found):
+                with self.subTest("twice", dtype=dtype):
+                    self.assertLess((got.double() - exact).norm() / exact.norm(), limit)
         q, k, v = (torch.randn(1, 2, 6, 8, device="cuda", dtype=torch.float64) for _ in range(3))
         got, exact = (torch.func.jacfwd(lambda q, f=f: f(q, k, v).sum(-1))(q) for f in (attention, math))
         self.assertLess((got - exact).norm() / exact.norm(), 1e-12)

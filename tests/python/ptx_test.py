@@ -28,7 +28,7 @@ from luattn.engine import engine_of  # noqa: E402
 from luattn.flex import _bits, _block_mask, _programs  # noqa: E402
 
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
-allocated = []
+allocated, copies = [], []
 _tensors.is_capturing = lambda: False  # torch would ask a CUDA that is not there
 find, _signature.find = _signature.find, lambda *args: (None, None)  # calls on the CPU look the same
 
@@ -55,6 +55,12 @@ def fill(tensor, at, host_fill=_tensors.fill):
         capi.DLTensor.from_address(at).device = capi.DLDevice(2, 0)
 
 
+def fill_copies(tensor, at):
+    """Of what torch has computed on the way, too."""
+    copies.append(tensor if tensor.data_ptr() in allocated else on_device(tensor))  # whose shapes calls read
+    fill(copies[-1], at)
+
+
 def memory(q, size):
     whole = on_device(torch.empty(size + 256, dtype=torch.uint8))
     first = -whole.data_ptr() % 256
@@ -72,6 +78,10 @@ def run(frame, q, given):
     frame.run(engine, None)
     if _tensors.is_capturing():
         frame.note_capture()
+
+
+def run_backward_jvp(frame, q, given, *rest):
+    frame.run_backward_jvp(_tensors.engine_for(0, given), None, lambda size: memory(q, size), *rest)
 
 
 def results(*args, make=_tensors.results):
@@ -131,6 +141,34 @@ class Machine(unittest.TestCase):
         with mock.patch.multiple(_tensors, fill=fill, run=run, results=results):
             found = compute(*map(on_device, (*tensors, bias, *along)))
         for a, b in zip(found, want):
+            self.assertLess((a.double() - b).norm() / b.norm(), 1e-5)
+
+    def test_second_derivatives(self):
+        """Gradients of gradients, gradients through tangents, and tangents of gradients, of q, k, v, an input and a scalar."""
+        torch.manual_seed(3)
+        attention = luattn.attention("""return attention { name = "twice", scalars = { cap = 3.0 }, inputs = { bias = { axes = {"h", "kv"}, dtype = "f32", grad = true } },
+            score_mod = function(s, b, h, q, kv) return cap * tanh(s / cap) + bias[{h, kv}] end, block_mask = causal_bottom_right() }""")
+        tensors = [torch.randn(1, n, h, 16).transpose(1, 2) for n, h in ((20, 2), (30, 1), (30, 1))]
+        dout, bias, *along = (torch.randn_like(t) for t in (tensors[0], torch.empty(2, 30), *tensors, torch.empty(2, 30)))
+        cap = torch.tensor(3.0, dtype=torch.float64)
+
+        def compute(dout, q, k, v, bias, *along):
+            leaves = [t.detach().requires_grad_() for t in (q, k, v, bias, cap)]
+
+            def call(q, k, v, bias, cap):
+                return attention(q, k, v, bias=bias, cap=cap)
+
+            first = torch.autograd.grad(call(*leaves), leaves, dout, create_graph=True)
+            twice = torch.autograd.grad(sum((d * t).sum() for d, t in zip(first, along)), leaves)
+            o, o_tangent = luattn.jvp(attention, leaves[:3], {**dict(zip(("q", "k", "v", "bias"), along)), "cap": 0.5}, bias=leaves[3], cap=leaves[4])
+            through = torch.autograd.grad((o.square() * o_tangent).sum(), leaves)
+            ahead = torch.func.jvp(torch.func.grad(lambda *x: (call(*x, bias, cap) * dout).sum(), argnums=(0, 1, 2)), (q, k, v), tuple(along[:3]))
+            return (*twice, *through, *ahead[0], *ahead[1])
+
+        want = compute(*(t.double() for t in (dout, *tensors)), bias, *(t.double() for t in along[:3]), along[3])
+        with mock.patch.multiple(_tensors, fill=fill_copies, run=run, run_backward_jvp=run_backward_jvp, results=results, gradients=gradients):
+            found = compute(*map(on_device, (dout, *tensors, bias, *along)))
+        for a, b in zip(found, want, strict=True):
             self.assertLess((a.double() - b).norm() / b.norm(), 1e-5)
 
     def test_prepare_of_inputs_without_a_type(self):

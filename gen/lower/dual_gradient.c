@@ -1,0 +1,94 @@
+/* dual_gradient.c: in place of what lower_gradient does where backward has tangents: P, dS and the numbers of rows together
+ * with their tangents, and of gradients of inputs and scalars the tangents alone. */
+#include <string.h>
+
+#include "gen/lower/lowering.h"
+
+/* Numbers of rows come first, then their tangents, all as numbers of a row. */
+static luattn_status take_rows(lowered *f, const backward_tangents *b, luattn_error *err) {
+  const derived_spec *d = &f->spec->derived;
+  const int n = d->num_rows;
+  if (2 * n > DERIVED_MAX_ROWS)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "emit: %s: backward has %d numbers of a row, and with their tangents kernels have room for %d; "
+                       "compute tangents of gradients on the CPU",
+                       lowered_traced(f)->name, n, DERIVED_MAX_ROWS / 2);
+  for (int i = 0; i < n; i++) {
+    f->row[i] = d->row[i];
+    f->row[n + i] = b->row[i] != IR_NONE ? b->row[i] : ir_real(f->g, 0);
+  }
+  f->num_rows = 2 * n;
+  for (int i = 0; i < d->num_saved; i++) f->saved_tangent[i] = b->saved[i];
+  return LUATTN_OK;
+}
+
+/* Terms that are wanted and have a tangent, with this in place of their value. */
+static void take_terms(const lowered *f, const derived_terms *from, const ir_ref *tangent, derived_terms *to) {
+  to->count = 0;
+  for (int i = 0; i < from->count; i++) {
+    derived_term t = from->term[i];
+    if (tangent[i] == IR_NONE || !lowered_wants(f, &t)) continue;
+    t.value = tangent[i], t.factor = IR_NONE;
+    to->term[to->count++] = t;
+  }
+}
+
+/* What a row that keeps nothing adds to memory, as in lower.c. */
+static void leave_out_empty_rows(lowered *f) {
+  static const ir_var of_row[] = {VAR_DELTA, VAR_DELTA_TANGENT, VAR_DLSE, VAR_DLSE_TANGENT};
+  ir *g = f->g;
+  const ir_ref zero = ir_real(g, 0);
+  for (int i = 0; i < f->row_terms.count; i++) {
+    derived_term *t = &f->row_terms.term[i];
+    ir_ref empty = IR_NONE;
+    if (lowered_has_one_place(f, t)) continue;
+    for (int k = 0; k < 4; k++) {
+      const ir_ref none = ir_op2(g, IR_EQ, ir_variable(g, of_row[k], 0), zero);
+      if (k < 2 || ir_uses(g, t->value, of_row[k])) empty = empty == IR_NONE ? none : ir_op2(g, IR_AND, empty, none);
+    }
+    t->value = ir_op3(g, IR_SELECT, empty, zero, t->value);
+  }
+}
+
+enum { ROOTS = 4 + DERIVED_MAX_TERMS };
+
+/* Replaces the score by scale * dot, and tangents of a row's numbers by those that stand for them. */
+static void substitute(lowered *f, ir_ref *root, int n) {
+  ir *g = f->g;
+  const int rows = f->num_rows / 2;
+  ir_ref from[1 + DERIVED_MAX_ROWS], to[1 + DERIVED_MAX_ROWS];
+  from[0] = ir_variable(g, VAR_SCORE, 0);
+  to[0] = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
+  for (int i = 0; i < rows; i++) {
+    from[1 + i] = ir_variable(g, VAR_ROW_TANGENT, (uint32_t)i);
+    to[1 + i] = ir_variable(g, VAR_ROW, (uint32_t)(rows + i));
+  }
+  for (int i = 0; i < n; i++)
+    root[i] = root[i] == IR_NONE ? ir_real(g, 0) : ir_substitute(g, root[i], from, to, 1 + rows);
+}
+
+luattn_status dual_gradient_build(lowered *f, luattn_error *err) {
+  const derived_spec *d = &f->spec->derived;
+  derived_terms *terms = &f->element_terms;
+  backward_tangents b;
+  ir_ref root[ROOTS];
+  int n = 0;
+  TRY(backward_tangents_of(f->a, lowered_traced(f), d, &f->tangents, &b, err));
+  TRY(take_rows(f, &b, err));
+  take_terms(f, &d->element_terms, b.element_terms, terms);
+  take_terms(f, &d->row_terms, b.row_terms, &f->row_terms);
+  leave_out_empty_rows(f);
+  for (int i = 0; i < terms->count; i++) substitute(f, terms->term[i].index, terms->term[i].num_index);
+  gradient_sums_take(f);
+  root[n++] = d->prob, root[n++] = d->ds, root[n++] = b.prob, root[n++] = b.ds;
+  for (int i = 0; i < terms->count; i++) root[n++] = terms->term[i].value;
+  substitute(f, root, n);
+  multiply_add_roots(f, root, n);
+  prepared_rows_take(f, root, n);
+  f->grad_prob = root[0], f->grad_ds = root[1];
+  f->grad_prob_tangent = root[2], f->grad_ds_tangent = root[3];
+  for (int i = 0; i < terms->count; i++) terms->term[i].value = root[4 + i];
+  head_factors_take(f);
+  return ir_failed(f->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name)
+                         : LUATTN_OK;
+}

@@ -1,0 +1,26 @@
+// entry/bwd_jvp_simt.cu: the backward image of the simt family with tangents.
+#include "entry/entries_fwd.cuh"
+#include "simt/bwd_jvp_simt.cuh"
+
+#if LUATTN_PART != 2
+extern "C" __global__ void __launch_bounds__(Config::threads, dkdv_jvp_simt_blocks<Spec, Config>)
+    luattn_dkdv(const __grid_constant__ LuattnTangentParams p) {
+  dkdv_jvp_simt<Spec, Config>(p);
+}
+#endif
+
+#if LUATTN_PART != 1
+#include "around/after/round.cuh"
+extern "C" __global__ void __launch_bounds__(Config::threads, dual_rows_simt_blocks<Spec, Config>)
+    luattn_prepare(const __grid_constant__ LuattnTangentParams p) {
+  if (has_queries<Config>(p)) dual_rows_simt<Spec, Config>(p);
+  write_gradient_padding<Config, Config::threads>(p);
+}
+extern "C" __global__ void __launch_bounds__(Config::threads, dq_jvp_simt_blocks<Spec, Config>)
+    luattn_dq(const __grid_constant__ LuattnTangentParams p) {
+  dq_jvp_simt<Spec, Config>(p);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_round(const __grid_constant__ ParamsOf<Config> p) {
+  aux_round<Spec, Config>(p);
+}
+#endif

@@ -1,0 +1,42 @@
+// score/dual_row_numbers.cuh: the numbers of a row that backward with tangents reads, once all keys have been seen.
+//
+// delta = sum over d of dO O is the sum over keys of P dP, scaled as O is, so that neither O nor its tangent is needed.
+#pragma once
+#include "score/dual_rows.cuh"
+#include "work/sequence.cuh"
+
+// Writes the numbers of row r of `online` at query q, and adds to acc. Called by one thread a row. sum: of P dP, with its
+// tangent. A row that keeps nothing has the numbers of an lse of +inf, as in around/before/prepare.cuh.
+template <class Spec, class Sequence, class Online>
+LUATTN_FN void write_dual_row(const LuattnTangentParams &p, const Sequence &site, const typename Spec::Head &head,
+                              const typename Spec::Row &row, const Online &online, int r, int q,
+                              const Dual<typename Spec::Real> &sum, typename Spec::Acc &acc) {
+  using Real = typename Spec::Real;
+  constexpr int num_saved = Spec::num_saved > 0 ? Spec::num_saved : 1;
+  const auto &state = online.state[r], &tangent = online.tangent[r];
+  Dual<Real> lse = {}, dlse = {}, delta = {};
+  Real saved[num_saved], saved_tangent[num_saved];
+  bool any = online.kept[r];
+  if (any) {
+    const Dual<Real> out = Spec::out_dual(p, site, head, row, state, tangent);
+    delta = {out.x * sum.x, out.x * sum.d + out.d * sum.x};
+  }
+  if constexpr (Spec::has_lse) {
+    lse = Spec::lse_dual(p, site, head, row, state, tangent);
+    if (p.tensors.dlse.data != nullptr) dlse.x = *site.template q_row<const Real>(p, p.tensors.dlse, q);
+    if constexpr (Spec::tangent_of_dlse) dlse.d = *site.template q_row<const Real>(p, p.tangents.lse, q);
+    any = any && lse.x != -infinity<Real>();
+    if (!any) lse = {infinity<Real>(), Real(0)}, dlse = {};
+  }
+  if constexpr (Spec::num_saved > 0) Spec::save_dual(p, site, head, row, state, tangent, saved, saved_tangent);
+  typename Spec::Acc sums = acc;
+  typename Spec::BwdRow made = Spec::prepare_dual(p, site, head, row, q, lse.x, lse.d, saved, saved_tangent, delta.x,
+                                                  delta.d, dlse.x, dlse.d, sums);
+  const i64 plane = site.q_count(p), at = site.q_index(p, q);
+#pragma unroll
+  for (int i = 0; i < Spec::num_bwd_rows; ++i) {
+    if (!any && made.x[i] != made.x[i]) made.x[i] = 0;
+    static_cast<Real *>(p.scratch.bwd_rows)[i * plane + at] = made.x[i];
+  }
+  if (any) acc = sums;
+}
