@@ -309,7 +309,9 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
 
 
 def run_backward_jvp(frame: Frame, q: Tensor, given: Mapping[str, Any], *rest: Any) -> None:
-    room = functools.partial(memory, q)
+    def room(size: int) -> Tensor:
+        return memory(q, size)
+
     if not q.is_cuda:
         frame.run_backward_jvp(engine_of(capi.CPU), None, room, *rest)
         return
