@@ -13,7 +13,7 @@
 #pragma once
 #include "contract/needs.cuh"
 #include "score/backward_rows.cuh"
-#include "score/dual_row_numbers.cuh"
+#include "sink/dual_row_numbers.cuh"
 #include "simt/bwd_simt.cuh"
 #include "simt/fwd_jvp_simt.cuh"
 

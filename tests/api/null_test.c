@@ -200,6 +200,21 @@ static void devices(void **state) {
   (void)opened;
 }
 
+static void tangents(void **state) {
+  (void)state;
+  size_t size;
+  REFUSES(luattn_forward_jvp, "engine", NULL, c.spec, &c.args, NULL, err);
+  REFUSES(luattn_forward_jvp, "spec", engine, NULL, &c.args, NULL, err);
+  REFUSES(luattn_forward_jvp, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_backward_jvp, "engine", NULL, c.spec, &c.args, NULL, err);
+  REFUSES(luattn_backward_jvp, "spec", engine, NULL, &c.args, NULL, err);
+  REFUSES(luattn_backward_jvp, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "engine", NULL, c.spec, &c.args, &size, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "spec", engine, NULL, &c.args, &size, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "args", engine, c.spec, NULL, &size, err);
+  REFUSES(luattn_backward_jvp_workspace_size, "size", engine, c.spec, &c.args, NULL, err);
+}
+
 static void launches(void **state) {
   (void)state;
   luattn_kernel *loaded = NULL;
@@ -241,16 +256,6 @@ static void launches(void **state) {
   REFUSES(luattn_forward, "args", engine, c.spec, NULL, NULL, err);
   REFUSES(luattn_prepare_calls, "engine", NULL, NULL, 0, 1, NULL, NULL, err);
   REFUSES(luattn_prepare_calls, "calls", engine, NULL, 1, 1, NULL, NULL, err);
-  REFUSES(luattn_forward_jvp, "engine", NULL, c.spec, &c.args, NULL, err);
-  REFUSES(luattn_forward_jvp, "spec", engine, NULL, &c.args, NULL, err);
-  REFUSES(luattn_forward_jvp, "args", engine, c.spec, NULL, NULL, err);
-  REFUSES(luattn_backward_jvp, "engine", NULL, c.spec, &c.args, NULL, err);
-  REFUSES(luattn_backward_jvp, "spec", engine, NULL, &c.args, NULL, err);
-  REFUSES(luattn_backward_jvp, "args", engine, c.spec, NULL, NULL, err);
-  REFUSES(luattn_backward_jvp_workspace_size, "engine", NULL, c.spec, &c.args, &size, err);
-  REFUSES(luattn_backward_jvp_workspace_size, "spec", engine, NULL, &c.args, &size, err);
-  REFUSES(luattn_backward_jvp_workspace_size, "args", engine, c.spec, NULL, &size, err);
-  REFUSES(luattn_backward_jvp_workspace_size, "size", engine, c.spec, &c.args, NULL, err);
   REFUSES(luattn_weights, "engine", NULL, c.spec, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "spec", engine, NULL, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "args", engine, c.spec, NULL, c.args.o, NULL, err);
@@ -383,11 +388,11 @@ static int close_all(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(compiler),         cmocka_unit_test(cpu),
-      cmocka_unit_test(tuning),           cmocka_unit_test(images_and_packs),
-      cmocka_unit_test(devices),          cmocka_unit_test(launches),
-      cmocka_unit_test(merges_and_pages), cmocka_unit_test(without_status),
-      cmocka_unit_test(what_may_be_null),
+      cmocka_unit_test(compiler),       cmocka_unit_test(cpu),
+      cmocka_unit_test(tuning),         cmocka_unit_test(images_and_packs),
+      cmocka_unit_test(devices),        cmocka_unit_test(tangents),
+      cmocka_unit_test(launches),       cmocka_unit_test(merges_and_pages),
+      cmocka_unit_test(without_status), cmocka_unit_test(what_may_be_null),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -1,8 +1,8 @@
-// score/dual_row_numbers.cuh: the numbers of a row that backward with tangents reads, once all keys have been seen.
+// sink/dual_row_numbers.cuh: the numbers of a row that backward with tangents reads, once all keys have been seen.
 //
 // delta = sum over d of dO O is the sum over keys of P dP, scaled as O is, so that neither O nor its tangent is needed.
 #pragma once
-#include "score/dual_rows.cuh"
+#include "contract/tangent.cuh"
 #include "work/sequence.cuh"
 
 // Writes the numbers of row r of `online` at query q, and adds to acc. Called by one thread a row. sum: of P dP, with its
