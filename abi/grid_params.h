@@ -11,10 +11,17 @@
 #define LUATTN_GRID_PARAMS_H
 
 #include "abi/exact_divisor.h"
+#include "abi/host_device.h"
 
 #define LUATTN_GRID_AXES 4
 #define LUATTN_GRID_EXTENT_MAX 32767        /* positions along an axis */
 #define LUATTN_GRID_POSITIONS_MAX (1 << 30) /* positions of a grid */
+#define LUATTN_TMA_STEPS 8                  /* the most by which TMA steps along an axis */
+
+/* Of an axis whose boxes take every step-th place: the extent at which all groups have as many places. */
+ABI_FN int grid_padded_extent(int extent, int step) {
+  return extent <= step ? extent : (extent + step - 1) / step * step;
+}
 
 /* The positions of queries, or of keys, along one axis. */
 typedef struct LuattnGridSide {

@@ -30,16 +30,18 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
   return LUATTN_OK;
 }
 
-static bool is_linear(uint32_t role) { return role >= LUATTN_ROLE_LINEAR; } /* the last roles */
+static bool copies(uint32_t role) { return role == LUATTN_ROLE_COPY_IN || role == LUATTN_ROLE_COPY_OUT; }
+
+static bool is_linear(uint32_t role) { return role >= LUATTN_ROLE_LINEAR && !copies(role); }
 
 static bool role_in_pass(uint32_t role, uint32_t pass) {
   if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
       role == LUATTN_ROLE_TILE_BITMAP || role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER ||
       role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE || role == LUATTN_ROLE_APPEND ||
-      is_linear(role))
+      role == LUATTN_ROLE_COPY_IN || is_linear(role))
     return true;
-  return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST) ==
-         (pass == LUATTN_FORWARD);
+  return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST ||
+          role == LUATTN_ROLE_COPY_OUT) == (pass == LUATTN_FORWARD);
 }
 
 static luattn_status check_append_mods(const image_manifest *m, luattn_error *err) {

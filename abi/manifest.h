@@ -65,6 +65,9 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES,
   LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN,
   LUATTN_ROLE_LINEAR_TILES, /* tiles with decays of channels, of all chunks; grid (chunks * value heads, 1, 1) */
+  LUATTN_ROLE_COPY_IN, /* attention over a grid: LuattnFarPlaces' copies of q, k, v and dout; grid (rows of a head and the
+                        * longest copy / tile_m, heads, batch * 4). Nothing where no extent asks for copies */
+  LUATTN_ROLE_COPY_OUT, /* its copy of o to the caller's o; grid (rows / tile_m, heads, batch) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -139,8 +142,9 @@ typedef struct manifest_grid {
   char name[LUATTN_MAX_AXES][MANIFEST_AXIS_NAME];           /* of the spec's axes, for messages */
 } manifest_grid;
 
-/* From a place of a box to the next one along each axis; of unused axes, which come first, 1. */
-enum { MANIFEST_STEP_MAX = 8 };
+/* From a place of a box to the next one along each axis; of unused axes, which come first, 1. Steps of a kernel with TMA
+ * descriptors that are above LUATTN_TMA_STEPS, along other axes than the outermost of four, need LuattnFarPlaces. */
+enum { MANIFEST_STEP_MAX = 32767 };
 typedef struct manifest_steps {
   uint32_t of[LUATTN_MAX_AXES];
 } manifest_steps;

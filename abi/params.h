@@ -364,9 +364,20 @@ typedef struct LuattnRowPasses {
   const void *sums;                  /* Real [sums][batch][heads][q_len], contiguous, as saved */
 } LuattnRowPasses;
 
+/* Boxes over a grid of places that are further apart than TMA steps (LUATTN_TMA_STEPS) along an axis of a descriptor: there
+ * it has the places of one group (templates/ops/grid_places.cuh), and the groups are among the units. The groups of an
+ * axis are of one length, so where an extent is no multiple of the step, LuattnTensors has copies with zeros up to the next
+ * one, of q and k and v and, in backward, dout; forward copies its o back. */
+typedef struct LuattnFarPlaces {
+  int of[4][LUATTN_GRID_AXES]; /* of q, k, v, and o or dout: units from a place to the next one; 0 along other axes */
+  LuattnTensor given;          /* the caller's o or dout, where LuattnTensors has a copy of it */
+  LuattnGridSteps given_steps;
+} LuattnFarPlaces;
+
 /* The parameters of kernels of packed sequences, with offsets, with masks from data, with tables of packed tiles, of
  * those that draw, of those for decoding, of those that read pages, of luattn_weights, of those for decoding entries of
- * different lengths, and of luattn_prepare after row passes, which takes all. Dense kernels take only the part before
+ * different lengths, of luattn_prepare after row passes, of those over a grid, and of those whose boxes have far places,
+ * which take all. Dense kernels take only the part before
  * `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
@@ -411,6 +422,10 @@ struct LuattnGridParams : LuattnRowPassParams {
   ABI_FOR_ALL
   LuattnGrid grid;
 };
+struct LuattnFarParams : LuattnGridParams {
+  ABI_FOR_ALL
+  LuattnFarPlaces far;
+};
 /* With tangents, which come with none of what comes after random numbers. */
 struct LuattnTangentParams : LuattnRandomParams {
   ABI_FOR_ALL
@@ -444,6 +459,7 @@ typedef struct LuattnCallParams {
           LuattnSplitList list;
           LuattnRowPasses passes;
           LuattnGrid grid;
+          LuattnFarPlaces far;
         };
         LuattnAppend append; /* of luattn_append, which has none of these */
       };
@@ -506,12 +522,12 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(paging) == LUATTN_PARAMS_THROUGH(splits) &&
                LUATTN_AT(weights) == LUATTN_PARAMS_THROUGH(paging) &&
                LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(passes) == LUATTN_PARAMS_THROUGH(list) &&
-               LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(append) == LUATTN_AT(weights) &&
-               LUATTN_AT(tangents) == LUATTN_AT(splits),
+               LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(far) == LUATTN_PARAMS_THROUGH(grid) &&
+               LUATTN_AT(append) == LUATTN_AT(weights) && LUATTN_AT(tangents) == LUATTN_AT(splits),
            "a part has padding of its own");
 ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_PARAMS_THROUGH(tangents) <= LUATTN_PARAMS_THROUGH(grid) &&
                (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
-               (LUATTN_PARAMS_THROUGH(grid) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=
+               (LUATTN_PARAMS_THROUGH(far) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=
                    4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 #endif
@@ -541,6 +557,7 @@ LUATTN_ENDS(LuattnWeightParams, LuattnPagedParams, sizeof(LuattnWeights), weight
 LUATTN_ENDS(LuattnSplitListParams, LuattnWeightParams, sizeof(LuattnSplitList), list);
 LUATTN_ENDS(LuattnRowPassParams, LuattnSplitListParams, sizeof(LuattnRowPasses), passes);
 LUATTN_ENDS(LuattnGridParams, LuattnRowPassParams, sizeof(LuattnGrid), grid);
+LUATTN_ENDS(LuattnFarParams, LuattnGridParams, sizeof(LuattnFarPlaces), far);
 LUATTN_ENDS(LuattnTangentParams, LuattnRandomParams, sizeof(LuattnTangents), tangents);
 LUATTN_ENDS(LuattnAppendParams, LuattnPagedParams, sizeof(LuattnAppend), append);
 #undef LUATTN_ENDS

@@ -22,6 +22,9 @@ static void write_includes(writer *w) {
   if (w->f->plan->axes > 0) text_add(&w->out, "#define LUATTN_GRID             // positions are slots of boxes\n");
   if (writer_free_boxes(w))
     text_add(&w->out, "#define LUATTN_FREE_BOXES       // but keys, whose boxes begin anywhere\n");
+  if (tiles_step_far(w->f->plan))
+    text_add(&w->out, "#define LUATTN_FAR_PLACES       // of boxes, further apart than TMA steps\n");
+  if (tiles_copies_o(w->f->plan)) text_add(&w->out, "#define LUATTN_COPY_OUT         // an entry for such an o\n");
   if (w->f->plan->offsets == LUATTN_OFFSET_ARRAYS)
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
   if (entry_rows_are_read(w))

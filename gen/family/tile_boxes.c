@@ -1,6 +1,7 @@
 /* tile_boxes.c: the boxes of a plan's tiles over a grid of several axes. */
 #include <string.h>
 
+#include "abi/grid_params.h"
 #include "common/fail.h"
 #include "gen/base/arena.h"
 #include "gen/family/parts.h"
@@ -59,7 +60,8 @@ luattn_status family_check_steps(const plan *p, int rows, luattn_error *err) {
     family_box(p, keys, box);
     for (int a = AXES - 1; a >= AXES - p->axes; a--) {
       const int extent = keys || box[a] < left ? box[a] : left;
-      if (p->step[a] > 1 && extent * p->step[a] > SPAN)
+      const bool steps = a > 0 && p->step[a] > 1 && p->step[a] <= LUATTN_TMA_STEPS; /* TMA does, along this axis */
+      if (steps && extent * p->step[a] > SPAN)
         return luattn_fail(err, LUATTN_INVALID,
                            "target: %s: has an extent of %d along an axis with a dilation of %d, and TMA reaches %d "
                            "places; give at most %d",

@@ -166,6 +166,20 @@ static void explain_boxes(arena *a, const plan *p, text *t) {
   text_add(t, "\n");
 }
 
+/* The copies that calls of other extents than multiples of a far step take. */
+static void explain_copies(arena *a, const plan *p, text *t) {
+  const bool forward = p->pass == LUATTN_FORWARD;
+  const int of_v = 2 * p->head_dim_v, of_q = 2 * p->head_dim + (!forward || tiles_copies_o(p) ? of_v : 0);
+  if (!tiles_step_far(p)) return;
+  text_add(
+      t,
+      "copies: TMA steps by at most %d, so boxes of every %s place have the groups of a larger dilation as an axis; "
+      "where an extent is above its dilation there and no multiple, luattn_copy_in copies q, k%s with zeros up to "
+      "the next multiple%s: %d bytes for each head and place of queries and %d for those of keys, in the workspace\n",
+      LUATTN_TMA_STEPS, family_box_text(a, p, p->step), forward ? " and v" : ", v and dout",
+      tiles_copies_o(p) ? ", and luattn_copy_out the o of such extents back" : "", of_q, 2 * p->head_dim + of_v);
+}
+
 static const char *explain(arena *a, const plan *p) {
   const char *const note = p->family->note != NULL ? p->family->note(a, p) : "";
   text t;
@@ -186,6 +200,7 @@ static const char *explain(arena *a, const plan *p) {
                                                          : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
   explain_boxes(a, p, &t);
+  explain_copies(a, p, &t);
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
              !plan_kernel(p)->accumulates_dq ? "in its own kernel, in a fixed order"
@@ -546,6 +561,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_append", LUATTN_ROLE_APPEND, APPEND_THREADS, APPEND_THREADS, 0);
     if (t->append_mod[0] != IR_NONE || t->append_mod[1] != IR_NONE) p->entry[p->num_entries - 1].tile_n = APPEND_HEADS;
   }
+  if (tiles_step_far(p)) add_entry(p, "luattn_copy_in", LUATTN_ROLE_COPY_IN, AUX_THREADS, AUX_TILE, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {
@@ -554,6 +570,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
               0);
   }
   if (p->pass == LUATTN_FORWARD) add_main(p, plan_kernel(p)->entry, LUATTN_ROLE_FORWARD, rows);
+  if (tiles_copies_o(p)) add_entry(p, "luattn_copy_out", LUATTN_ROLE_COPY_OUT, AUX_THREADS, AUX_TILE, 0);
   if (p->family->merges) add_merge(p);
   if (p->pass == LUATTN_BACKWARD) add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)

@@ -1,6 +1,8 @@
 /* tiles.c: the arithmetic of tiles that is the same in all families. */
 #include "gen/plan/tiles.h"
 
+#include "abi/grid_params.h"
+#include "abi/manifest.h"
 #include "gen/plan/policy.h"
 
 int tiles_shared_limit(int arch) {
@@ -50,6 +52,19 @@ bool tiles_step(const plan *p) {
   for (int a = 0; a < LUATTN_MAX_AXES; a++) steps |= p->step[a] > 1;
   return steps;
 }
+
+/* The outermost of four axes is none of a descriptor's. */
+bool tiles_is_far(const plan *p, int axis) {
+  return axis > 0 && p->step[axis] > LUATTN_TMA_STEPS && traits_of_family[p->family->id].takes_descriptors;
+}
+
+bool tiles_step_far(const plan *p) {
+  bool far = false;
+  for (int a = 0; a < LUATTN_MAX_AXES; a++) far |= tiles_is_far(p, a);
+  return far;
+}
+
+bool tiles_copies_o(const plan *p) { return p->pass == LUATTN_FORWARD && !p->out_f32 && tiles_step_far(p); }
 
 luattn_tiles plan_tiles(const plan *p) {
   return (luattn_tiles){p->tile_m, p->tile_n, p->threads, p->stages, p->sm80_warps_n, p->sm80_chunk_m};

@@ -16,8 +16,11 @@ bool tiles_sum_displacements(const plan *p);
 
 /* Whether boxes of keys begin anywhere (templates/ops/free_boxes.cuh). */
 bool tiles_free_boxes(const plan *p);
-/* Whether boxes take places of a grid by a step. */
+/* Whether boxes take places of a grid by a step; along the axis, by one that TMA does not take, which has to bring them. */
 bool tiles_step(const plan *p);
+bool tiles_is_far(const plan *p, int axis);
+bool tiles_step_far(const plan *p); /* along any axis */
+bool tiles_copies_o(const plan *p); /* so that TMA stores o to a copy, where extents ask for one */
 
 luattn_tiles plan_tiles(const plan *p);
 bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);

@@ -20,6 +20,10 @@ static LuattnGridSide *side_of(LuattnCallParams *all, int axis, bool of_keys) {
 
 int grid_step(const args_call *c, int axis) { return c->info->has_steps ? (int)c->info->steps[0].of[axis] : 1; }
 
+bool grid_is_far(const args_call *c, int axis) {
+  return axis > 0 && grid_step(c, axis) > LUATTN_TMA_STEPS && manifest_traits(c->info)->takes_descriptors;
+}
+
 /* The boxes of all groups along an axis (templates/ops/grid_places.cuh): the last ones of those that begin at the same
  * place of their groups may have no place. */
 static int64_t boxes_along(int64_t extent, int64_t box, int64_t step) {
@@ -78,7 +82,7 @@ static int64_t extent_of(const DLTensor *t, const args_call *c, int axis, int by
 static luattn_status fill_side(const args_call *c, const char *name, const DLTensor *t, bool of_keys,
                                LuattnCallParams *out, int *slots) {
   const manifest_grid *g = grid_of(c);
-  int64_t places = 1, all = 1;
+  int64_t places = 1, all = 1, padded = 1;
   for (int axis = 0; axis < LUATTN_GRID_AXES; ++axis) {
     const int a = axis - first_axis(c);
     const int64_t extent = a >= 0 ? t->shape[2 + a] : 1, box = (of_keys ? g->kv_box : g->q_box)[axis];
@@ -86,12 +90,14 @@ static luattn_status fill_side(const args_call *c, const char *name, const DLTen
     places *= extent; /* below 2^60 */
     const int64_t boxes = boxes_along(extent, box, grid_step(c, axis));
     all *= extent > 0 ? boxes * box : 0;
+    padded *= grid_is_far(c, axis) ? grid_padded_extent((int)extent, grid_step(c, axis)) : extent;
     *side_of(out, axis, of_keys) = (LuattnGridSide){.extent = (int)extent, .boxes = order_divisor(boxes)};
   }
-  if (places > LUATTN_GRID_POSITIONS_MAX || all > INT32_MAX / 2)
+  const int64_t most = all > padded ? all : padded;
+  if (places > LUATTN_GRID_POSITIONS_MAX || most > INT32_MAX / 2)
     return args_fail(
         c, "%s: has %" PRId64 " places, %" PRId64 " with those past the ends of its boxes, expected at most %d", name,
-        places, all, LUATTN_GRID_POSITIONS_MAX);
+        places, most, LUATTN_GRID_POSITIONS_MAX);
   *slots = (int)all;
   const int64_t patches = extent_of(t, c, 0, 1) * extent_of(t, c, 1, 1) * extent_of(t, c, 2, 4) * extent_of(t, c, 3, 4);
   if (c->info->random && patches > LUATTN_DROPOUT_PATCHES)
@@ -159,13 +165,29 @@ void grid_strides(const args_call *c, LuattnCallParams *all, LuattnTensor *out, 
   for (int a = 0; steps != NULL && a < count - 1; ++a) steps->outer[first_axis(c) + a] = stride[at + a];
 }
 
-void grid_contiguous(LuattnCallParams *all, LuattnTensor *out, bool of_keys) {
+static int padded_extent(const args_call *c, const LuattnCallParams *all, int axis, bool of_keys) {
+  const LuattnGridAxis *both = &all->grid.axis[axis];
+  const int extent = of_keys ? both->kv.extent : both->q.extent;
+  return grid_is_far(c, axis) ? grid_padded_extent(extent, grid_step(c, axis)) : extent;
+}
+
+void grid_contiguous(const args_call *c, LuattnCallParams *all, LuattnTensor *out, bool of_keys) {
   LuattnGridSteps *steps = steps_of(all, out);
   long long step = out->seq;
   for (int axis = LUATTN_GRID_AXES - 1; axis > 0; --axis) {
-    step *= side_of(all, axis, of_keys)->extent;
+    step *= padded_extent(c, all, axis, of_keys);
     steps->outer[axis - 1] = step;
   }
+}
+
+int64_t grid_padded_places(const args_call *c, const LuattnCallParams *all, bool of_keys) {
+  int64_t places = 1;
+  for (int axis = 0; axis < LUATTN_GRID_AXES; ++axis) places *= padded_extent(c, all, axis, of_keys);
+  return places;
+}
+
+bool grid_is_ragged(const args_call *c, const LuattnCallParams *all, bool of_keys) {
+  return grid_places(all, of_keys) > 0 && grid_padded_places(c, all, of_keys) > grid_places(all, of_keys);
 }
 
 int64_t grid_extent(const args_call *c, const LuattnCallParams *all, int32_t axis) {

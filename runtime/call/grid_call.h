@@ -19,11 +19,16 @@ void grid_rule(const args_call *c, const LuattnCallParams *all, bool of_keys, in
 /* The strides of a tensor of LuattnTensors that was checked by such a rule: axis `at` is the grid's first one. `out` is
  * the tensor, in all->dense.tensors. */
 void grid_strides(const args_call *c, LuattnCallParams *all, LuattnTensor *out, const long long *stride, int at);
-/* Strides of an array whose rows are those of all places in row-major order. */
-void grid_contiguous(LuattnCallParams *all, LuattnTensor *out, bool of_keys);
+/* Strides of an array whose rows are those of all places in row-major order, in padded extents. */
+void grid_contiguous(const args_call *c, LuattnCallParams *all, LuattnTensor *out, bool of_keys);
 
-/* The step of boxes along an axis of LuattnGrid. */
+/* The step of boxes along an axis of LuattnGrid, and whether it is one that TMA does not take (LuattnFarPlaces). */
 int grid_step(const args_call *c, int axis);
+bool grid_is_far(const args_call *c, int axis);
+/* The places of a copy, whose extents along far axes are such that all groups have as many places, and whether these are
+ * more than all. */
+int64_t grid_padded_places(const args_call *c, const LuattnCallParams *all, bool of_keys);
+bool grid_is_ragged(const args_call *c, const LuattnCallParams *all, bool of_keys);
 
 /* All places of keys or of queries. */
 int64_t grid_places(const LuattnCallParams *all, bool of_keys);

@@ -6,6 +6,7 @@
 #include "runtime/launch/launch_grids.h"
 #include "runtime/parts/backward_scratch.h"
 #include "runtime/parts/batch_masks.h"
+#include "runtime/parts/grid_copies.h"
 #include "runtime/parts/kv_splits.h"
 #include "runtime/parts/modified_copies.h"
 #include "runtime/parts/split_list.h"
@@ -51,6 +52,8 @@ static const struct {
     [LUATTN_ROLE_MERGE] = {NULL, NULL, split_merge_grid}, /* room: with the list's */
     [LUATTN_ROLE_APPEND] = {NULL, NULL, no_grid},         /* luattn_append, append_first */
     [LUATTN_ROLE_SPLIT_LIST] = {split_list_take, split_list_check, split_list_grid},
+    [LUATTN_ROLE_COPY_IN] = {grid_copies_take, NULL, grid_copies_in_grid},
+    [LUATTN_ROLE_COPY_OUT] = {NULL, NULL, grid_copies_out_grid}, /* room: with the other copies' */
 };
 
 luattn_status parts_take(const args_call *c, uintptr_t base, prepared *p) {

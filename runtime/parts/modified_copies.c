@@ -1,7 +1,7 @@
 #include "runtime/parts/modified_copies.h"
 
-#include "runtime/call/grid_call.h"
 #include "runtime/call/sizes.h"
+#include "runtime/parts/grid_copies.h"
 
 /* Packed: `len` rows of all entries, without a batch axis. */
 static void take(const args_call *c, room *w, int batch, int heads, int len, uint32_t dim, LuattnTensor *out) {
@@ -19,13 +19,15 @@ luattn_status modified_take(const args_call *c, prepared *p) {
   if (sizes_entry(m, LUATTN_ROLE_MOD) == NULL) return LUATTN_OK;
   const int q_rows = m->packed ? p->all.packed.total_q : s->q_len,
             kv_rows = m->packed ? p->all.packed.total_k : s->kv_len;
+  if (m->over_grid) {
+    if (m->has_query_mod) grid_copies_room(c, p, &t->q, false, m->head_dim);
+    if (m->has_key_mod) grid_copies_room(c, p, &t->k, true, m->head_dim);
+    if (m->has_value_mod) grid_copies_room(c, p, &t->v, true, m->head_dim_v);
+    return LUATTN_OK;
+  }
   if (m->has_query_mod) take(c, &p->room, s->batch, s->heads, q_rows, m->head_dim, &t->q);
   if (m->has_key_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim, &t->k);
   if (m->has_value_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim_v, &t->v);
-  if (!m->over_grid) return LUATTN_OK;
-  if (m->has_query_mod) grid_contiguous(&p->all, &t->q, false);
-  if (m->has_key_mod) grid_contiguous(&p->all, &t->k, true);
-  if (m->has_value_mod) grid_contiguous(&p->all, &t->v, true);
   return LUATTN_OK;
 }
 

@@ -52,6 +52,17 @@ extern "C" __global__ void __launch_bounds__(append_threads) luattn_append(const
 }
 #endif
 #endif
+#if defined(LUATTN_FAR_PLACES) && LUATTN_PART != 1
+#include "around/before/grid_copies.cuh"
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_copy_in(const __grid_constant__ LuattnFarParams p) {
+  aux_copy_in<Spec, Config>(p);
+}
+#ifdef LUATTN_COPY_OUT
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_copy_out(const __grid_constant__ LuattnFarParams p) {
+  aux_copy_out<Spec, Config>(p);
+}
+#endif
+#endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/before/input_mods.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {

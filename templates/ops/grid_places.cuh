@@ -65,6 +65,9 @@ struct GridSideOf {
   }
   LUATTN_FN int extent(const LuattnParams &p, int axis) { return of(p, axis).extent; }
 
+  // Whether the groups of a far axis (LuattnFarPlaces) are among the units of TMA descriptors.
+  static constexpr __device__ bool is_far(int axis) { return axis > 0 && place_step(axis) > LUATTN_TMA_STEPS; }
+
   // The group of a coordinate, and the coordinate's number there, rounded up; of places from -255 * d on.
   template <int Axis>
   LUATTN_FN int group(int at) {

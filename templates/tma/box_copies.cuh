@@ -1,12 +1,36 @@
 // tma/box_copies.cuh: TMA copies of boxes of a grid (GridBoxAt), as those of rows in tma/bulk_copies.cuh.
 #pragma once
 #include "arch/tensor_box.cuh"
+#ifdef LUATTN_FAR_PLACES
+#include "ops/grid_places.cuh"
+#endif
+
+#ifdef LUATTN_FAR_PLACES
+// Where a box begins in places of its groups; adds these to the unit.
+LUATTN_FN GridBoxAt box_of_groups(GridBoxAt box, int &unit) {
+  using Side = GridSideOf<true>;  // groups of queries are alike
+  const int *of =
+      static_cast<const LuattnFarPlaces *>(static_cast<const void *>(box.grid + 1))->of[box.units - &box.grid->units_q];
+  each_axis([&](auto axis) {
+    constexpr int a = axis.value;
+    if constexpr (Side::is_far(a)) {
+      const int group = Side::group<a>(box.at[a]);
+      unit += group * of[a];
+      box.at[a] = Side::in_group<a>(box.at[a], group);
+    }
+  });
+  return box;
+}
+#else
+LUATTN_FN const GridBoxAt &box_of_groups(const GridBoxAt &box, int &) { return box; }
+#endif
 
 // Calls copy(x, y, t, unit, byte) for each of a box's copies. A place past the end of the outermost of four axes lies past
 // the units' end, too.
 template <class Copy>
-LUATTN_FN void each_copy(const GridBoxAt &box, int head, const Copy &copy) {
-  const int unit = head * box.units->head + box.entry * box.units->batch;
+LUATTN_FN void each_copy(const GridBoxAt &given, int head, const Copy &copy) {
+  int unit = head * given.units->head + given.entry * given.units->batch;
+  const GridBoxAt &box = box_of_groups(given, unit);
   if constexpr (Config::axes < 4) return copy(box.at[3], box.at[2], box.at[1], unit, 0);
   const int within = min_of(box.rows, box.rows_within);
 #pragma unroll 1

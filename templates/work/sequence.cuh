@@ -407,7 +407,12 @@ using SequenceOf = typename SequenceKind<Config>::type;
 // The parameters that kernels take: each kind has those of the kinds below it.
 template <class Config>
 using ParamsOf = ConditionalOf<
-    HasAxes<Config>, LuattnGridParams,
+    HasAxes<Config>,
+#ifdef LUATTN_FAR_PLACES
+    LuattnFarParams,
+#else
+    LuattnGridParams,
+#endif
     ConditionalOf<
         Config::paged, LuattnPagedParams,
         ConditionalOf<

@@ -62,7 +62,7 @@ typedef struct mask_axis {
   int step; /* its dilation: a query keeps keys alone whose distance is a multiple of it, so boxes take every step-th
              * place. Of such places the ranges and intervals above are. 1: none */
 } mask_axis;
-#define MASK_STEP_MAX 8 /* the most that TMA steps along an axis; a larger dilation is a predicate like others */
+#define MASK_STEP_MAX 32767 /* an axis has no more places */
 
 typedef struct mask_info {
   ir_ref keep; /* simplified predicate; IR_NONE: no mask */
