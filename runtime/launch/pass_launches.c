@@ -33,7 +33,7 @@ static void *at_byte(const DLTensor *t, size_t offset) {
 }
 
 /* Row `row` of saved, or lse: -1. Without data where the arguments have neither yet. */
-static void set_row(const args_call *c, int row, sized_tensor *out) {
+static void set_row(const args_call *c, int row, int64_t lse_strides[3], sized_tensor *out) {
   const row_shape s = shape_of(c);
   const int64_t shape[] = {s.batch, s.heads, s.q_len};
   const DLTensor *lse = c->args->lse;
@@ -44,10 +44,10 @@ static void set_row(const args_call *c, int row, sized_tensor *out) {
   }
   set_tensor(out, c, args_real(c->info), at_byte(lse, 0), 3, shape);
   if (lse == NULL || lse->strides == NULL) return;
-  out->strides[0] = s.packed ? 0 : lse->strides[0];
-  out->strides[1] = lse->strides[s.packed ? 0 : 1];
-  out->strides[2] = lse->strides[s.packed ? 1 : 2];
-  out->tensor.strides = out->strides;
+  lse_strides[0] = s.packed ? 0 : lse->strides[0];
+  lse_strides[1] = lse->strides[s.packed ? 0 : 1];
+  lse_strides[2] = lse->strides[s.packed ? 1 : 2];
+  out->tensor.strides = lse_strides;
 }
 
 /* The spec's inputs, of which there are no more than the image says (args_inputs), and the rows that the pass reads. */
@@ -58,7 +58,7 @@ static void set_inputs(const args_call *c, const image_manifest *pass, int numbe
   for (size_t i = 0; i < used->num_inputs; ++i)
     out->input[i] = (luattn_input){.name = used->inputs[i].name, .tensor = used->inputs[i].tensor};
   for (uint32_t i = 0; i < rows; ++i) {
-    set_row(c, of->row[number][i], &out->row[i]);
+    set_row(c, of->row[number][i], out->lse_strides, &out->row[i]);
     out->input[used->num_inputs + i] =
         (luattn_input){.name = pass->input[pass->num_inputs - rows + i].name, .tensor = &out->row[i].tensor};
   }

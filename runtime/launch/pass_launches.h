@@ -8,7 +8,7 @@
 /* A tensor, and the memory of its shape. */
 typedef struct sized_tensor {
   DLTensor tensor;
-  int64_t shape[4], strides[4];
+  int64_t shape[4];
 } sized_tensor;
 
 /* A pass, and the arguments that its launch points to. */
@@ -17,6 +17,7 @@ typedef struct pass_launch {
   luattn_args args;
   luattn_input input[LUATTN_MAX_INPUTS];
   sized_tensor row[LUATTN_MAX_INPUTS], o, sums;
+  int64_t lse_strides[3]; /* of such rows as lse is */
 } pass_launch;
 
 /* Of one launch, for which it has to stay where it is; 0 of a forward. */
