@@ -58,6 +58,7 @@ luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spe
   fail_clear(err);
   NEED(engine);
   NEED(spec);
+  box_memory_forget(engine->boxes, spec);
   return kernel_slots_forget(&engine->kernels, spec, err);
 }
 
@@ -74,7 +75,9 @@ engine_place engine_get_place(const luattn_engine *engine) {
                         .deterministic = e->deterministic,
                         .multiprocessors = e->multiprocessors,
                         .family = e->family,
-                        .boxes = engine->boxes};
+                        .boxes = engine->boxes,
+                        .cache_dir = e->cache_dir,
+                        .tuned_for = e->no_tuned || e->num_packs > 0 ? NULL : e->device_name};
 }
 
 engine_merges *engine_lock_merges(luattn_engine *engine) {
@@ -147,7 +150,12 @@ luattn_status luattn_engine_choice(luattn_engine *engine, const luattn_spec *spe
   TRY(engine_key(&at, spec, pass, args, false, &key, err));
   TRY(kernel_slots_ready(&engine->kernels, &key, &s, err));
   TRY(choices_take(args, kernel_pass_name(pass), &taken, err));
-  choice_explain(&at, pass, &taken, key.decode != 0 && !s->is_fallback, text, size);
+  if (luattn_spec_grid(spec, NULL) <= 1)
+    choice_explain(&at, pass, &taken, key.decode != 0 && !s->is_fallback, text, size);
+  else if (taken.query_tile_size == 0 && taken.key_tile_size == 0)
+    box_memory_explain(&at, taken.q, taken.k, &key, text, size);
+  else
+    text[0] = 0;
   return LUATTN_OK;
 }
 

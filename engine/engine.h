@@ -19,6 +19,7 @@ typedef struct engine_place {
   bool names_family, deterministic; /* as in luattn_engine_options; names_family: family is set */
   int multiprocessors, family;
   struct box_memory *boxes;
+  const char *cache_dir, *tuned_for; /* as luattn_target.cache_dir and device: of boxes that were tuned */
 } engine_place;
 engine_place engine_get_place(const luattn_engine *engine);
 

@@ -208,6 +208,6 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
   read_classes(args, key);
   TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
   TRY(read_wants(args, key, err));
-  if (axes > 1 && at->driver != NULL) box_memory_choose(at->boxes, at->arch, at->family, args->q, args->k, key);
+  if (axes > 1 && at->driver != NULL) box_memory_choose(at->boxes, at, args->q, args->k, key);
   return LUATTN_OK;
 }

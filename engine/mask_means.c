@@ -50,8 +50,10 @@ static luattn_status count_boxes(const mask_survey_call *survey, const luattn_ta
   luattn_target t = *target;
   box_choice choice;
   image_manifest m;
-  TRY(box_choice_find(survey->spec, target, args->q->shape + 2, args->k->shape + 2, &choice, err));
-  if (t.boxes == 0 && choice.best > 1 && t.query_tile_size == 0 && t.key_tile_size == 0) t.boxes = choice.best;
+  box_call of = {.heads = args->q->shape[1], .heads_kv = args->k->shape[1]};
+  for (int a = 0; a < axes; a++) of.q[a] = args->q->shape[2 + a], of.kv[a] = args->k->shape[2 + a];
+  TRY(box_choice_find(survey->spec, target, &of, &choice, err));
+  if (t.boxes == 0 && t.query_tile_size == 0 && t.key_tile_size == 0) box_choice_take(&choice, &t);
   TRY(plan_manifest(survey->spec, &t, &m, err));
   mask_boxes_call call = {
       .spec = survey->spec, .args = args, .pass = t.pass, .pair = {.origin = choice.origin}, .counts = out};

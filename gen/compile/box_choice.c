@@ -1,9 +1,11 @@
 #include "gen/compile/box_choice.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/host.h"
-#include "gen/compile/compilation.h"
+#include "gen/compile/box_within.h"
+#include "gen/compile/tuned_boxes.h"
 #include "gen/ir/passes.h"
 #include "gen/plan/plan.h"
 
@@ -82,12 +84,19 @@ static bool find_lines(compilation *c, axis_block *b, box_axis *out) {
   return true;
 }
 
-typedef struct choice_call {
-  const luattn_spec *spec;
-  const luattn_target *target;
-  const int64_t *q, *kv;
-  box_choice *out;
-} choice_call;
+luattn_status box_choice_axes(compilation *c, const box_call *of, box_axis axis[AXES], luattn_error *err) {
+  static const int one_lo[] = {0}, one_hi[] = {1};
+  const int axes = c->spec.traced.grid_axes;
+  for (int a = 0; a < AXES; a++) {
+    const int own = a - (AXES - axes);
+    axis_block b = {.t = &c->spec.traced, .q = of->q, .kv = of->kv, .axis = (uint32_t)own};
+    if (own < 0)
+      axis[a] = (box_axis){.q_extent = 1, .kv_extent = 1, .step = 1, .lo = one_lo, .hi = one_hi};
+    else if (!find_lines(c, &b, &axis[a]))
+      return luattn_fail(err, LUATTN_NO_MEMORY, "boxes of '%s': out of memory", c->spec.traced.name);
+  }
+  return LUATTN_OK;
+}
 
 static luattn_status count_pairs(const plan *p, const box_axis axis[AXES], const box_extents *pairs, box_choice *out,
                                  luattn_error *err) {
@@ -104,38 +113,96 @@ static luattn_status count_pairs(const plan *p, const box_axis axis[AXES], const
   return LUATTN_OK;
 }
 
-static luattn_status find(compilation *c, const choice_call *call, luattn_error *err) {
-  static const int one_lo[] = {0}, one_hi[] = {1};
+luattn_status box_choice_within(compilation *c, const box_call *of, box_choice *out, luattn_error *err) {
   const box_extents *pairs;
-  const int axes = c->spec.traced.grid_axes;
-  plan p;
-  TRY(plan_start(&c->spec, &c->target, &p, err));
-  call->out->origin = tiles_free_boxes(&p) ? BOX_FREE : BOX_LATTICE;
-  call->out->count = family_box_pairs(&p, &pairs);
-  if (call->out->count == 0) return LUATTN_OK;
+  plan *p = &c->at.plan;
+  *out = (box_choice){.count = 0};
+  TRY(plan_start(&c->spec, &c->target, p, err));
+  out->origin = tiles_free_boxes(p) ? BOX_FREE : BOX_LATTICE;
+  out->count = family_box_pairs(p, &pairs);
+  if (c->target.device != NULL && p->axes > 0 && !p->forced && c->target.boxes == 0)
+    TRY(tuned_boxes_find(c, of, &out->tuned, err));
+  if (out->count == 0) return LUATTN_OK;
   box_axis axis[AXES];
-  for (int a = 0; a < AXES; a++) {
-    const int own = a - (AXES - axes);
-    axis_block b = {.t = &c->spec.traced, .q = call->q, .kv = call->kv, .axis = (uint32_t)own};
-    if (own < 0)
-      axis[a] = (box_axis){.q_extent = 1, .kv_extent = 1, .step = 1, .lo = one_lo, .hi = one_hi};
-    else if (!find_lines(c, &b, &axis[a]))
-      return luattn_fail(err, LUATTN_NO_MEMORY, "boxes of '%s': out of memory", c->spec.traced.name);
-  }
-  return count_pairs(&p, axis, pairs, call->out, err);
+  TRY(box_choice_axes(c, of, axis, err));
+  return count_pairs(p, axis, pairs, out, err);
 }
+
+typedef struct choice_call {
+  const luattn_spec *spec;
+  const luattn_target *target;
+  const box_call *of;
+  box_choice *out;
+} choice_call;
 
 static luattn_status answer(void *arguments, luattn_error *err) {
   const choice_call *call = arguments;
   compilation *c;
   luattn_status status = compilation_open(call->spec, call->target, &c, err);
-  if (status == LUATTN_OK) status = find(c, call, err);
+  if (status == LUATTN_OK) status = box_choice_within(c, call->of, call->out, err);
   compilation_close(c);
   return status;
 }
 
-luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *target, const int64_t *q, const int64_t *kv,
-                              box_choice *out, luattn_error *err) {
+luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *target, const box_call *of, box_choice *out,
+                              luattn_error *err) {
   *out = (box_choice){.count = 0};
-  return host_run(answer, &(choice_call){spec, target, q, kv, out}, err);
+  return host_run(answer, &(choice_call){spec, target, of, out}, err);
+}
+
+/* ---- what was chosen ---- */
+
+uint64_t box_size_of(const int extent[AXES]) {
+  uint64_t size = 0;
+  for (int a = 0; a < AXES; a++) size = size << 16 | (uint64_t)extent[a];
+  return size;
+}
+
+static bool is_pair(const box_pair *pair, const box_sizes *of) {
+  return box_size_of(pair->q.extent) == of->q && box_size_of(pair->kv.extent) == of->kv;
+}
+
+/* Of the kernel's own pairs the number is given, so that a tuned one is the same image. */
+void box_choice_take(const box_choice *choice, luattn_target *target) {
+  const tuned_boxes *tuned = &choice->tuned;
+  int number = tuned->state == TUNED_SOUND ? 0 : choice->best;
+  for (int i = 0; i < choice->count && tuned->state == TUNED_SOUND; i++)
+    if (is_pair(&choice->pair[i], &tuned->boxes)) number = i + 1;
+  target->boxes = number > 1 ? number : 0;
+  if (number > 0 || tuned->state != TUNED_SOUND) return;
+  target->query_tile_size = tuned->boxes.q, target->key_tile_size = tuned->boxes.kv;
+}
+
+typedef char box_text[32];
+
+/* "16 x 8". */
+static const char *text_of(uint64_t size, int axes, box_text out) {
+  int used = 0;
+  for (int a = axes - 1; a >= 0 && used < (int)sizeof(box_text); a--)
+    used += snprintf(out + used, sizeof(box_text) - (size_t)used, "%s%d", a < axes - 1 ? " x " : "",
+                     (int)(size >> 16 * a & 0xffff));
+  return out;
+}
+
+void box_choice_explain(const luattn_spec *spec, const box_choice *choice, char *out, size_t size) {
+  const int axes = luattn_spec_grid(spec, NULL);
+  const tuned_boxes *tuned = &choice->tuned;
+  box_text q, kv, own_q, own_kv;
+  int used = 0;
+  out[0] = 0;
+  if (tuned->state == TUNED_SOUND) {
+    snprintf(out, size, "boxes: %s queries by %s keys, tuned: %.2f times as fast as %s by %s, for these extents: %s\n",
+             text_of(tuned->boxes.q, axes, q), text_of(tuned->boxes.kv, axes, kv), tuned->gain,
+             text_of(tuned->own.q, axes, own_q), text_of(tuned->own.kv, axes, own_kv), tuned->path);
+    return;
+  }
+  if (choice->count > 0) {
+    const box_pair *best = &choice->pair[choice->best - 1];
+    used = snprintf(out, size, "boxes: %s queries by %s keys, which of %d %s predicted to take the least time\n",
+                    text_of(box_size_of(best->q.extent), axes, q), text_of(box_size_of(best->kv.extent), axes, kv),
+                    choice->count, choice->count == 1 ? "pair is" : "pairs are");
+  }
+  if (tuned->state != TUNED_NONE && used < (int)size)
+    snprintf(out + used, size - (size_t)used, "tuned: not used, run luattn tune again: %s %s\n", tuned->path,
+             tuned->state == TUNED_DAMAGED ? "is damaged" : "was made with another luattn, NVRTC or set of templates");
 }

@@ -21,7 +21,7 @@
 #include "gen/cache/cache.h"
 #include "gen/compile/cache_key.h"
 
-enum { RECORD_SIZE = 1024, PATH_SIZE = 4096, HEAD_SIZE = sizeof "luattn tuned 1 " - 1 + 32 + 1 };
+enum { PATH_SIZE = 4096, FIELDS_SIZE = 900 };
 
 /* ---- the text ---- */
 
@@ -31,38 +31,25 @@ enum { RECORD_SIZE = 1024, PATH_SIZE = 4096, HEAD_SIZE = sizeof "luattn tuned 1 
 
 static void record_write(const tuned_record *r, hash128 key, hash128 origin, const char *about,
                          char text[RECORD_SIZE]) {
-  char name[33], hex[33], check[33], gain[REAL_SIZE];
-  hash_hex(key, name);
-  hash_hex(origin, hex);
-  snprintf(text + HEAD_SIZE, RECORD_SIZE - HEAD_SIZE,
-           "luattn " LUATTN_VERSION "\nkey %s\norigin %s\ntiles " TILES "\ngain %s\nown " TILES "\nother " TILES
-           "\nfor %s\n",
-           name, hex, TILES_OF(r->tiles), real_write(r->gain, 1, gain), TILES_OF(r->own), TILES_OF(r->other), about);
-  hash_hex(hash_bytes(text + HEAD_SIZE, strlen(text + HEAD_SIZE)), check);
-  char head[HEAD_SIZE + 1];
-  snprintf(head, sizeof head, "luattn tuned 1 %s\n", check);
-  memcpy(text, head, HEAD_SIZE);
+  char fields[FIELDS_SIZE], gain[REAL_SIZE];
+  snprintf(fields, sizeof fields, "tiles " TILES "\ngain %s\nown " TILES "\nother " TILES "\nfor %s\n",
+           TILES_OF(r->tiles), real_write(r->gain, 1, gain), TILES_OF(r->own), TILES_OF(r->other), about);
+  tuned_record_write(key, origin, fields, text);
 }
 
 /* A record without the plan's own tiles is of an earlier build. */
 static void record_read(const char *text, hash128 key, hash128 origin, tuned_record *out) {
-  char head[HEAD_SIZE + 1], check[33], version[32], name[33], from[33], want[33], gain[REAL_SIZE], *end;
+  char gain[REAL_SIZE], *end;
+  bool is_stale;
   out->state = TUNED_DAMAGED;
-  if (strlen(text) <= HEAD_SIZE) return;
-  hash_hex(hash_bytes(text + HEAD_SIZE, strlen(text + HEAD_SIZE)), check);
-  snprintf(head, sizeof head, "luattn tuned 1 %s\n", check);
-  if (memcmp(text, head, HEAD_SIZE) != 0) return;
-  const int read =
-      sscanf(text + HEAD_SIZE, "luattn %31s key %32s origin %32s tiles " TILES " gain %31s own " TILES " other " TILES,
-             version, name, from, TILES_INTO(out->tiles), gain, TILES_INTO(out->own), TILES_INTO(out->other));
-  if (read != 22 && read != 10) return;
+  const char *fields = tuned_record_read(text, key, origin, &is_stale);
+  if (fields == NULL) return;
+  const int read = sscanf(fields, "tiles " TILES " gain %31s own " TILES " other " TILES, TILES_INTO(out->tiles), gain,
+                          TILES_INTO(out->own), TILES_INTO(out->other));
+  if (read != 19 && read != 7) return;
   out->gain = real_read(gain, &end);
   if (end == gain || *end != 0) return;
-  hash_hex(key, want);
-  if (strcmp(name, want) != 0) return; /* copied from another name */
-  hash_hex(origin, want);
-  const bool same = read == 22 && strcmp(version, LUATTN_VERSION) == 0 && strcmp(from, want) == 0;
-  out->state = same ? TUNED_SOUND : TUNED_STALE;
+  out->state = read == 19 && !is_stale ? TUNED_SOUND : TUNED_STALE;
 }
 
 /* ---- looking up ---- */

@@ -3,9 +3,8 @@
 #define LUATTN_GEN_TUNED_TILES_H
 
 #include "gen/compile/compilation.h"
+#include "gen/compile/tuned_record.h"
 
-/* STALE: made with another luattn, NVRTC or set of templates. */
-typedef enum tuned_state { TUNED_NONE, TUNED_SOUND, TUNED_DAMAGED, TUNED_STALE } tuned_state;
 typedef struct tuned_record {
   tuned_state state;
   luattn_tiles tiles;

@@ -408,6 +408,32 @@ LUATTN_API luattn_status luattn_plan_candidates(const luattn_spec *spec, const l
 LUATTN_API luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain,
                                             char *path, size_t size, luattn_error *err);
 
+/* A pair of boxes over a grid of several axes, and what a kernel with them computes of one head. */
+typedef struct luattn_box_pair {
+  uint64_t query_tile_size, key_tile_size; /* as luattn_target has them */
+  int boxes;   /* luattn_target.boxes of a pair that calls choose from by themselves, counted from 1; 0: of another */
+  double kept; /* scores that the mask keeps */
+  double computed;  /* scores in pairs of boxes of which one may be kept */
+  double full;      /* the share of these pairs of boxes of which all are kept: no mask is evaluated there */
+  double predicted; /* time, over that of the pair that calls take by themselves */
+} luattn_box_pair;
+
+/* Lists pairs of boxes for calls with the extents and heads of args->q and args->k, whose data are not read: first the one
+ * that calls take by themselves, then the others that they choose from, then others that the kernel can run, the fastest by
+ * its predicted time first; at most `most`, and 24. *count: how many. A mask is taken at batch entry 0, head 0, with the
+ * defaults of scalars and inputs of 0, as the choice of a call takes it. Needs no GPU. Errors: LUATTN_INVALID (a spec
+ * without a grid of several axes, tensors that do not have its axes), LUATTN_UNSUPPORTED (a family whose boxes are those of
+ * its tiles). */
+LUATTN_API luattn_status luattn_plan_box_pairs(const luattn_spec *spec, const luattn_target *target,
+                                               const luattn_args *args, luattn_box_pair *out, int most, int *count,
+                                               luattn_error *err);
+/* Remembers target->query_tile_size and key_tile_size with the cache, for target->device, the extents and heads of args and
+ * all other members of the target but lengths: engines on that device take them for such calls. Both 0: removes the record.
+ * gain, path, size and errors as for luattn_tuned_store. */
+LUATTN_API luattn_status luattn_tuned_boxes_store(const luattn_spec *spec, const luattn_target *target,
+                                                  const luattn_args *args, double gain, char *path, size_t size,
+                                                  luattn_error *err);
+
 #ifdef __cplusplus
 }
 #endif

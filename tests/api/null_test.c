@@ -110,6 +110,7 @@ static void tuning(void **state) {
   const luattn_problem problem = {.batch = 1, .heads = 1, .heads_kv = 1, .q_len = 8, .kv_len = 8};
   luattn_memory_estimate estimate;
   luattn_tiles tiles;
+  luattn_box_pair boxes;
   int m, n;
   REFUSES(luattn_plan_tiles, "spec", NULL, &target, &m, &n, err);
   REFUSES(luattn_plan_tiles, "target", c.spec, NULL, &m, &n, err);
@@ -125,6 +126,14 @@ static void tuning(void **state) {
   REFUSES(luattn_plan_candidates, "count", c.spec, &target, &tiles, 1, NULL, err);
   REFUSES(luattn_tuned_store, "spec", NULL, &target, 1, NULL, 0, err);
   REFUSES(luattn_tuned_store, "target", c.spec, NULL, 1, NULL, 0, err);
+  REFUSES(luattn_plan_box_pairs, "spec", NULL, &target, &c.args, &boxes, 1, &n, err);
+  REFUSES(luattn_plan_box_pairs, "target", c.spec, NULL, &c.args, &boxes, 1, &n, err);
+  REFUSES(luattn_plan_box_pairs, "args", c.spec, &target, NULL, &boxes, 1, &n, err);
+  REFUSES(luattn_plan_box_pairs, "out", c.spec, &target, &c.args, NULL, 1, &n, err);
+  REFUSES(luattn_plan_box_pairs, "count", c.spec, &target, &c.args, &boxes, 1, NULL, err);
+  REFUSES(luattn_tuned_boxes_store, "spec", NULL, &target, &c.args, 1, NULL, 0, err);
+  REFUSES(luattn_tuned_boxes_store, "target", c.spec, NULL, &c.args, 1, NULL, 0, err);
+  REFUSES(luattn_tuned_boxes_store, "args", c.spec, &target, NULL, 1, NULL, 0, err);
 }
 
 static void images_and_packs(void **state) {

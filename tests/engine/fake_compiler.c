@@ -24,11 +24,18 @@
 luattn_target last_target;
 static pthread_mutex_t target_lock = PTHREAD_MUTEX_INITIALIZER;
 
-luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *target, const int64_t *q, const int64_t *kv,
-                              box_choice *out, luattn_error *err) {
-  (void)spec, (void)target, (void)q, (void)kv, (void)err;
+luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *target, const box_call *of, box_choice *out,
+                              luattn_error *err) {
+  (void)spec, (void)target, (void)of, (void)err;
   *out = (box_choice){.count = 0};
   return LUATTN_OK;
+}
+
+void box_choice_take(const box_choice *choice, luattn_target *target) { (void)choice, (void)target; }
+
+void box_choice_explain(const luattn_spec *spec, const box_choice *choice, char *text, size_t size) {
+  (void)spec, (void)choice, (void)size;
+  text[0] = 0;
 }
 
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
