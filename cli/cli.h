@@ -34,7 +34,7 @@ typedef struct cli_options {
   bool has_scale, has_dropout; /* --scale, --dropout were given */
   long seed, repeat, time_limit, jobs, splits, batch, head, ranks, node;
   bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, decode, no_decode, packed,
-      own_backward, tangents, jvp;
+      own_backward, tangents, jvp, dry_run;
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) bool name;
 #include "abi/kernel_facts.def"
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */

@@ -22,7 +22,7 @@ typedef struct tuning {
   const cli_options *o;
   luattn_spec *spec;
   cli_gpu *gpu;
-  int num_shapes, passes;
+  int num_shapes, passes, axes; /* axes: of the spec's grid; below 2: of a line */
   shape shape[TUNE_MAX_SHAPES];
   tune_field field[2]; /* by luattn_pass */
   double start;
@@ -60,6 +60,14 @@ static luattn_status read_lengths(tuning *t, luattn_error *err) {
 
 static luattn_status read_shapes(tuning *t, luattn_error *err) {
   const cli_options *o = t->o;
+  if (t->axes > 1 && (o->lengths != NULL || o->head_dim != NULL || o->shape == NULL))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--shape: %s, and the spec is over a grid of %d axes, whose pairs of boxes are tuned for the "
+                       "extents of a call; give them, as in --shape 1,24,24,%s,128",
+                       o->shape == NULL ? "is missing" : "goes without --lengths and --head-dim", t->axes,
+                       t->axes == 2   ? "128x128,128x128"
+                       : t->axes == 3 ? "30x48x80,30x48x80"
+                                      : "4x30x48x80,4x30x48x80");
   if (o->shape == NULL) return read_lengths(t, err);
   if (o->lengths != NULL || o->head_dim != NULL)
     return luattn_fail(err, LUATTN_INVALID, "--shape: '%s' says what %s '%s' says too; give one of them", o->shape,
@@ -127,6 +135,17 @@ static luattn_status check_rows(const tuning *t, bool many, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* Over a grid candidates are made of a problem's extents. */
+static luattn_status compile_boxes(tuning *t, tune_field *f, double deadline, luattn_error *err) {
+  cli_problem p;
+  cli_options o = *t->o;
+  o.mask_only = true;
+  TRY(problem_read(t->spec, &o, false, &p, err));
+  const luattn_status status = tune_compile_boxes(t->gpu, f, &p, deadline, err);
+  problem_free(&p);
+  return status;
+}
+
 static luattn_status compile_all(tuning *t, luattn_error *err) {
   cli_problem sizes;
   cli_options o = *t->o;
@@ -146,6 +165,7 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
   target.head_dim = sizes.dim;
   target.head_dim_v = sizes.dim_v;
   target.many_rows = o.decode && problem_has_many_rows(&sizes);
+  target.input_types = any_types_as(t->spec, target.dtype); /* random inputs have the type of q */
   if (o.decode) TRY(check_rows(t, target.many_rows, err));
   for (int pass = 0; pass < t->passes; pass++) {
     tune_field *f = &t->field[pass];
@@ -153,7 +173,8 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
     f->target = target;
     f->target.pass = (luattn_pass)pass;
     if (pass == LUATTN_BACKWARD) f->target.decode = 0; /* which is of forward */
-    TRY(tune_compile(t->gpu, f, t->start + (double)t->o->time_limit / 2 * (pass + 1) / t->passes, err));
+    const double deadline = t->start + (double)t->o->time_limit / 2 * (pass + 1) / t->passes;
+    TRY(t->axes > 1 ? compile_boxes(t, f, deadline, err) : tune_compile(t->gpu, f, deadline, err));
   }
   return LUATTN_OK;
 }
@@ -186,9 +207,10 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
 static luattn_lengths lengths_of(const tuning *t, int pass, int i) { return t->shape[i].lengths[pass]; }
 
 static void print_row(const tuning *t, const tune_candidate *c, int pass, int i, double own_ms) {
-  char name[64], compiled[32] = "cached";
+  char name[TUNE_NAME], compiled[32] = "cached";
+  const tune_field *f = &t->field[pass];
   const shape *s = &t->shape[i];
-  printf("  %-34s", tune_name(&c->tiles, name));
+  printf("  %-34s", tune_name(f, c, name));
   if (c->kernel == NULL || c->is_wrong) {
     printf("  %s\n", c->why);
     return;
@@ -227,13 +249,29 @@ static double gain_of(const tuning *t, int pass, luattn_lengths lengths, const t
   return count > 0 ? exp(sum / count) : 0;
 }
 
+static luattn_status store_boxes(const tuning *t, const tune_candidate *best, const luattn_target *of, double gain,
+                                 char *path, size_t size, luattn_error *err) {
+  cli_problem p;
+  cli_options o = *t->o;
+  luattn_target target = *of;
+  tune_call call;
+  o.mask_only = true;
+  TRY(problem_read(t->spec, &o, false, &p, err));
+  if (best != NULL)
+    target.query_tile_size = best->boxes.query_tile_size, target.key_tile_size = best->boxes.key_tile_size;
+  const luattn_status status =
+      luattn_tuned_boxes_store(t->spec, &target, tune_extents(&p, &call), gain, path, size, err);
+  problem_free(&p);
+  return status;
+}
+
 /* Removes the record if its tiles are no faster than the plan's choice. */
 static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths, luattn_error *err) {
   static const char *const classes[] = {[LUATTN_LONG] = "long", [LUATTN_SHORT] = "short"};
   const tune_field *f = &t->field[pass];
   const tune_candidate *own = tune_default(f, lengths), *best = own;
   double gain = gain_of(t, pass, lengths, own);
-  char name[64], path[4096];
+  char name[TUNE_NAME], path[4096];
   luattn_target target = f->target;
   if (gain == 0) return LUATTN_OK; /* no shape of this class */
   for (int j = 0; j < f->count; j++) {
@@ -243,29 +281,35 @@ static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths,
   }
   target.lengths = lengths;
   target.device = gpu_name(t->gpu);
-  target.tiles = best != own && gain >= LEAST_GAIN ? &best->tiles : NULL;
-  TRY(luattn_tuned_store(t->spec, &target, gain, path, sizeof path, err));
-  printf("%s, %s lengths: ", kernel_pass_name((uint32_t)pass), classes[lengths]);
-  if (target.tiles != NULL)
-    printf("%s is %.3f times as fast as the plan's choice; remembered in %s\n", tune_name(&best->tiles, name), gain,
-           path);
+  const bool is_faster = best != own && gain >= LEAST_GAIN;
+  if (t->axes <= 1) {
+    target.tiles = is_faster ? &best->tiles : NULL;
+    TRY(luattn_tuned_store(t->spec, &target, gain, path, sizeof path, err));
+    printf("%s, %s lengths: ", kernel_pass_name((uint32_t)pass), classes[lengths]);
+  } else {
+    TRY(store_boxes(t, is_faster ? best : NULL, &target, gain, path, sizeof path, err));
+    printf("%s, these extents: ", kernel_pass_name((uint32_t)pass));
+  }
+  if (is_faster)
+    printf("%s is %.3f times as fast as the plan's choice; remembered in %s\n", tune_name(f, best, name), gain, path);
   else
     printf("nothing is %.0f %% faster than the plan's choice, %s; nothing is remembered\n", 100 * (LEAST_GAIN - 1),
-           tune_name(&own->tiles, name));
+           tune_name(f, own, name));
   return LUATTN_OK;
 }
 
 /* Wrong results are a bug of luattn: stop rather than go on. */
 static luattn_status refuse_wrong(const tuning *t, luattn_error *err) {
-  char name[64];
+  char name[TUNE_NAME];
   for (int pass = 0; pass < t->passes; pass++)
     for (int j = 0; j < t->field[pass].count; j++) {
-      const tune_candidate *c = &t->field[pass].candidate[j];
+      const tune_field *f = &t->field[pass];
+      const tune_candidate *c = &f->candidate[j];
       if (c->is_wrong)
         return luattn_fail(err, LUATTN_INTERNAL,
                            "tune: %s: %s; nothing is remembered; this is an error in luattn: report it with the spec "
                            "and the table",
-                           tune_name(&c->tiles, name), c->why);
+                           tune_name(f, c, name), c->why);
     }
   return LUATTN_OK;
 }
@@ -288,6 +332,62 @@ static luattn_status tune(tuning *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* ---- without a GPU ---- */
+
+static void print_boxes(const tuning *t, const tune_field *f) {
+  char name[TUNE_NAME];
+  luattn_spec_info info;
+  luattn_spec_get_info(t->spec, &info);
+  printf("%s %s for sm_%d, %s, shape %s: %d pairs of boxes, of a head with %.0f scores kept\n", info.name,
+         kernel_pass_name(f->target.pass), f->target.arch, kernel_dtype_name(f->target.dtype), t->o->shape, f->count,
+         f->candidate[0].boxes.kept);
+  printf("  %-26s  computed/kept  full boxes  predicted time\n", "queries by keys");
+  for (int i = 0; i < f->count; i++) {
+    const luattn_box_pair *pair = &f->candidate[i].boxes;
+    printf("  %-26s  %13.3f  %9.1f%%  %14.3f%s\n", tune_boxes_name(pair, f->axes, name),
+           pair->kept > 0 ? pair->computed / pair->kept : 0, 100 * pair->full, pair->predicted,
+           i == 0            ? "  what calls take"
+           : pair->boxes > 0 ? "  calls choose from it"
+                             : "");
+  }
+}
+
+static luattn_status print_tiles(const tuning *t, const tune_field *f, const char *of, luattn_error *err) {
+  luattn_tiles list[TUNE_MAX_CANDIDATES];
+  char name[TUNE_NAME];
+  luattn_spec_info info;
+  int count = 0;
+  luattn_spec_get_info(t->spec, &info);
+  TRY(luattn_plan_candidates(t->spec, &f->target, list, TUNE_MAX_CANDIDATES, &count, err));
+  printf("%s %s for sm_%d, %s, shape %s: %d tiles\n", info.name, kernel_pass_name(f->target.pass), f->target.arch,
+         kernel_dtype_name(f->target.dtype), of, count);
+  for (int i = 0; i < count; i++) printf("  %s\n", tune_tiles_name(&list[i], name));
+  return LUATTN_OK;
+}
+
+/* Lists what tune would measure. */
+static luattn_status dry_run(tuning *t, luattn_error *err) {
+  cli_options o = *t->o;
+  cli_problem p;
+  TRY(read_shapes(t, err));
+  o.shape = t->shape[0].text, o.head_dim = o.lengths = NULL, o.mask_only = true;
+  TRY(problem_read(t->spec, &o, false, &p, err));
+  luattn_status status = LUATTN_OK;
+  for (int pass = 0; pass < t->passes && status == LUATTN_OK; pass++) {
+    tune_field *f = &t->field[pass];
+    f->spec = t->spec;
+    status = mask_target(&o, &p, (luattn_pass)pass, &f->target, err);
+    if (pass == LUATTN_FORWARD) f->target.decode = o.decode;
+    if (status == LUATTN_OK && t->axes <= 1)
+      status = print_tiles(t, f, o.shape, err);
+    else if (status == LUATTN_OK)
+      status = tune_list_boxes(f, &p, err);
+    if (status == LUATTN_OK && t->axes > 1) print_boxes(t, f);
+  }
+  problem_free(&p);
+  return status;
+}
+
 int cmd_tune(const cli_options *given) {
   luattn_error err;
   cli_options o = *given;
@@ -299,8 +399,8 @@ int cmd_tune(const cli_options *given) {
     t->passes = o.backward ? 2 : 1;
     t->start = tune_now();
     status = luattn_spec_load(o.spec, NULL, &t->spec, &err);
-    if (status == LUATTN_OK) status = spec_needs_line(t->spec, "tune", &err);
-    if (status == LUATTN_OK) status = tune(t, &err);
+    if (status == LUATTN_OK) t->axes = luattn_spec_grid(t->spec, NULL);
+    if (status == LUATTN_OK) status = o.dry_run ? dry_run(t, &err) : tune(t, &err);
     for (int pass = 0; pass < t->passes; pass++) tune_close(&t->field[pass]);
     gpu_close(t->gpu);
     luattn_spec_free(t->spec);

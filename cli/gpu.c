@@ -78,19 +78,20 @@ void gpu_close(cli_gpu *g) {
 
 const char *gpu_name(const cli_gpu *g) { return g->info.name; }
 
-/* Shows the plan's lines about tuning to the user: remembered tiles were used, or could not be. */
-static void print_tuning(const char *pass, const char *plan) {
-  for (const char *line = plan; *line != 0;) {
+/* Prints the lines of a text that begin with `prefix`. */
+static void print_lines(const char *pass, const char *text, const char *prefix) {
+  for (const char *line = text; *line != 0;) {
     const int n = (int)strcspn(line, "\n");
-    if (strncmp(line, "tuned:", 6) == 0) printf("  %s %.*s\n", pass, n, line);
+    if (strncmp(line, prefix, strlen(prefix)) == 0) printf("  %s %.*s\n", pass, n, line);
     line += n + (line[n] == '\n');
   }
 }
 
+/* Shows to the user that remembered tiles were used, or could not be, and what kernels and boxes calls take. */
 void gpu_print_tuning(const cli_gpu *g) {
   for (uint32_t pass = 0; pass < KERNEL_PASSES; pass++)
-    if (g->plan[pass] != NULL) print_tuning(kernel_pass_name(pass), g->plan[pass]);
-  if (g->choice[0] != 0) printf("  forward %s", g->choice);
+    if (g->plan[pass] != NULL) print_lines(kernel_pass_name(pass), g->plan[pass], "tuned:");
+  for (uint32_t pass = 0; pass < KERNEL_PASSES; pass++) print_lines(kernel_pass_name(pass), g->choice[pass], "");
 }
 
 /* Every buffer is surrounded by bytes 0xff, which is NaN in every float type: reading there shows in the
@@ -200,8 +201,7 @@ luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pa
     fprintf(stderr, "luattn: warning: %s\n", err->message); /* a warning of the
                                                              * compilation */
   TRY(luattn_engine_plan(b->g->engine, p->spec, pass, a, &b->g->plan[pass], err));
-  if (pass == LUATTN_FORWARD)
-    TRY(luattn_engine_choice(b->g->engine, p->spec, pass, a, b->g->choice, sizeof b->g->choice, err));
+  TRY(luattn_engine_choice(b->g->engine, p->spec, pass, a, b->g->choice[pass], sizeof b->g->choice[pass], err));
   if (a->workspace_size == 0) return LUATTN_OK;
   return gpu_buffer_new(b, a->workspace_size, &a->workspace, err);
 }

@@ -12,7 +12,7 @@ struct cli_gpu {
   int device;
   luattn_device_info info;
   const char *plan[KERNEL_PASSES]; /* owned by the engine; of the last passes, by luattn_pass */
-  char choice[500];                /* of the last forward: luattn_engine_choice */
+  char choice[KERNEL_PASSES][700]; /* luattn_engine_choice, likewise */
 };
 
 /* Device copies of host arrays, for one run. */

@@ -47,7 +47,9 @@ static const option options[] = {
     {"--shape", TEXT, AT(shape), CLI_RUN | CLI_CHECK, "B,T,H,HV,K[,V]",
      "of linear attention (default 1,256,2,2,64; check 2,200,1,2,64,64, beside plain Lua 2,19,1,2,6,5)"},
     {"--shape", TEXT, AT(shape), CLI_TUNE, "B,H,Hkv,Sq,Skv,D[,Dv]",
-     "the one shape to measure (default: see --lengths)"},
+     "the one shape to measure (default: see --lengths); over a grid, where it has to be given, extents for Sq and "
+     "Skv, as "
+     "24x32"},
     {"--shape", TEXT, AT(shape), CLI_WARM, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "the sizes to compile for: their head dims, and the tiles for their lengths (default: see --head-dim)"},
     {"--head-dim", TEXT, AT(head_dim), CLI_RUN | CLI_CHECK | CLI_EMIT | CLI_BENCH, "D[,Dv]",
@@ -164,6 +166,9 @@ static const option options[] = {
      "launches to take the median of, 1 to 1000 (default 30; tune: at most, of each candidate in turn)"},
     {"--time-limit", WHOLE, AT(time_limit), CLI_TUNE, "SECONDS",
      "stop compiling at half of it, and measuring at all of it (default 300)"},
+    {"--dry-run", SWITCH, AT(dry_run), CLI_TUNE, NULL,
+     "list what would be measured, without a GPU: tiles, or over a grid pairs of boxes with what each computes"},
+    {"--arch", TEXT, AT(arch), CLI_TUNE, "sm_90a", "with --dry-run: for this architecture (default sm_90a)"},
     {"--no-tuned", SWITCH, AT(no_tuned), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_WARM, NULL,
      "the plan's own tiles, even where tune has remembered better ones"},
     {"--deterministic", SWITCH, AT(deterministic), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE | GRID, NULL,

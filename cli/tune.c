@@ -7,6 +7,7 @@
 
 #include "abi/kernel_facts.h"
 #include "cli/gpu.h"
+#include "cli/problem.h"
 
 double tune_now(void) {
   struct timespec t;
@@ -14,13 +15,44 @@ double tune_now(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-const char *tune_name(const luattn_tiles *t, char out[64]) {
-  int n = snprintf(out, 64, "%d x %d, %d thr, %d st", t->tile_m, t->tile_n, t->threads, t->stages);
-  if (t->warps_n > 0) snprintf(out + n, (size_t)(64 - n), ", %d %d", t->warps_n, t->chunk_m);
+const char *tune_tiles_name(const luattn_tiles *t, char out[TUNE_NAME]) {
+  int n = snprintf(out, TUNE_NAME, "%d x %d, %d thr, %d st", t->tile_m, t->tile_n, t->threads, t->stages);
+  if (t->warps_n > 0) snprintf(out + n, (size_t)(TUNE_NAME - n), ", %d %d", t->warps_n, t->chunk_m);
   return out;
 }
 
-static bool is_same(const luattn_tiles *a, const luattn_tiles *b) {
+const char *tune_boxes_name(const luattn_box_pair *pair, int axes, char out[TUNE_NAME]) {
+  const uint64_t size[] = {pair->query_tile_size, pair->key_tile_size};
+  int n = 0;
+  for (int i = 0; i < 2; i++)
+    for (int a = axes - 1; a >= 0; a--)
+      n += snprintf(out + n, (size_t)(TUNE_NAME - n), "%s%d",
+                    a < axes - 1 ? "x"
+                    : i > 0      ? " by "
+                                 : "",
+                    (int)(size[i] >> 16 * a & 0xffff));
+  return out;
+}
+
+const char *tune_name(const tune_field *f, const tune_candidate *c, char out[TUNE_NAME]) {
+  return f->axes > 0 ? tune_boxes_name(&c->boxes, f->axes, out) : tune_tiles_name(&c->tiles, out);
+}
+
+/* The kernel's own pairs are known by their numbers, whose images engines have. */
+void tune_take(const tune_field *f, const tune_candidate *c, luattn_target *target) {
+  if (f->axes == 0)
+    target->tiles = &c->tiles;
+  else if (c->boxes.boxes > 0)
+    target->boxes = c->boxes.boxes > 1 ? c->boxes.boxes : 0;
+  else
+    target->query_tile_size = c->boxes.query_tile_size, target->key_tile_size = c->boxes.key_tile_size;
+}
+
+static bool is_same(const tune_field *f, const tune_candidate *of, const tune_candidate *other) {
+  const luattn_tiles *a = &of->tiles, *b = &other->tiles;
+  if (f->axes > 0)
+    return of->boxes.query_tile_size == other->boxes.query_tile_size &&
+           of->boxes.key_tile_size == other->boxes.key_tile_size;
   return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads && a->stages == b->stages &&
          a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
 }
@@ -34,20 +66,20 @@ const tune_candidate *tune_default(const tune_field *f, luattn_lengths lengths) 
 }
 
 bool tune_competes(const tune_field *f, int i, luattn_lengths lengths) {
-  return i >= f->num_defaults && !is_same(&f->candidate[i].tiles, &tune_default(f, lengths)->tiles);
+  return i >= f->num_defaults && !is_same(f, &f->candidate[i], tune_default(f, lengths));
 }
 
 /* ---- compiling ---- */
 
-/* Compiles with the tiles of c, or with the plan's choice where these are NULL. */
-static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths lengths, const luattn_tiles *tiles,
-                                 tune_candidate *c, bool *every_length, luattn_error *err) {
+/* Compiles what c chooses, or the plan's choice. */
+static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths lengths, bool own, tune_candidate *c,
+                                 bool *every_length, luattn_error *err) {
   luattn_target target = f->target;
   luattn_compile_report report;
   luattn_image *image;
   const double start = tune_now();
   target.lengths = lengths;
-  target.tiles = tiles;
+  if (!own || f->axes > 0) tune_take(f, c, &target);
   TRY(luattn_compile(f->spec, &target, &image, &report, err));
   c->compile_ms = report.cache_hit ? 0 : (tune_now() - start) * 1e3;
   c->tiles = report.tiles;
@@ -65,9 +97,9 @@ static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths
 }
 
 static void tell(const tune_field *f, const tune_candidate *c, int done, int all) {
-  char name[64];
+  char name[TUNE_NAME];
   fprintf(stderr, "tune: %s: %d of %d compiled: %s: ", kernel_pass_name(f->target.pass), done, all,
-          tune_name(&c->tiles, name));
+          tune_name(f, c, name));
   if (c->kernel == NULL)
     fprintf(stderr, "%s\n", c->why);
   else if (c->compile_ms > 0)
@@ -82,7 +114,7 @@ static luattn_status compile_defaults(cli_gpu *g, tune_field *f, luattn_error *e
   f->num_defaults = 0;
   while (f->num_defaults < 2 && !every_length) {
     tune_candidate *c = &f->candidate[f->num_defaults];
-    TRY(compile_one(g, f, lengths[f->num_defaults++], NULL, c, &every_length, err));
+    TRY(compile_one(g, f, lengths[f->num_defaults++], true, c, &every_length, err));
     f->count = f->num_defaults;
   }
   return LUATTN_OK;
@@ -97,30 +129,68 @@ static void keep_reason(tune_candidate *c, const char *message) {
   snprintf(c->why, sizeof c->why, "refused: %.*s", length < 300 ? length : 300, from);
 }
 
+/* Compiles candidate number `i` of `all`, unless the time is over. */
+static luattn_status compile_candidate(cli_gpu *g, const tune_field *f, luattn_lengths lengths, tune_candidate *c,
+                                       int i, int all, double deadline, luattn_error *err) {
+  bool ignored;
+  luattn_error why;
+  if (tune_now() > deadline) {
+    snprintf(c->why, sizeof c->why, "not tried: half of --time-limit was over");
+    return LUATTN_OK;
+  }
+  const luattn_status status = compile_one(g, f, lengths, false, c, &ignored, &why);
+  if (status == LUATTN_NO_MEMORY) {
+    if (err != NULL) *err = why;
+    return status;
+  }
+  if (status != LUATTN_OK) keep_reason(c, why.message);
+  tell(f, c, i, all);
+  return LUATTN_OK;
+}
+
 luattn_status tune_compile(cli_gpu *g, tune_field *f, double deadline, luattn_error *err) {
   luattn_tiles list[TUNE_MAX_CANDIDATES - 2];
   int listed = 0;
-  bool ignored;
   TRY(compile_defaults(g, f, err));
   TRY(luattn_plan_candidates(f->spec, &f->target, list, TUNE_MAX_CANDIDATES - 2, &listed, err));
   for (int i = 0; i < listed; i++) {
     tune_candidate *c = &f->candidate[f->count];
-    if (f->num_defaults == 1 && is_same(&list[i], &f->candidate[0].tiles)) continue;
-    f->count++;
     c->tiles = list[i];
-    if (tune_now() > deadline) {
-      snprintf(c->why, sizeof c->why, "not tried: half of --time-limit was over");
-      continue;
-    }
-    luattn_error why;
-    const luattn_status status = compile_one(g, f, LUATTN_LONG, &list[i], c, &ignored, &why);
-    if (status == LUATTN_NO_MEMORY) {
-      if (err != NULL) *err = why;
-      return status;
-    }
-    if (status != LUATTN_OK) keep_reason(c, why.message);
-    tell(f, c, i + 1, listed);
+    if (f->num_defaults == 1 && is_same(f, c, &f->candidate[0])) continue;
+    f->count++;
+    TRY(compile_candidate(g, f, LUATTN_LONG, c, i + 1, listed, deadline, err));
   }
+  return LUATTN_OK;
+}
+
+const luattn_args *tune_extents(const cli_problem *p, tune_call *out) {
+  const int heads[] = {p->heads, p->heads_kv};
+  for (int side = 0; side < 2; side++)
+    out->tensor[side] = (DLTensor){.shape = out->shape[side],
+                                   .ndim = problem_tensor_shape(p, heads[side], side, p->dim, out->shape[side])};
+  out->args = (luattn_args){.struct_size = sizeof out->args, .q = &out->tensor[0], .k = &out->tensor[1]};
+  return &out->args;
+}
+
+luattn_status tune_list_boxes(tune_field *f, const cli_problem *p, luattn_error *err) {
+  luattn_box_pair list[TUNE_MAX_CANDIDATES];
+  tune_call call;
+  luattn_target target = f->target;
+  target.lengths = tune_lengths(f, p);
+  f->axes = p->axes;
+  TRY(luattn_plan_box_pairs(f->spec, &target, tune_extents(p, &call), list, TUNE_MAX_CANDIDATES, &f->count, err));
+  for (int i = 0; i < f->count; i++) f->candidate[i].boxes = list[i];
+  f->num_defaults = 1;
+  return LUATTN_OK;
+}
+
+luattn_status tune_compile_boxes(cli_gpu *g, tune_field *f, const cli_problem *p, double deadline, luattn_error *err) {
+  const luattn_lengths lengths = tune_lengths(f, p);
+  bool ignored;
+  TRY(tune_list_boxes(f, p, err));
+  TRY(compile_one(g, f, lengths, true, &f->candidate[0], &ignored, err));
+  for (int i = 1; i < f->count; i++)
+    TRY(compile_candidate(g, f, lengths, &f->candidate[i], i, f->count - 1, deadline, err));
   return LUATTN_OK;
 }
 
@@ -167,17 +237,17 @@ static array *host_of(cli_result *r, const output *o) { return (array *)(void *)
 
 static luattn_status launch(const session *s, const tune_candidate *c, luattn_error *err) {
   luattn_error why;
-  char name[64];
+  char name[TUNE_NAME];
   const luattn_status status = luattn_launch(c->kernel, s->args, NULL, &why);
   return status == LUATTN_OK ? LUATTN_OK
-                             : luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
+                             : luattn_fail(err, status, "tune: %s: %s", tune_name(s->f, c, name), why.message);
 }
 
 /* Launches once into outputs full of NaN, and returns the results. */
 static luattn_status run(const session *s, const tune_candidate *c, cli_result *r, luattn_error *err) {
   output out[MAX_OUTPUTS];
   luattn_error why;
-  char name[64];
+  char name[TUNE_NAME];
   list_outputs(s, out);
   for (int i = 0; i < MAX_OUTPUTS; i++)
     if (out[i].device != NULL)
@@ -185,7 +255,7 @@ static luattn_status run(const session *s, const tune_candidate *c, cli_result *
                              NULL, err));
   TRY(launch(s, c, err));
   const luattn_status status = luattn_synchronize(s->g->driver, s->g->device, NULL, &why);
-  if (status != LUATTN_OK) return luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
+  if (status != LUATTN_OK) return luattn_fail(err, status, "tune: %s: %s", tune_name(s->f, c, name), why.message);
   for (int i = 0; i < MAX_OUTPUTS; i++) TRY(gpu_download(s->b, host_of(r, &out[i]), out[i].device, err));
   return LUATTN_OK;
 }
