@@ -322,6 +322,10 @@ class Tiles(c.Structure):
     _fields_ = [(name, c.c_int) for name in ("tile_m", "tile_n", "threads", "stages", "warps_n", "chunk_m")]
 
 
+class BoxPair(c.Structure):
+    _fields_ = [("query_tile_size", c.c_uint64), ("key_tile_size", c.c_uint64), ("boxes", c.c_int), *((name, c.c_double) for name in ("kept", "computed", "full", "predicted"))]
+
+
 class Target(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),

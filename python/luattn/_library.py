@@ -56,6 +56,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_kernel_load": [_P, _INT, _P, _P],
     "luattn_plan_candidates": [_P, _P, _P, _INT, _P],
     "luattn_tuned_store": [_P, _P, ctypes.c_double, _P, _SIZE],
+    "luattn_plan_box_pairs": [_P, _P, _P, _P, _INT, _P],
+    "luattn_tuned_boxes_store": [_P, _P, _P, ctypes.c_double, _P, _SIZE],
     "luattn_workspace_size": [_P, _P, _P],
     "luattn_launch": [_P, _P, _P],
     "luattn_emit": [_P, _P, ctypes.c_char_p, _P],

@@ -1,6 +1,8 @@
-"""Attention.tune: measures the candidate tiles of a call's passes on its GPU, and remembers the fastest, as `luattn tune` does."""
+"""Attention.tune: measures the candidate tiles of a call's passes on its GPU, over a grid its pairs of boxes, and remembers the fastest, as `luattn tune`
+does."""
 
 import ctypes
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _boxes as boxes
 from . import _capi as capi
 from . import _tensors as tensors
 from ._call import Frame, give_back, take_frame
@@ -35,6 +38,7 @@ def device_of(q: Tensor) -> int:
 def tune(spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scalars: Sequence[float], scale: float,
          backward: bool, time_limit: float) -> str:  # fmt: skip
     """A line for each pass: what was fastest, and where it is remembered."""
+    device_of(q)
     if backward and not spec.has_backward:
         raise Unsupported(spec.why_no_backward)
     if needs_padding(spec, q, v):
@@ -78,11 +82,15 @@ def _wants(spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor]
 
 
 class _Kernel:
-    def __init__(self, tiles: capi.Tiles, pointer: int) -> None:
-        self.tiles, self.pointer = tiles, pointer
+    """pair: over a grid, with its axes."""
+
+    def __init__(self, tiles: capi.Tiles, pointer: int, pair: tuple[capi.BoxPair, int] | None = None) -> None:
+        self.tiles, self.pointer, self.pair = tiles, pointer, pair
         self.ms: list[float] = []
 
     def __str__(self) -> str:
+        if self.pair is not None:
+            return str(boxes.shapes_of(*self.pair))
         t = self.tiles
         rest = f", {t.warps_n} {t.chunk_m}" if t.warps_n else ""
         return f"{t.tile_m} x {t.tile_n}, {t.threads} threads, {t.stages} stages{rest}"
@@ -101,20 +109,21 @@ class _Pass:
         call("luattn_driver_version", self.driver, ctypes.byref(version))
         self.name: bytes = info.name
         self.stream = torch._C._cuda_getCurrentRawStream(self.device) if q.is_cuda else None
-        length = (k if frame.backward else q).shape[2]
+        length = math.prod((k if frame.backward else q).shape[2:-1])
         self.target = capi.Target(
             struct_size=ctypes.sizeof(capi.Target),
             pass_=capi.BACKWARD if frame.backward else capi.FORWARD,
             dtype=capi.DTYPES.index(str(q.dtype).removeprefix("torch.")),
-            head_dim=q.shape[3],
-            head_dim_v=v.shape[3],
+            head_dim=q.shape[-1],
+            head_dim_v=v.shape[-1],
             arch=info.arch,
             wants=wants,
             lengths=capi.SHORT if length <= capi.SHORT_MAX else capi.LONG,
             nvrtc=nvrtc_path(),
             driver_version=version.value,
         )
-        if not frame.backward and frame.plan(engine_of(self.device)).startswith("decode: "):  # the kernel that the call uses
+        self.axes = len(frame.spec.grid)
+        if not self.axes and not frame.backward and frame.plan(engine_of(self.device)).startswith("decode: "):  # the kernel that the call uses
             rows = q.shape[2] * q.shape[1] // k.shape[1]
             self.target.decode = 1
             self.target.lengths = capi.SHORT if rows <= capi.DECODE_TILE else capi.LONG
@@ -124,10 +133,11 @@ class _Pass:
                 self.target.input_types |= 1 + capi.INPUT_DTYPES.index(str(t.dtype).removeprefix("torch.")) << 4 * i
 
     def tune(self, deadline: float) -> str:
-        own = self.compile(None)
+        listed = self.listed()
+        own = self.compile(listed[0] if self.axes else None)
         kernels = [own]
         try:
-            for kernel in self.candidates(own, deadline):
+            for kernel in self.candidates(listed, own, deadline):
                 kernels.append(kernel)
             workspace = self.make_room(kernels)
             want = self.run(own)
@@ -140,36 +150,56 @@ class _Pass:
             for kernel in kernels:
                 lib.luattn_kernel_unload(kernel.pointer)
 
-    def compile(self, tiles: capi.Tiles | None) -> _Kernel:
-        self.target.tiles = None if tiles is None else ctypes.addressof(tiles)
+    def listed(self) -> list[Any]:
+        """Tiles, or over a grid pairs of boxes, of which the first is what calls take by themselves."""
+        if self.axes:
+            return boxes.listed(self.spec.pointer, self.target, self.frame.args)[:_MOST]
+        tiles, count = (capi.Tiles * _MOST)(), ctypes.c_int()
+        at = ctypes.byref
+        call("luattn_plan_candidates", self.spec.pointer, at(self.target), tiles, _MOST, at(count))
+        return list(tiles[: count.value])
+
+    def choose(self, what: Any) -> None:
+        """Makes tiles or a pair of boxes part of the target; None: neither."""
+        target = self.target
+        target.tiles = ctypes.addressof(what) if isinstance(what, capi.Tiles) else None
+        target.boxes = target.query_tile_size = target.key_tile_size = 0
+        if isinstance(what, capi.BoxPair):
+            if what.boxes:  # the kernel's own pairs are known by their numbers, whose images engines have
+                target.boxes = what.boxes if what.boxes > 1 else 0
+            else:
+                target.query_tile_size, target.key_tile_size = what.query_tile_size, what.key_tile_size
+
+    def compile(self, what: Any) -> _Kernel:
+        self.choose(what)
         image, kernel, report = ctypes.c_void_p(), ctypes.c_void_p(), capi.CompileReport()
         at = ctypes.byref
-        call("luattn_compile", self.spec.pointer, at(self.target), at(image), at(report))
+        try:
+            call("luattn_compile", self.spec.pointer, at(self.target), at(image), at(report))
+        finally:
+            self.choose(None)
         try:
             call("luattn_kernel_load", self.driver, self.device, image, at(kernel))
         finally:
             lib.luattn_image_free(image)
-            self.target.tiles = None
         assert kernel.value
-        return _Kernel(capi.Tiles.from_buffer_copy(report.tiles), kernel.value)
+        pair = (what, self.axes) if self.axes else None
+        return _Kernel(capi.Tiles.from_buffer_copy(report.tiles), kernel.value, pair)
 
-    def candidates(self, own: _Kernel, deadline: float) -> Iterator[_Kernel]:
+    def candidates(self, listed: Sequence[Any], own: _Kernel, deadline: float) -> Iterator[_Kernel]:
         """Those that compile without spilling registers, until half of the time is over."""
-        listed, count = (capi.Tiles * _MOST)(), ctypes.c_int()
-        at = ctypes.byref
-        call("luattn_plan_candidates", self.spec.pointer, at(self.target), listed, _MOST, at(count))
         end = (time.monotonic() + deadline) / 2
-        with progress_bar(count.value) as progress:
-            for i, tiles in enumerate(listed[: count.value]):
+        with progress_bar(len(listed)) as progress:
+            for i, what in enumerate(listed):
                 if time.monotonic() > end:
                     return
-                if bytes(tiles) != bytes(own.tiles):
+                if i > 0 if self.axes else bytes(what) != bytes(own.tiles):
                     try:
-                        yield self.compile(tiles)
+                        yield self.compile(what)
                     except Error:
                         pass  # refused: it spills, or does not fit
                 if progress:
-                    progress(None, i + 1, count.value)
+                    progress(None, i + 1, len(listed))
 
     def make_room(self, kernels: list[_Kernel]) -> Tensor:
         """A workspace for each of them. It has to live as long as the launches."""
@@ -232,9 +262,15 @@ class _Pass:
         gain = statistics.median(own.ms) / statistics.median(best.ms)
         is_faster = best is not own and gain >= _LEAST_GAIN
         path = ctypes.create_string_buffer(4096)
-        self.target.device = self.name
-        self.target.tiles = ctypes.addressof(best.tiles) if is_faster else None
-        call("luattn_tuned_store", self.spec.pointer, ctypes.byref(self.target), gain, path, len(path))
+        target, at = self.target, ctypes.byref(self.target)
+        target.device = self.name
+        if best.pair is None:
+            target.tiles = ctypes.addressof(best.tiles) if is_faster else None
+            call("luattn_tuned_store", self.spec.pointer, at, gain, path, len(path))
+        else:
+            if is_faster:
+                target.query_tile_size, target.key_tile_size = best.pair[0].query_tile_size, best.pair[0].key_tile_size
+            call("luattn_tuned_boxes_store", self.spec.pointer, at, self.frame.args, gain, path, len(path))
         title = f"{'backward' if self.frame.backward else 'forward'}: "
         if not is_faster:
             return f"{title}nothing is {_LEAST_GAIN - 1:.0%} faster than the plan's {own}; nothing is remembered"

@@ -16,6 +16,7 @@ from . import _natten_taps as taps
 from . import _torch_merge as _torch_merge
 from ._arguments import Arguments, take
 from ._attend import attend
+from ._boxes import TileShapes
 from ._natten_arguments import Window, at_least, boxes_of, check_additional, check_fmha, check_kernels, check_more, check_rpb, check_tensors, lengths_of, scale_of, window_of
 from ._spec import Spec, spec_of
 from .errors import InvalidError
@@ -38,6 +39,8 @@ __all__ = [
     "na3d_av",
     "na3d_qk",
     "neighborhood_attention_generic",
+    "tile_shapes",
+    "tune",
     "use_fused_na",
 ]
 
@@ -227,6 +230,52 @@ def na3d(
         backward_use_pt_reduction=backward_use_pt_reduction, run_persistent_kernel=run_persistent_kernel, kernel_schedule=kernel_schedule,
         torch_compile=torch_compile,
     )  # fmt: skip
+
+
+# --- tile shapes ---
+
+
+def _problem(
+    place: str, query: Tensor, key: Tensor, value: Tensor, kernel_size: Any, stride: Any, dilation: Any, is_causal: Any, rpb: Any
+) -> tuple[Spec, Tensor, Tensor, Tensor, Tensor | None]:
+    """The spec, and tensors with heads first."""
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        take(place, name, "torch", t)
+    rank = check_tensors(place, None, query, key, value)
+    window = window_of(place, rank, kernel_size, stride, dilation, is_causal, query.shape[1:-2])
+    bias = None if rpb is None else check_rpb(place, rpb, query.shape[-2], window)
+    if rank == 1:
+        raise InvalidError(f"{place}: query: has one axis, and kernels over a line have tiles of its places, which luattn.attention(..).tune measures; give 2 or 3 axes")
+    return _spec(window, rpb is not None), *(t.movedim(-2, 1) for t in (query, key, value)), bias
+
+
+def tile_shapes(
+    query: Tensor, key: Tensor, value: Tensor, kernel_size: _Sizes, stride: _Sizes = 1, dilation: _Sizes = 1, is_causal: _Causal = False, *,
+    backward: bool = False, rpb: Tensor | None = None, arch: str | None = None,
+) -> list[TileShapes]:  # fmt: skip
+    """The tile shapes that a kernel of na2d or na3d can run for these tensors, of which neither data nor a GPU is needed (device="meta" will do), as NATTEN's
+    profiler lists in a dry run: first what calls take by themselves, then others, the fastest by its predicted time first. backward: of backward's kernel.
+    arch: as "sm_90a"; None: of query's GPU, and sm_90a where it is on none. Pass them on as q_tile_shape and kv_tile_shape, or backward_q_tile_shape and
+    backward_kv_tile_shape."""
+    from . import _natten_tune
+
+    spec, q, k, v, bias = _problem("tile_shapes", query, key, value, kernel_size, stride, dilation, is_causal, rpb)
+    return _natten_tune.tile_shapes("tile_shapes", spec, q, k, v, bias, take("tile_shapes", "backward", "flag", backward), arch)
+
+
+def tune(
+    query: Tensor, key: Tensor, value: Tensor, kernel_size: _Sizes, stride: _Sizes = 1, dilation: _Sizes = 1, is_causal: _Causal = False, *,
+    backward: bool = False, rpb: Tensor | None = None, time_limit: float = 60.0,
+) -> str:  # fmt: skip
+    """Measures these tile shapes on query's GPU, compares their results, and remembers the fastest next to the kernel cache: calls of this window, with these
+    extents and numbers of heads, take them from then on, in other processes too. Returns what was found, a line for each pass. Takes up to `time_limit`
+    seconds a pass. No such call may be running."""
+    from ._tune import tune
+
+    spec, q, k, v, bias = _problem("tune", query, key, value, kernel_size, stride, dilation, is_causal, rpb)
+    backward, time_limit = take("tune", "backward", "flag", backward), take("tune", "time_limit", "real", time_limit)
+    inputs = [] if bias is None else [bias]
+    return tune(spec, q, k, v, inputs, [], 0.0, backward, time_limit)
 
 
 def attention(

@@ -2,6 +2,7 @@
 lse, additional keys, relative position bias, modules, torch.compile, and what is refused. Exits with 77 without torch."""
 
 import inspect
+import math
 import random
 import unittest
 import unittest.mock
@@ -242,6 +243,35 @@ class Natten(unittest.TestCase):
         others = {"backward_use_pt_reduction": True, "run_persistent_kernel": False, "kernel_schedule": "pp", "torch_compile": True, "backend": "hopper-fna"}
         given = tensors((6, 7))
         self.assertTrue(torch.equal(natten.na2d(*given, 3), natten.na2d(*given, (3, 3), None, None, None, **tiles, **others)))
+
+    def test_list_of_tile_shapes(self):
+        """Without data or a GPU; the first are what calls take, and each is a box of both passes' kernels."""
+        q = torch.empty(1, 128, 128, 24, 128, dtype=torch.bfloat16, device="meta")
+        for backward, rows in ((False, 128), (True, 64)):
+            found = natten.tile_shapes(q, q, q, 13, backward=backward)
+            self.assertEqual(len({x[:2] for x in found}), 24)
+            self.assertEqual([x.predicted for x in found[:1]], [1.0])
+            for x in found:
+                self.assertEqual(math.prod(x.q_tile_shape), rows)
+                self.assertGreaterEqual(x.computed, 1)
+                self.assertTrue(0 <= x.full <= 1 and x.predicted > 0)
+        forward = natten.tile_shapes(q, q, q, 13)
+        self.assertEqual(forward[0][:2], ((16, 8), (28, 4)))
+        self.assertAlmostEqual(forward[0].computed, 3.2308, 4)
+        rpb = torch.empty(24, 25, 25, device="meta")
+        self.assertEqual(natten.tile_shapes(q, q, q, 13, rpb=rpb)[0][:2], forward[0][:2])
+        video = torch.empty(1, 30, 48, 80, 24, 128, dtype=torch.float16, device="meta")
+        self.assertEqual(natten.tile_shapes(video, video, video, (18, 24, 24), arch="sm_90a")[0][:2], ((8, 4, 4), (6, 4, 4)))
+        for says, call in (
+            ("tile_shapes: query: has one axis", lambda: natten.tile_shapes(q[0], q[0], q[0], 3)),
+            ("tile_shapes: arch: is the string 'gfx'", lambda: natten.tile_shapes(q, q, q, 3, arch="gfx")),
+            ("tile_shapes: kernel_size: is 129", lambda: natten.tile_shapes(q, q, q, 129)),
+            ("boxes: the simt family", lambda: natten.tile_shapes(q.float(), q.float(), q.float(), 3)),
+            ("tune: q: is on meta", lambda: natten.tune(q, q, q, 3)),
+            ("tune: query: has one axis", lambda: natten.tune(q[0], q[0], q[0], 3)),
+        ):
+            with self.assertRaisesRegex(luattn.Error, says):
+                call()
 
     def test_tile_shapes(self):
         """Each pass is given its own boxes, and the next call none."""

@@ -21,7 +21,7 @@ if not os.environ.get("LUATTN_PTX_NVRTC"):
         sys.exit(77)
 import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
-from luattn import _signature, _spec, _tensors, _tune, flex  # noqa: E402
+from luattn import _signature, _spec, _tensors, _tune, flex, natten  # noqa: E402
 from luattn._call import give_back, take_frame  # noqa: E402
 from luattn.batch import Bits  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
@@ -366,6 +366,39 @@ class Machine(unittest.TestCase):
                     causal.tune(q, k, v)
         with self.assertRaisesRegex(luattn.InvalidError, "tune: q: is on cpu, and tiles are measured on a GPU"):
             causal.tune(q, k, v)
+
+    def test_tune_over_a_grid(self):
+        """Pairs of boxes, which calls of these extents take from then on."""
+        q, k, v = (on_device(torch.randn(1, 12, 20, 2, 16).bfloat16()) for _ in range(3))
+
+        def choice(backward, *tensors):
+            q, k, v = (t.movedim(-2, 1) for t in tensors)
+            spec = natten._spec(natten.Window((5, 7), (1, 1), (1, 1), (False, False)), False)
+            frame = take_frame(spec, backward)
+            frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))
+            try:
+                return frame.choice(engine_of(0))
+            finally:
+                give_back(frame)
+
+        def time(self, timer, kernel, count):
+            return 3.0 if kernel is vars(self).setdefault("first", kernel) else 2.0
+
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.dict(os.environ, LUATTN_CACHE_DIR=folder),
+            mock.patch.multiple(_tensors, fill=fill, run=run, results=results, gradients=gradients, memory=memory),
+            mock.patch.multiple(_tune, device_of=lambda q: 0, _MOST=2),
+            mock.patch.object(_tune._Pass, "time", time),
+        ):
+            before = choice(False, q, k, v)
+            self.assertRegex(before, "^boxes: .* which of 3 pairs are predicted to take the least time\n$")
+            found = natten.tune(q, k, v, (5, 7), backward=True)
+            self.assertRegex(found, r"^forward: (\d+ x \d+ by \d+ x \d+) are 1.500 times as fast as the plan's \d+ x \d+ by \d+ x \d+; remembered in ")
+            self.assertRegex(found, r"\nbackward: \d+ x \d+ by \d+ x \d+ are 1.500 times")
+            for backward in (False, True):
+                self.assertRegex(choice(backward, q, k, v), "^boxes: .* tuned: 1.50 times as fast as ")
+            self.assertNotIn("tuned", choice(False, *(t[:, :11] for t in (q, k, v))))
 
     def test_list_of_blocks(self):
         causal, batch = luattn.attention(f"{ROOT}/examples/causal.lua"), luattn.Batch()
