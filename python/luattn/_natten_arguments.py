@@ -151,8 +151,20 @@ def scale_of(place: str, scale: Any) -> Any:
 _MOST_OF_BOX = 256
 
 
+def _check_tiles(place: str, rank: int | None, given: dict[str, Any]) -> None:
+    """Shapes and sizes of tiles, and splits."""
+    for name, x in given.items():
+        if "tile" not in name and "splits" not in name:
+            continue
+        extents = () if x is None else _whole(place, name, rank or 1, 1, x)
+        if rank is not None and "shape" in name and max(extents, default=1) > _MOST_OF_BOX:
+            raise InvalidError(f"{place}: {name}: is {extents}, expected 1 to {_MOST_OF_BOX} places along an axis")
+
+
 def check_kernels(place: str, rank: int | None, given: dict[str, Any]) -> None:
-    """Arguments that choose among NATTEN's kernels. rank: of tile shapes; None: tiles have one size."""
+    """Arguments that choose among NATTEN's kernels. rank: of tile shapes; None: tiles have one size. In a graph the extents of tiles are checked, which
+    reach kernels; the others change nothing."""
+    _check_tiles(place, rank, given)
     if torch.compiler.is_dynamo_compiling():
         return
     suffix = "fmha" if rank is None else "fna"
@@ -164,11 +176,7 @@ def check_kernels(place: str, rank: int | None, given: dict[str, Any]) -> None:
         elif name == "kernel_schedule":
             if x is not None and getattr(x, "value", x) not in _SCHEDULES and type(x).__name__ != "KernelSchedule":
                 raise InvalidError(f"{place}: kernel_schedule: is {what(x)}, expected one of {', '.join(_SCHEDULES)} or None")
-        elif "tile" in name or "splits" in name:
-            extents = () if x is None else _whole(place, name, rank or 1, 1, x)
-            if rank is not None and "shape" in name and max(extents, default=1) > _MOST_OF_BOX:
-                raise InvalidError(f"{place}: {name}: is {extents}, expected 1 to {_MOST_OF_BOX} places along an axis")
-        else:
+        elif "tile" not in name and "splits" not in name:
             take(place, name, "flag", x)
 
 

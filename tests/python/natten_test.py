@@ -183,6 +183,19 @@ class Natten(unittest.TestCase):
             self.assertGreater(float(layer.rpb.grad.abs().sum()), 0)
         self.assertIn("kernel_size=(3, 3, 3)", str(layer))
 
+    def test_extents_in_graphs(self):
+        """Tile shapes that no box has are refused by name there, too."""
+        q = torch.randn(1, 24, 24, 1, 16)
+
+        def near(q, shape):
+            return natten.na2d(q, q, q, 3, q_tile_shape=shape, backward_kv_tile_shape=(8, 8))
+
+        compiled = torch.compile(near, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(q, (8, 8)), near(q, (8, 8)))
+        for shape in ((300, 8), (0, 8), (8, -1), (8, 8, 8)):
+            with self.assertRaisesRegex(Exception, "na2d: q_tile_shape"):
+                compiled(q, shape)
+
     def test_compiled(self):
         given = tensors((6, 7))
         more = [torch.randn(2, 5, 2, d, dtype=torch.float64, requires_grad=True) for d in (8, 6)]
