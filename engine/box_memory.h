@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "engine/engine.h"
-#include "gen/compile/box_call.h"
+#include "gen/compile/box_choice.h"
 
 enum { BOX_MEMORY = 64 };
 
