@@ -33,6 +33,7 @@ typedef struct LayoutSizes {
   int axes;              /* sm90 backward: of the grid whose places kept by keys lie there; 0: along a line
                        * (templates/score/kept_box_queries.cuh) */
   int in_order;          /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
+  int chunk;             /* sm80 backward with tangents: rows that a block streams at a time */
   int tangents;          /* sm90 forward with tangents: of q, k and v, as bits 0, 1 and 2 */
 } LayoutSizes;
 
@@ -134,6 +135,30 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
   l.at_p = l.at_ds + s.stages * l.p;
   l.at_bwd_row = l.at_p + (shares_p ? l.p : 0);
   l.at_row = l.at_bwd_row + s.stages * l.bwd_row;
+  l.bytes = layout_round(l.at_row + s.stages * l.row, 16);
+  return l;
+}
+
+/* sm80 backward with tangents: the rows that a block owns, of both products, and two stages of those that it streams, each
+ * with its tangent behind it; and of streamed queries their numbers. */
+typedef struct BwdJvpSm80Layout {
+  int x, u, y, v;   /* bytes of a tile of owned rows, of streamed ones */
+  int bwd_row, row; /* bytes of the numbers of streamed rows */
+  int at_x, at_u, at_y, at_v, at_bwd_row, at_row;
+  int bytes;
+} BwdJvpSm80Layout;
+
+ABI_FN BwdJvpSm80Layout bwd_jvp_sm80_layout(LayoutSizes s) {
+  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16);
+  BwdJvpSm80Layout l = {0};
+  l.x = 2 * s.tile_m * dim, l.u = 2 * s.tile_m * dim_v;
+  l.y = 2 * s.chunk * dim, l.v = 2 * s.chunk * dim_v;
+  l.bwd_row = s.chunk * s.bwd_row, l.row = s.chunk * s.row;
+  l.at_u = 2 * l.x;
+  l.at_y = l.at_u + 2 * l.u;
+  l.at_v = l.at_y + s.stages * 2 * l.y;
+  l.at_bwd_row = l.at_v + s.stages * 2 * l.v;
+  l.at_row = layout_round(l.at_bwd_row + s.stages * l.bwd_row, 16);
   l.bytes = layout_round(l.at_row + s.stages * l.row, 16);
   return l;
 }

@@ -17,6 +17,7 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .displacement_sums = p->axes > 0 && r->sums_distances ? family_displacements(p) : 0,
                        .row_axes = plan_kernel(p)->free_boxes ? p->axes : 0,
                        .warps_n = p->sm80_warps_n,
+                       .chunk = p->sm80_chunk_m,
                        .has_terms = r->has_distance_term,
                        .hands_sums = (p->deterministic || p->axes > 0) && r->sums_distances,
                        .axes = p->axes,

@@ -27,7 +27,8 @@ extern const char combine_less_often[], combine_nothing[], hoist_nothing[];
 /* T5's forward is 5 % slower without what these head dims need. */
 static inline bool is_of_large_dims(const plan *p) { return p->head_dim > 192 && p->head_dim_v > 192; }
 
-extern const family_thresholds simt_forward_measured, simt_backward_measured, sm80_forward_measured;
+extern const family_thresholds simt_forward_measured, simt_backward_measured, sm80_forward_measured,
+    sm80_backward_measured;
 luattn_status simt_check(const plan *p, luattn_error *err);
 bool simt_suits(const plan *p);
 plan_copies simt_copies(const plan *p);

@@ -146,22 +146,21 @@ const family_thresholds sm80_forward_measured = {
     .surely_spills = surely_spills,
     .tiles_skipped = forward_tiles_skipped,
     .left_out_passes = forward_left_out};
-static const family_thresholds backward_measured = {
-    .compile = {.of = {0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 124, 0, 0.8},
-                .square = {[WORK_INLINED] = 0.006,
-                           [WORK_CALLED] = 0.03,
-                           [WORK_CALLS] = 0.028,
-                           [WORK_BOUNDS] = 2.7,
-                           [WORK_SLOTS] = 49,
-                           [WORK_ONCE] = 0.7},
-                .reads = 0.06,
-                .positions = 1.4,
-                .beside = 10,
-                .evaluated = 0.45},
-    .beside_calls = backward_beside_calls,
-    .surely_spills = surely_spills,
-    .tiles_skipped = backward_tiles_skipped,
-    .left_out_passes = backward_left_out};
+const family_thresholds sm80_backward_measured = {.compile = {.of = {0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 124, 0, 0.8},
+                                                              .square = {[WORK_INLINED] = 0.006,
+                                                                         [WORK_CALLED] = 0.03,
+                                                                         [WORK_CALLS] = 0.028,
+                                                                         [WORK_BOUNDS] = 2.7,
+                                                                         [WORK_SLOTS] = 49,
+                                                                         [WORK_ONCE] = 0.7},
+                                                              .reads = 0.06,
+                                                              .positions = 1.4,
+                                                              .beside = 10,
+                                                              .evaluated = 0.45},
+                                                  .beside_calls = backward_beside_calls,
+                                                  .surely_spills = surely_spills,
+                                                  .tiles_skipped = backward_tiles_skipped,
+                                                  .left_out_passes = backward_left_out};
 
 static const char *note(arena *a, const plan *p) {
   if (p->fallback) return "fallback: the sm90 family has too few registers or too little shared memory for this spec\n";
@@ -197,7 +196,7 @@ const struct family family_sm80 = {.id = LUATTN_SM80,
                                                                    .shared_bytes = backward_bytes,
                                                                    .static_bytes = static_bytes,
                                                                    .copies = backward_copies,
-                                                                   .measured = &backward_measured,
+                                                                   .measured = &sm80_backward_measured,
                                                                    .accumulates_dq = true,
                                                                    .stages_spill_alike = true,
                                                                    .has_lane_sums = true}}};

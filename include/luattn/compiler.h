@@ -218,7 +218,7 @@ typedef struct luattn_target {
       tangents; /* Not 0: forward's kernel that also computes the tangents of o and lse, along those of what these bits
                  * say (LUATTN_TANGENT_Q, ..) and of nothing else, for luattn_launch_jvp; of backward, the one that
                  * computes tangents of gradients. The family sm90 has forward's for head
-                 * dims up to 128, and simt both for every type and head dim, in f32 or f64. No pack holds such an image.
+                 * dims up to 128, sm80 backward's for the same, and simt both for every type and head dim, in f32 or f64. No pack holds such an image.
                  * LUATTN_UNSUPPORTED: another family; pages; large_scores; a spec with a grid of several axes, with
                  * query_mod, key_mod or value_mod, or whose maximum does not drop out of its derivative; a backward that
                  * takes a row pass; head dims of

@@ -2,7 +2,7 @@
  * lengths, packed sequences, parts of a whole, dropout, sinks, masks from data, rows that keep nothing, gradients of inputs
  * and scalars, deterministic ones, tangents that are missing; and what is refused.
  *
- * backward_jvp_test DTYPE [CELL]: f64, f32, f16, bf16
+ * backward_jvp_test DTYPE [CELL [simt]]: f64, f32, f16, bf16; the last two by the family sm80, or simt
  * backward_jvp_test DTYPE drawn SEED: three specs whose score_mod, mask and online function are drawn
  */
 #include <math.h>
@@ -13,9 +13,9 @@
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 3, HEADS = 4, HEADS_KV = 2, MOST_Q = 41, MOST_K = 55, SPARE = 2 };
+enum { BATCH = 3, HEADS = 4, HEADS_KV = 2, SPARE = 2 };
 static int dim_qk, dim_v;
-static const int q_lens[BATCH] = {37, 0, 41}, k_lens[BATCH] = {33, 9, 55};
+static int q_lens[BATCH] = {37, 0, 41}, k_lens[BATCH] = {33, 9, 55}, most_q = 41, most_k = 55;
 static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = UINT64_C(0x9876543210), .offset = 77};
 
 /* Of the names, what has a tangent: q, k, v, o for dout, l for dlse, b(ias) or s(inks), and c(ap). */
@@ -78,9 +78,9 @@ static void ends_array(array *a, const int *cu) {
 
 /* Of q, k, v, dout and their like. */
 static void open_rows(call *c, int at, int of, kind k, double size) {
-  const int heads = of == K || of == V ? HEADS_KV : HEADS, rows = of == K || of == V ? MOST_K : MOST_Q,
+  const int heads = of == K || of == V ? HEADS_KV : HEADS, rows = of == K || of == V ? most_k : most_q,
             dim = of == V || of == DO ? dim_v : dim_qk,
-            total = rows == MOST_K ? c->cu[1][BATCH] : c->cu[0][BATCH] + SPARE;
+            total = rows == most_k ? c->cu[1][BATCH] : c->cu[0][BATCH] + SPARE;
   const int64_t dense[] = {BATCH, heads, rows, dim}, one[] = {total, heads, dim};
   if (size > 0)
     random_array(&c->of[at], k, c->packed ? 3 : 4, c->packed ? one : dense, size);
@@ -89,8 +89,8 @@ static void open_rows(call *c, int at, int of, kind k, double size) {
 }
 
 static void open_input(call *c, kind real, const cell *x) {
-  const int64_t total_q = c->packed ? c->cu[0][BATCH] + SPARE : MOST_Q, total_k = c->packed ? c->cu[1][BATCH] : MOST_K;
-  const int64_t bias[] = {HEADS, total_q, MOST_K}, heads[] = {HEADS}, keys[] = {total_k}, one[] = {1};
+  const int64_t total_q = c->packed ? c->cu[0][BATCH] + SPARE : most_q, total_k = c->packed ? c->cu[1][BATCH] : most_k;
+  const int64_t bias[] = {HEADS, total_q, most_k}, heads[] = {HEADS}, keys[] = {total_k}, one[] = {1};
   c->input = strstr(x->fields, "bias") != NULL    ? "bias"
              : strstr(x->fields, "sinks") != NULL ? "sinks"
              : strstr(x->fields, "ids") != NULL   ? "ids"
@@ -108,7 +108,7 @@ static void call_open(call *c, kind k, const cell *x, bool packed) {
   memset(c, 0, sizeof *c);
   c->packed = packed;
   for (int b = 0; b < BATCH; ++b) c->cu[0][b + 1] = c->cu[0][b] + q_lens[b], c->cu[1][b + 1] = c->cu[1][b] + k_lens[b];
-  const int64_t lse[] = {BATCH, HEADS, MOST_Q}, lines[] = {HEADS, c->cu[0][BATCH] + SPARE};
+  const int64_t lse[] = {BATCH, HEADS, most_q}, lines[] = {HEADS, c->cu[0][BATCH] + SPARE};
   for (int i = 0; i < 2; ++i) {
     for (int of = Q; of <= DO; ++of) open_rows(c, i * TANGENT + of, of, k, of == Q && i == 0 ? 3 : 1);
     random_array(&c->of[i * TANGENT + DLSE], real, packed ? 2 : 3, packed ? lines : lse, 1);
@@ -300,8 +300,8 @@ static bool check(luattn_engine *const engine[2], kind k, const cell *x, int for
   const luattn_batch_options sequences = {.struct_size = sizeof sequences,
                                           .cu_seqlens_q = &c.of[CU_Q].t,
                                           .cu_seqlens_k = &c.of[CU_K].t,
-                                          .max_seqlen_q = MOST_Q,
-                                          .max_seqlen_k = MOST_K};
+                                          .max_seqlen_q = most_q,
+                                          .max_seqlen_k = most_k};
   if (form != DENSE) need(luattn_batch_open(form == PACKED ? &sequences : &offset, &batch, &err) == LUATTN_OK, "batch");
   for (int entry = 0; entry < (form == PACKED ? BATCH : 1); ++entry)
     if (form != PACKED || q_lens[entry] > 0) run_entry(spec, &c, x, form == PART ? batch : NULL, entry);
@@ -342,10 +342,14 @@ int main(int argc, char **argv) {
   int k = 0;
   while (k < 4 && (argc < 2 || strcmp(argv[1], kind_name[k]) != 0)) ++k;
   if (k == 4) return 2;
-  dim_qk = k == F64 || k == F32 ? 20 : 24, dim_v = k == F64 || k == F32 ? 12 : 32;
+  const bool is_half = k != F64 && k != F32;
+  dim_qk = is_half ? 24 : 20, dim_v = is_half ? 32 : 12;
+  if (is_half) q_lens[2] = most_q = 141, k_lens[2] = most_k = 157; /* more than one tile */
   luattn_engine *engine[2];
   for (int i = 0; i < 2; ++i) {
-    const luattn_engine_options options = {.struct_size = sizeof options, .deterministic = i};
+    const luattn_engine_options options = {.struct_size = sizeof options,
+                                           .deterministic = i,
+                                           .family = argc > 3 && argv[3][0] == 's' ? 1 + LUATTN_SIMT : 0};
     need(luattn_engine_open(&options, &engine[i], &err) == LUATTN_OK, "engine");
   }
   driver = luattn_engine_driver(engine[0]);

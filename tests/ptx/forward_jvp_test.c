@@ -329,6 +329,10 @@ static bool check_targets(void) {
       "reduce_max(s)) "
       "local f, p = exp(r.m - m), exp(s - m) return p, { m = m, l = r.l * f + reduce_sum(p) }, f end, "
       "online_fwd_epilogue = function(o, r) return o / (r.l + 2) end }";
+  static const char row_pass[] =
+      "online_func = { online_rowscales = { l = 0 }, online_fwd = function(s, r) local y = sigmoid(s) return y, { l = "
+      "r.l "
+      "+ reduce_sum(y) }, 1 end, online_fwd_epilogue = function(o, r) return o * sin(r.l - 0.5) end }";
   static const struct {
     const char *fields;
     luattn_target t;
@@ -343,7 +347,10 @@ static bool check_targets(void) {
       {"", {.tangents = 1, .weights = 1}, LUATTN_INVALID, "tangents: are given beside weights"},
       {"", {.tangents = 1, .large_scores = 1}, LUATTN_UNSUPPORTED, "tangents: are given beside large_scores"},
       {"", {.tangents = 1, .pages = 8}, LUATTN_UNSUPPORTED, "tangents: are given for keys in pages"},
-      {"", {.tangents = 1, .family = 1 + LUATTN_SM80}, LUATTN_UNSUPPORTED, "tangents: are given for the family sm80"},
+      {"",
+       {.tangents = 1, .family = 1 + LUATTN_SM80},
+       LUATTN_UNSUPPORTED,
+       "tangents: are given for the family sm80, which has no forward kernel"},
       {"", {.tangents = 1, .head_dim = 20}, LUATTN_UNSUPPORTED, "needs multiples of 8 in bf16"},
       {"", {.tangents = 8}, LUATTN_INVALID, "tangents: has the bits 0x8, and 'jvp' has no such input of real numbers"},
       {"inputs = { ids = { axes = {'kv'}, dtype = 'i32' } }, block_mask = function(b, h, q, kv) return eq(ids[kv], 1) "
@@ -353,7 +360,16 @@ static bool check_targets(void) {
        "has the bits 0x8"},
       {"query_mod = function(x) return 2 * x end", {.tangents = 1}, LUATTN_UNSUPPORTED, "has a query_mod"},
       {"grid = {'y', 'x'}", {.tangents = 1}, LUATTN_UNSUPPORTED, "tangents: are given over a grid of 2 axes"},
-      {maximum, {.tangents = 1}, LUATTN_UNSUPPORTED, "a maximum does not drop out of its derivative"}};
+      {maximum, {.tangents = 1}, LUATTN_UNSUPPORTED, "a maximum does not drop out of its derivative"},
+      {row_pass, {.tangents = 1, .pass = LUATTN_BACKWARD}, LUATTN_UNSUPPORTED, "backward of 'jvp' takes a row pass"},
+      {"",
+       {.tangents = 1, .pass = LUATTN_BACKWARD, .head_dim = 192, .family = 1 + LUATTN_SM80},
+       LUATTN_UNSUPPORTED,
+       "sm80 has kernels with tangents up to 128"},
+      {"",
+       {.tangents = 1, .pass = LUATTN_BACKWARD, .family = 1 + LUATTN_SM90},
+       LUATTN_UNSUPPORTED,
+       "pass: is backward, and the sm90 family has no kernel of it"}};
   bool ok = true;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
     luattn_spec *spec = load(bad[i].fields);

@@ -1,0 +1,62 @@
+/* jvp_sm80.c: backward with tangents by mma.sync, for f16 and bf16 on every arch, head dims up to 128. */
+#include "gen/family/parts.h"
+
+/* 16 rows a warp, whose sums of tangents of dK and dV take 128 registers of a thread at head dim 128, and scores 64 with
+ * 32 rows of the other side at a time. */
+static const tile_row backward[] = {{ANY, 64, {128, 128, 256, 2, 8, 32}},     {SMALL, 128, {64, 64, 128, 2, 4, 16}},
+                                    {MIDDLE, 128, {128, 128, 256, 2, 8, 16}}, {LARGE, 128, {128, 128, 256, 2, 8, 32}},
+                                    {LARGE, 128, {128, 128, 256, 2, 8, 16}},  {ANY, 128, {64, 64, 128, 2, 4, 16}}};
+
+static tile_table tiles(const plan *p) {
+  (void)p;
+  return TILE_TABLE(backward);
+}
+
+static bool is_for(const luattn_target *t) { return t->tangents != 0 && t->pass == LUATTN_BACKWARD; }
+
+static luattn_status can_run(const plan *p, luattn_error *err) {
+  if (p->axes > 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: tangents: are given over a grid of %d axes, of which kernels on a GPU have no tangents "
+                       "yet; compute them on the CPU",
+                       p->axes);
+  if (most_of(p->head_dim, p->head_dim_v) <= 128) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "target: head_dim: is %d, and sm80 has kernels with tangents up to 128; simt has, or leave family 0",
+      most_of(p->head_dim, p->head_dim_v));
+}
+
+static luattn_status check(const plan *p, luattn_error *err) {
+  const int own = p->threads / 2; /* 16 for each warp */
+  if (p->tile_m != own) return family_refuse(p, false, "sm80 backward with tangents takes 64 or 128", err);
+  if (p->tile_n != own) return family_refuse(p, true, "sm80 backward with tangents takes as many as queries", err);
+  return LUATTN_OK;
+}
+
+static bool suits(const plan *p) {
+  return (p->threads == 128 || p->threads == 256) && p->stages == 2 && (p->sm80_chunk_m == 16 || p->sm80_chunk_m == 32);
+}
+
+static int backward_bytes(LayoutSizes s) { return bwd_jvp_sm80_layout(s).bytes; }
+static plan_copies copies(const plan *p) {
+  return (plan_copies){.row = 1, .col = p->sm80_chunk_m / 4, .element = p->sm80_chunk_m / 2};
+}
+
+const struct family family_jvp_sm80 = {.id = LUATTN_SM80,
+                                       .says = "mma.sync with f32 accumulation, with tangents",
+                                       .dtypes = FAMILY_HALVES,
+                                       .is_for = is_for,
+                                       .can_run = can_run,
+                                       .page_multiple = 1,
+                                       .fast_math = true,
+                                       .takes_tangents = true,
+                                       .kernel = {[LUATTN_BACKWARD] = {.file = "entry/bwd_jvp_sm80.cu",
+                                                                       .tiles = tiles,
+                                                                       .check = check,
+                                                                       .suits = suits,
+                                                                       .shared_bytes = backward_bytes,
+                                                                       .static_bytes = family_sum_bytes,
+                                                                       .copies = copies,
+                                                                       .measured = &sm80_backward_measured,
+                                                                       .has_lane_sums = true}}};

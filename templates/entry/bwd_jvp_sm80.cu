@@ -1,0 +1,30 @@
+// entry/bwd_jvp_sm80.cu: the backward image of the sm80 family with tangents.
+#include "entry/entries_fwd.cuh"
+#include "sm80/bwd_jvp_sm80.cuh"
+
+#if LUATTN_PART != 2
+extern "C" __global__ void __launch_bounds__(Config::threads, 1)
+    luattn_dkdv(const __grid_constant__ LuattnTangentParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  if constexpr (Needs<Spec, Config>::dkdv) bwd_jvp_sm80<Spec, Config, DualWork::keys>(p, shared);
+}
+#endif
+
+#if LUATTN_PART != 1
+#include "around/after/round.cuh"
+#include "sink/padding.cuh"
+extern "C" __global__ void __launch_bounds__(Config::threads, 1)
+    luattn_prepare(const __grid_constant__ LuattnTangentParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  if (has_queries<Config>(p)) bwd_jvp_sm80<Spec, Config, DualWork::rows>(p, shared);
+  write_gradient_padding<Config, Config::threads>(p);
+}
+extern "C" __global__ void __launch_bounds__(Config::threads, 1)
+    luattn_dq(const __grid_constant__ LuattnTangentParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  if constexpr (Needs<Spec, Config>::dq_alone) bwd_jvp_sm80<Spec, Config, DualWork::queries>(p, shared);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_round(const __grid_constant__ ParamsOf<Config> p) {
+  aux_round<Spec, Config>(p);
+}
+#endif
