@@ -12,7 +12,6 @@ extern "C" __global__ void __launch_bounds__(Config::threads, 1)
 
 #if LUATTN_PART != 1
 #include "around/after/round.cuh"
-#include "sink/padding.cuh"
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_prepare(const __grid_constant__ LuattnTangentParams p) {
   extern __shared__ __align__(128) unsigned char shared[];

@@ -29,6 +29,7 @@
 #include "score/dropout.cuh"
 #include "score/dual_rows.cuh"
 #include "sink/dual_row_numbers.cuh"
+#include "sink/padding.cuh"
 #include "score/fragment.cuh"
 #include "source/cp_async_tile.cuh"
 #include "work/dq_order.cuh"
