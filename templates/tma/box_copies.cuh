@@ -5,39 +5,41 @@
 #include "ops/grid_places.cuh"
 #endif
 
+// Where a box begins along an axis of the descriptor: of a far axis, among the places of its group.
+template <int Axis>
+LUATTN_FN int along_map(const GridBoxAt &box) {
 #ifdef LUATTN_FAR_PLACES
-// Where a box begins in places of its groups; adds these to the unit.
-LUATTN_FN GridBoxAt box_of_groups(GridBoxAt box, int &unit) {
   using Side = GridSideOf<true>;  // groups of queries are alike
-  const int *of =
-      static_cast<const LuattnFarPlaces *>(static_cast<const void *>(box.grid + 1))->of[box.units - &box.grid->units_q];
+  if constexpr (Side::is_far(Axis)) return Side::in_group<Axis>(box.at[Axis], Side::group<Axis>(box.at[Axis]));
+#endif
+  return box.at[Axis];
+}
+// Of a head, and of the groups of the far axes.
+LUATTN_FN int unit_of(const GridBoxAt &box, int head) {
+  int unit = head * box.units->head + box.entry * box.units->batch;
+#ifdef LUATTN_FAR_PLACES
+  const LuattnFarPlaces &far = *static_cast<const LuattnFarPlaces *>(static_cast<const void *>(box.grid + 1));
   each_axis([&](auto axis) {
     constexpr int a = axis.value;
-    if constexpr (Side::is_far(a)) {
-      const int group = Side::group<a>(box.at[a]);
-      unit += group * of[a];
-      box.at[a] = Side::in_group<a>(box.at[a], group);
-    }
+    if constexpr (GridSideOf<true>::is_far(a))
+      unit += GridSideOf<true>::group<a>(box.at[a]) * far.of[box.units - &box.grid->units_q][a];
   });
-  return box;
-}
-#else
-LUATTN_FN const GridBoxAt &box_of_groups(const GridBoxAt &box, int &) { return box; }
 #endif
+  return unit;
+}
 
 // Calls copy(x, y, t, unit, byte) for each of a box's copies. A place past the end of the outermost of four axes lies past
 // the units' end, too.
 template <class Copy>
-LUATTN_FN void each_copy(const GridBoxAt &given, int head, const Copy &copy) {
-  int unit = head * given.units->head + given.entry * given.units->batch;
-  const GridBoxAt &box = box_of_groups(given, unit);
-  if constexpr (Config::axes < 4) return copy(box.at[3], box.at[2], box.at[1], unit, 0);
+LUATTN_FN void each_copy(const GridBoxAt &box, int head, const Copy &copy) {
+  const int unit = unit_of(box, head);
+  if constexpr (Config::axes < 4) return copy(along_map<3>(box), along_map<2>(box), along_map<1>(box), unit, 0);
   const int within = min_of(box.rows, box.rows_within);
 #pragma unroll 1
   for (int i = 0; i * within < box.rows; ++i) {
     const int at = box.at[0] + i * box.outer_step;
-    copy(box.at[3], box.at[2], box.at[1], at < box.extent ? unit + at * box.units->outer : 0x7fffffff,
-         i * within * 128);
+    copy(along_map<3>(box), along_map<2>(box), along_map<1>(box),
+         at < box.extent ? unit + at * box.units->outer : 0x7fffffff, i * within * 128);
   }
 }
 
