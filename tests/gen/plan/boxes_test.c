@@ -76,7 +76,8 @@ static void draw(grid *g, int axes, int is_neighborhood) {
     if (a < AXES - axes) continue;
     x->q_extent = x->kv_extent = 3 + below(38);
     if (is_neighborhood) {
-      x->step = 1 + below(3);
+      const int steps = below(4) == 0 ? 17 : 3;
+      x->step = 1 + below(steps < x->q_extent ? steps : x->q_extent);
       const int most = x->q_extent / x->step, window = 1 + below(most);
       fill_window(x->q_extent, window, 1 + below(window), x->step, below(2), g->lo[a], g->hi[a]);
     } else {
