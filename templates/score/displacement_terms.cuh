@@ -149,4 +149,18 @@ struct DisplacementTerms {
     if (r == 0) now[odd] = x;
     return x;
   }
+  // All terms of a tile, read ahead of their use.
+  struct Held {
+    float term[2][Octets][2];
+    Held() = default;
+    __device__ __forceinline__ explicit Held(const DisplacementTerms &from) {
+#pragma unroll
+      for (int octet = 0; octet < Octets; ++octet)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+          for (int odd = 0; odd < 2; ++odd) term[r][octet][odd] = from.get(r, octet, odd);
+    }
+    __device__ __forceinline__ float get(int r, int octet, int odd) const { return term[r][octet][odd]; }
+  };
 };

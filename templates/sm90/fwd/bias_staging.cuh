@@ -176,14 +176,27 @@ struct NoStagedBiasRows {
   __device__ __forceinline__ NoStagedBiasRows(const SharedSm90<Spec, Config> &, int) {}
 };
 
-// The tables of terms by displacement (sm90/fwd/term_loader.cuh).
+// The tables of terms by displacement (sm90/fwd/term_loader.cuh), and a thread's terms of the tile at work, which it reads while
+// QK^T is under way: behind it each load would wait for those of products.
 template <class Spec, class Config>
 struct StagedTerms {
   using Shared = SharedSm90<Spec, Config>;
   PipelineState<Shared::term_stages> table;
-  __device__ __forceinline__ StagedTerms(const Shared &, int) : table(0) {}
-  __device__ __forceinline__ void await(const Shared &shared) const {
+  int row, lane;  // the first row of the warp in its box
+#ifdef LUATTN_FREE_BOXES
+  using Terms = DisplacementTerms<MmaFragment, BoxPair<Config::tile_n>, Config::tile_n / 8, false>;
+  typename Terms::Held held;
+#endif
+  __device__ __forceinline__ StagedTerms(const Shared &, int warp)
+      : table(0), row(warp * 16), lane(int(threadIdx.x) % 32) {}
+  __device__ __forceinline__ void await(const Shared &shared) {
     barrier_wait(shared.terms_full(table.stage), table.parity);
+    read(shared);
+  }
+  __device__ __forceinline__ void read(const Shared &shared) {
+#ifdef LUATTN_FREE_BOXES
+    held = typename Terms::Held(Terms(shared.terms(table.stage), row, lane));
+#endif
   }
   __device__ __forceinline__ void release(const Shared &shared) {
     barrier_arrive(shared.terms_empty(table.stage));

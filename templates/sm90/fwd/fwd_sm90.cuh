@@ -236,10 +236,8 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void score_by_displacement(const Key &kv0, const float (&s)[tile_n / 2],
                                                         float (&x)[rows][cols]) {
 #ifdef LUATTN_FREE_BOXES
-    const DisplacementTerms<Fragment, BoxPair<tile_n>, cols / 2, false> terms(shared.terms(bias_rows.table.stage),
-                                                                              (group * 4 + warp) * 16, lane);
 #pragma unroll
-    for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
+    for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, bias_rows.held, x);
 #endif
   }
   // From the warp's last row to the tile's first key.
@@ -555,7 +553,6 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvMessage tile) {
     wgmma_arrived(s);
-    if constexpr (Shared::has_terms) bias_rows.await(shared);
     if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, first_key(tile), lane);
     q_back = ends(tile);
   }
@@ -564,6 +561,7 @@ struct ConsumerSm90 {
     wgmma_fence();
     issue_scores(s);
     if constexpr (Shared::has_bias_rows) bias_rows.peek();
+    if constexpr (Shared::has_terms) bias_rows.await(shared);
     const KvMessage tile = message.shared();
     wgmma_wait<0>();
     end_scores(s, tile);
@@ -583,6 +581,7 @@ struct ConsumerSm90 {
     KvMessage tile;
     if (once && first) {
       ping_pong_pass();
+      if constexpr (Shared::has_terms) bias_rows.await(shared);
       tile = message.shared();
       wgmma_wait<0>();
     } else {
@@ -592,6 +591,7 @@ struct ConsumerSm90 {
       wgmma_fence();
       issue_values();
       ping_pong_pass();
+      if constexpr (Shared::has_terms) bias_rows.await(shared);
       tile = message.shared();
       wgmma_wait<1>();
     }
@@ -683,6 +683,7 @@ struct ConsumerSm90 {
       scores_of_rows<Elem, Config::head_dim, tile_n>(p, at, queries,
                                                      Sequence::template first_key<tile_n>(key_tile(tile)), lane, s);
     }
+    if constexpr (Shared::has_terms) bias_rows.read(shared);
     q_back = may_lag = false;
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;
