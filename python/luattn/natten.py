@@ -246,7 +246,8 @@ def _problem(
     bias = None if rpb is None else check_rpb(place, rpb, query.shape[-2], window)
     if rank == 1:
         raise InvalidError(f"{place}: query: has one axis, and kernels over a line have tiles of its places, which luattn.attention(..).tune measures; give 2 or 3 axes")
-    return _spec(window, rpb is not None), *(t.movedim(-2, 1) for t in (query, key, value)), bias
+    q, k, v = (t.movedim(-2, 1) for t in (query, key, value))
+    return _spec(window, rpb is not None), q, k, v, bias
 
 
 def tile_shapes(
