@@ -198,9 +198,11 @@ void box_choice_explain(const luattn_spec *spec, const box_choice *choice, char 
   }
   if (choice->count > 0) {
     const box_pair *best = &choice->pair[choice->best - 1];
-    used = snprintf(out, size, "boxes: %s queries by %s keys, which of %d %s predicted to take the least time\n",
-                    text_of(box_size_of(best->q.extent), axes, q), text_of(box_size_of(best->kv.extent), axes, kv),
-                    choice->count, choice->count == 1 ? "pair is" : "pairs are");
+    used = snprintf(out, size, "boxes: %s queries by %s keys, ", text_of(box_size_of(best->q.extent), axes, q),
+                    text_of(box_size_of(best->kv.extent), axes, kv));
+    used += choice->count == 1 ? snprintf(out + used, size - (size_t)used, "the only pair of its kernel\n")
+                               : snprintf(out + used, size - (size_t)used,
+                                          "which of %d pairs are predicted to take the least time\n", choice->count);
   }
   if (tuned->state != TUNED_NONE && used < (int)size)
     snprintf(out + used, size - (size_t)used, "tuned: not used, run luattn tune again: %s %s\n", tuned->path,
