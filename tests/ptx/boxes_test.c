@@ -178,41 +178,41 @@ static const spec_row specs[] = {
     {"far",
      "return attention { grid = {'y', 'x'}, inputs = { rows = { axes = {'h', 'q.y'}, grad = true }, rpb = { axes = "
      "{'h', "
-     "3, 5}, grad = true } },\n"
+     "3, 3}, grad = true } },\n"
      "  score_mod = function(s, b, h, q, k) return s + rows[{h, q.y}] * k.x + rpb[{h, (k.y - q.y) + 1, (k.x - q.x) // "
      "9 "
-     "+ 2}] end,\n"
+     "+ 1}] end,\n"
      "  key_mod = function(x, b, h, pos, d) return x * (1 + 0.1 * pos.x) end,\n"
-     "  block_mask = neighborhood { kernel_size = {2, 3}, dilation = {1, 9}, is_causal = {false, true} } }",
+     "  block_mask = neighborhood { kernel_size = {2, 2}, dilation = {1, 9}, is_causal = {false, true} } }",
      2,
      1,
      16,
      24,
-     {4, 31},
-     {4, 31},
-     {{"rows", 2, {HEADS, 4}}, {"rpb", 3, {HEADS, 3, 5}}},
+     {3, 20},
+     {3, 20},
+     {{"rows", 2, {HEADS, 3}}, {"rpb", 3, {HEADS, 3, 3}}},
      .is_wide = false},
     {"far_dropout",
      "return attention { grid = {'t', 'y', 'x'}, online_func = dropout(0.3), block_mask = neighborhood { kernel_size = "
      "{2, 2, 2}, dilation = {1, 10, 1} } }",
      3,
-     2,
+     1,
      16,
      8,
-     {2, 23, 3},
-     {2, 23, 3},
+     {2, 21, 2},
+     {2, 21, 2},
      {{NULL, 0, {0}}},
      .is_wide = false},
     {"far_wide",
-     "return attention { grid = {'y', 'x'}, block_mask = function(b, h, q, k) return eq((q.x - k.x) % 16, 0) and k.y "
+     "return attention { grid = {'y', 'x'}, block_mask = function(b, h, q, k) return eq((q.x - k.x) % 9, 0) and k.y "
      "<= "
      "q.y end }",
      2,
      1,
      8,
      8,
-     {3, 20},
-     {5, 32},
+     {3, 11},
+     {5, 18},
      {{NULL, 0, {0}}},
      .is_wide = true},
 };
