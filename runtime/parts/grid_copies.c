@@ -40,7 +40,7 @@ luattn_status grid_copies_in_grid(const args_call *c, const manifest_entry *entr
     if (places > most) most = places;
   }
   size[0] = ceil_div(most, entry->tile_m);
-  size[2] = (int64_t)p->all.dense.shape.batch * 4;
+  if (most > 0) size[2] = (int64_t)p->all.dense.shape.batch * 4;
   return LUATTN_OK;
 }
 
