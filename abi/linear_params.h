@@ -218,13 +218,17 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
 
 /* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:
  * pairs of q k'; q e^G; of updates that erase r e^G, and the inverse; k e^(GC - G); numbers: e^GC of each channel, and w of each
- * token. The chain forwards loads it from `at_reads` on. */
+ * token. The chain forwards loads it from `at_reads` on. luattn_linear_columns loads factors of tokens, and rows of sums of
+ * decays. */
 typedef struct LinearTilesLayout {
-  int at_pairs, at_queries, at_reads, at_inverse, at_keys, at_numbers;
+  int at_pairs, at_queries, at_reads, at_inverse, at_keys, at_numbers, at_factors;
   int bytes;
 } LinearTilesLayout;
 
-enum { LINEAR_TILE_NUMBERS = 1024, LINEAR_TILE_WRITES = 512 };
+enum { LINEAR_TILE_NUMBERS = 1024, LINEAR_TILE_WRITES = 512, LINEAR_TILE_FACTORS = 4 * 256 };
+
+/* Bytes of a row of these: those that a warp reads at once begin in other banks. */
+ABI_FN int linear_sums_row(int k_dim) { return layout_ceil(k_dim, 64) * 256 + 32; }
 
 ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases) {
   LinearTilesLayout l = {0};
@@ -234,7 +238,8 @@ ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases) {
   l.at_inverse = l.at_reads + (erases ? qk : 0);
   l.at_keys = l.at_inverse + (erases ? LINEAR_BOX : 0);
   l.at_numbers = l.at_keys + qk;
-  l.bytes = l.at_numbers + LINEAR_TILE_NUMBERS;
+  l.at_factors = l.at_numbers + LINEAR_TILE_NUMBERS;
+  l.bytes = l.at_factors + LINEAR_TILE_FACTORS + LUATTN_CHUNK * linear_sums_row(k_dim);
   return l;
 }
 
@@ -252,7 +257,7 @@ ABI_FN LinearMakerLayout linear_maker_layout(int k_dim, int erases) {
   LinearMakerLayout l = {0};
   const int inverse = erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0;
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
-  l.row = linear_gate_row(k_dim);
+  l.row = linear_sums_row(k_dim);
   l.at_gates = (erases ? 3 : 2) * l.qk;
   l.at_pairs = l.at_gates + layout_round(LUATTN_CHUNK * l.row > inverse ? LUATTN_CHUNK * l.row : inverse, 1024);
   l.at_left = l.at_pairs + (erases ? 2 : 1) * LINEAR_BOX;
@@ -273,7 +278,7 @@ ABI_FN LinearChainLayout linear_chain_layout(int k_dim, int v_block, int erases,
   const LinearTilesLayout t = linear_tiles_layout(k_dim, erases);
   const int groups = layout_ceil(v_block, 64);
   LinearChainLayout l = {0};
-  l.tiles = t.bytes - (backwards ? 0 : t.at_reads);
+  l.tiles = t.at_factors - (backwards ? 0 : t.at_reads);
   l.stage = l.tiles + groups * LINEAR_BOX;
   l.at_kept = 2 * l.stage;
   l.at_barriers = l.at_kept + groups * (layout_ceil(k_dim, 64) + 1) * LINEAR_BOX;
@@ -282,15 +287,15 @@ ABI_FN LinearChainLayout linear_chain_layout(int k_dim, int v_block, int erases,
 }
 
 /* Shared memory of luattn_linear_columns: a chunk's q and k; do and v, or of updates that erase U and the gradient of R, in whose
- * place tiles are made; both states; sums of decays, rows of floats; pairs; sums of blocks of tokens, and what is left of decays;
- * numbers of tokens; barriers. */
+ * place tiles are made; both states; factors of tokens and sums of decays; pairs; what is left of decays; sums of blocks of
+ * tokens; numbers of tokens; barriers. */
 typedef struct LinearColumnsLayout {
   int qk, v, state, row; /* bytes; row: of sums */
-  int at_q, at_k, at_values, at_state, at_grad_state, at_gates, at_pairs, at_left, at_totals, at_numbers, at_barriers;
+  int at_q, at_k, at_values, at_state, at_grad_state, at_factors, at_pairs, at_left, at_totals, at_numbers, at_barriers;
   int bytes;
 } LinearColumnsLayout;
 
-enum { LINEAR_COLUMN_NUMBERS = 9 * 256, LINEAR_COLUMN_TOTALS = 9 * 512 };
+enum { LINEAR_COLUMN_NUMBERS = 5 * 256, LINEAR_COLUMN_TOTALS = 10 * 512 };
 
 ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim, int erases) {
   LinearColumnsLayout l = {0};
@@ -298,14 +303,14 @@ ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim, int erase
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_dim, 64) * LINEAR_BOX;
   l.state = layout_ceil(k_dim, 64) * l.v;
-  l.row = linear_gate_row(k_dim);
+  l.row = linear_sums_row(k_dim);
   l.at_k = l.qk;
   l.at_values = l.at_k + l.qk;
   l.at_state = l.at_values + places * (l.qk > l.v ? l.qk : l.v);
   l.at_grad_state = l.at_state + l.state;
   l.at_pairs = l.at_grad_state + l.state;
-  l.at_gates = l.at_pairs + (erases ? 2 : 1) * LINEAR_BOX;
-  l.at_left = l.at_gates + LUATTN_CHUNK * l.row;
+  l.at_factors = l.at_pairs + (erases ? 2 : 1) * LINEAR_BOX;
+  l.at_left = l.at_factors + LINEAR_TILE_FACTORS + LUATTN_CHUNK * l.row;
   l.at_totals = l.at_left + LINEAR_LEFT;
   l.at_numbers = l.at_totals + LINEAR_COLUMN_TOTALS;
   l.at_barriers = l.at_numbers + LINEAR_COLUMN_NUMBERS;

@@ -70,6 +70,12 @@ struct NoRowHook {
   static constexpr int sums = 0, runs = 0, rows = 0;
 };
 
+// Whether the gradient of each channel's decay goes to memory by itself: then the kernel that makes it does that.
+template <class S>
+concept DecayEndsHere = S::decay_of == DECAY_CHANNEL && requires {
+  requires S::OfDecay::has_terms && S::OfDecay::runs == 0 && S::OfDecay::rows == 0;
+};
+
 template <class S>
 concept LinearSpec = Decay<S> && Update<S> && RowMods<S> && Skip<S>;
 

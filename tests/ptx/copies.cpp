@@ -251,6 +251,15 @@ Next tensor_prefetch(Warp &w, const Instr &i, u32 lanes) {
   });
   return Next::GO;
 }
+// The same of contiguous bytes. Slots: from, bytes.
+Next bulk_prefetch(Warp &w, const Instr &i, u32 lanes) {
+  each(lanes, [&](int l) {
+    const u8 *from = reinterpret_cast<const u8 *>(w.value(i.slot[0], l) + u64(i.offset[0]));
+    const size_t bytes = u32(w.value(i.slot[1], l));
+    check_global(w, i, from, bytes, 16);
+  });
+  return Next::GO;
+}
 // Slots: descriptor, coordinates, from.
 Next tensor_store(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
@@ -296,6 +305,7 @@ bool decode_bulk(Decoder &d) {
   }
   const bool load = d.has("mbarrier::complete_tx::bytes");
   d.address(d.arg(0), 0);
+  if (d.has("prefetch")) return d.value(d.arg(1), false), d.instr.run = bulk_prefetch, d.args.size() == 2;
   d.address(d.arg(1), 1);
   d.value(d.arg(2), false);
   if (load) d.address(d.arg(3), 2);

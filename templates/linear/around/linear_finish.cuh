@@ -189,7 +189,8 @@ struct FinishNumbers {
     TokenPlace at{0, 0, 0, true};
     if (row < tokens_of_all<Config>(p)) at = place_of_token<Config>(p, row);
     const LinearSite s{at.entry, hv, hv / p.group, at.first};
-    if constexpr (Spec::decay_of == DECAY_CHANNEL)
+    if constexpr (DecayEndsHere<Spec>) {
+    } else if constexpr (Spec::decay_of == DECAY_CHANNEL)
       add_channels<typename Spec::OfDecay>(p.sums.decay, hv, row - threadIdx.x % 32);
     else
       add<typename Spec::OfDecay>(p.sums.decay, at, s, row);

@@ -4,7 +4,7 @@
 // along channels of v tiles are made (BlockTiles), once all of these have been read.
 #pragma once
 #include "linear/sm90/linear_block_tiles.cuh"
-#include "linear/sm90/linear_gates.cuh"
+#include "tma/bulk_copies.cuh"
 
 // COLUMN_VALUES: v, or U where updates erase, which also have the gradient of R.
 enum ColumnTensor {
@@ -15,31 +15,26 @@ enum ColumnTensor {
   COLUMN_GRAD_VALUES,
   COLUMN_STATE,
   COLUMN_GRAD_STATE,
+  COLUMN_FACTORS,  // and sums of decays
   COLUMN_TENSORS
 };
 enum ColumnTile { TILE_QUERIES, TILE_KEYS, TILE_READS };
 
-// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor, of additive updates also w; of
-// erasing ones r's factor, w, the pair of a token with itself, and of each share of channels the sum of dr k.
-enum {
-  COLUMN_QUERY = 0,
-  COLUMN_KEY = 256,
-  COLUMN_READ = 512,
-  COLUMN_WRITE = 768,
-  COLUMN_OWN = 1024,
-  COLUMN_OF_READ = 1280  // and three more
-};
-// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; and of products of both
-// states.
+// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: the pair of a token with itself; where updates erase, of each share
+// of channels the gradient of r / k.
+enum { COLUMN_OWN = 0, COLUMN_OF_READ = 256 };
+// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; and of ways from state
+// to state, of every other chunk.
 enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512 };
 
 template <class Spec, class Config>
 struct SharedColumns {
   static constexpr int box = LINEAR_BOX, boxes_k = ceil_div(Config::k_dim, 64), boxes_v = ceil_div(Config::v_dim, 64),
-                       k_dim = boxes_k * 64, v_dim = boxes_v * 64, shares = 4, warps = 4 * shares,
-                       parts = 4 * boxes_k;  // shares: of channels
+                       k_dim = boxes_k * 64, v_dim = boxes_v * 64, shares = 4, warps = 4 * shares;  // shares: of channels
   static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim, Spec::erases);
-  static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps;
+  static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases);
+  static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps,
+                       factors_bytes = LINEAR_TILE_FACTORS + LUATTN_CHUNK * row_bytes;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL);
   static_assert(!Spec::has_value_mod && !Spec::has_skip, "gradients of mods of v have no kernel yet");
   static_assert(Config::pass == LINEAR_ROWS && Config::k_dim % 8 == 0 && Config::v_dim % 8 == 0);
@@ -68,19 +63,50 @@ struct SharedColumns {
   __device__ __forceinline__ u32 at_state(int tensor, int value, int channel) const {
     return at(tensor) + (value / 64 * boxes_k + channel / 64) * box + box_place(value % 64, channel % 64);
   }
-  __device__ __forceinline__ u32 gates() const { return start + layout.at_gates; }
+  __device__ __forceinline__ u32 factors() const { return start + layout.at_factors; }
+  __device__ __forceinline__ u32 gates() const { return factors() + LINEAR_TILE_FACTORS; }
   __device__ __forceinline__ u32 tile(int which) const { return start + layout.at_values + which * layout.qk; }
   // Gradients of pairs, with the factors of tokens: of q k', and of r k'; a row for each query.
   __device__ __forceinline__ u32 pairs(int which) const { return start + layout.at_pairs + which * box; }
   __device__ __forceinline__ u32 left() const { return start + layout.at_left; }
   __device__ __forceinline__ u32 totals() const { return start + layout.at_totals; }
   __device__ __forceinline__ u32 numbers() const { return start + layout.at_numbers; }
+  // Where a chunk of the block lies (ColumnPlace), for those with an odd number, and with an even one.
+  __device__ __forceinline__ u32 place(int done) const { return start + layout.at_barriers + 128 + done % 2 * 64; }
   __device__ __forceinline__ u32 full(int tensor) const { return start + layout.at_barriers + tensor * 8; }
 
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_init(full(i), 1);
     barrier_init_done();
   }
+};
+
+// A chunk of the block, found by one warp for all.
+template <class Config>
+struct ColumnPlace {
+  int number, chunk;  // as of RowChunks; of the entry
+  LinearSite site;
+  int tokens;
+
+  // The next chunk from `number` on.
+  __device__ __forceinline__ static ColumnPlace find(const LuattnLinearParams &p, int number) {
+    RowChunks<Config> at(p);
+    at.number = number;
+    at.seek();
+    if (!at.more()) return {at.number, 0, {0, 0, 0, 0}, 0};
+    const LinearChain<Config> chain = at.chain();
+    return {at.number, at.chunk(chain), chain.site, chain.tokens};
+  }
+  __device__ __forceinline__ static ColumnPlace load(u32 from) {
+    const uint4 x = load_shared_16(from), y = load_shared_16(from + 16);
+    return {int(x.x), int(x.y), {int(x.z), int(x.w), int(y.x), int(y.y)}, int(y.z)};
+  }
+  __device__ __forceinline__ void store(u32 to) const {
+    const int x[] = {number, chunk, site.b, site.hv, site.h, site.first, tokens};
+#pragma unroll
+    for (int i = 0; i < 7; ++i) store_shared(to + 4 * i, u32(x[i]));
+  }
+  __device__ __forceinline__ LinearChain<Config> chain() const { return {site, tokens}; }
 };
 
 template <class Spec, class Config>
@@ -103,20 +129,50 @@ struct ColumnProducer {
     barrier_arrive_expect(shared.full(tensor), bytes);
     bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * bytes, bytes, shared.full(tensor));
   }
-  // All warps have read the places.
-  __device__ __forceinline__ void load_states(const Chain &chain, int chunk) const {
-    load_kept(COLUMN_STATE, p.kept.states, chain.slot(p, chunk));
-    load_kept(COLUMN_GRAD_STATE, p.kept.grad_states, chain.slot(p, chunk));
+  __device__ __forceinline__ const unsigned char *factors(i64 slot) const {
+    return static_cast<const unsigned char *>(p.kept.tiles) + slot * Shared::made.bytes + Shared::made.at_factors;
   }
-  __device__ __forceinline__ void load_rows(const Chain &chain, int chunk) const {
+  // All warps have read the places.
+  __device__ __forceinline__ void load_states(i64 slot) const {
+    load_kept(COLUMN_STATE, p.kept.states, slot);
+    load_kept(COLUMN_GRAD_STATE, p.kept.grad_states, slot);
+  }
+  // Brings what load_rows loads later to the L2 cache.
+  __device__ __forceinline__ void prefetch_rows(const Chain &chain, int chunk, i64 slot) const {
+    for (int i = 0; i < Shared::boxes_v; ++i) {
+      tensor_prefetch(maps.dout, i * 64, chain.box(chunk), chain.site.hv);
+      if constexpr (!Spec::erases) tensor_prefetch(maps.v, i * 64, chain.box(chunk), chain.site.hv);
+    }
+    for (int i = 0; i < Shared::boxes_k; ++i) {
+      tensor_prefetch(maps.q, i * 64, chain.box(chunk), chain.site.h);
+      tensor_prefetch(maps.k, i * 64, chain.box(chunk), chain.site.h);
+    }
+    bulk_prefetch(factors(slot), Shared::factors_bytes);
+    if constexpr (Spec::erases) {
+      bulk_prefetch(static_cast<const unsigned char *>(p.kept.values) + slot * Shared::layout.v, Shared::layout.v);
+      bulk_prefetch(static_cast<const unsigned char *>(p.kept.grad_values) + slot * Shared::layout.v, Shared::layout.v);
+    }
+  }
+  // TMA may still read results from the places of q and k.
+  __device__ __forceinline__ void load_rows(const Chain &chain, int chunk, i64 slot) const {
     load(COLUMN_DOUT, maps.dout, chain, chunk, chain.site.hv, Shared::boxes_v);
     if constexpr (Spec::erases) {
-      load_kept(COLUMN_VALUES, p.kept.values, chain.slot(p, chunk));
-      load_kept(COLUMN_GRAD_VALUES, p.kept.grad_values, chain.slot(p, chunk));
+      load_kept(COLUMN_VALUES, p.kept.values, slot);
+      load_kept(COLUMN_GRAD_VALUES, p.kept.grad_values, slot);
     } else {
       load(COLUMN_VALUES, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v);
     }
+    barrier_arrive_expect(shared.full(COLUMN_FACTORS), Shared::factors_bytes);
+    bulk_load(shared.factors(), factors(slot), Shared::factors_bytes, shared.full(COLUMN_FACTORS));
+    bulk_wait_read();
     load(COLUMN_Q, maps.q, chain, chunk, chain.site.h, Shared::boxes_k);
     load(COLUMN_K, maps.k, chain, chunk, chain.site.h, Shared::boxes_k);
+  }
+  __device__ __forceinline__ void store_rows(const Chain &chain, int chunk) const {
+    for (int i = 0; i < Shared::boxes_k; ++i) {
+      tensor_store(shared.at(COLUMN_Q) + i * Shared::box, maps.dq, i * 64, chain.box(chunk), chain.site.hv);
+      tensor_store(shared.at(COLUMN_K) + i * Shared::box, maps.dk, i * 64, chain.box(chunk), chain.site.hv);
+    }
+    bulk_commit();
   }
 };

@@ -17,6 +17,10 @@ inline constexpr float block_limit = (same_type<Elem, half_t>::value ? 3.f : 60.
 // first; and 4 floats, whether a block is narrow.
 enum { LEFT_OVER = 0, LEFT_BEFORE = 4 * 512, LEFT_BEHIND = 8 * 512, LEFT_INVERSE = 12 * 512, LEFT_NARROW = 16 * 512 };
 
+// Factors of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor, of additive updates also w; of
+// erasing ones r's factor, and w.
+enum { FACTOR_QUERY = 0, FACTOR_KEY = 256, FACTOR_READ = 512, FACTOR_WRITE = 768 };
+
 template <class Elem, int RowBytes, int KDim>
 struct BlockTiles {
   static constexpr int block = 16, lanes = KDim / 4, rows = 32 / lanes;  // of a row of 4 channels a lane; at once

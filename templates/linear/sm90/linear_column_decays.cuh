@@ -45,8 +45,8 @@ struct ColumnDecays {
       if (lane >= 28) store_number(at + TOTAL_BEFORE, first + to[1]);
     }
   }
-  // Sums over value channels of products of both states: of a warp as many channels as its share of all.
-  __device__ __forceinline__ void sum_across(int warp) const {
+  // Sums over value channels of ways from state to state: of a warp as many channels as its share of all.
+  __device__ __forceinline__ void sum_across(int warp, u32 to) const {
     constexpr int channels = k_dim / Shared::warps;  // 8 or 4
     float sum[8] = {};
 #pragma unroll
@@ -78,34 +78,48 @@ struct ColumnDecays {
         sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], step);
       }
     }
-    if (lane % (32 / channels) == 0)
-      store_number(shared.totals() + TOTAL_ACROSS + (warp * channels + first) * 4, sum[0]);
+    if (lane % (32 / channels) != 0) return;
+    const u32 at = (warp * channels + first) * 4;
+    float left = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) left += load_number(shared.gates() + (i * block + block - 1) * Shared::row_bytes + at);
+    store_number(to + at, sum[0] * fast_exp2(left));
   }
-  // What all tokens of the block have: of ways that cross other blocks, and all.
-  __device__ __forceinline__ float of_block(int channel) const {
+  // What all tokens of the block have: of ways that cross other blocks, and all; of two adjacent channels.
+  __device__ __forceinline__ float2 of_block(int channel, u32 across) const {
     const u32 at = shared.totals() + channel * 4;
-    float left = 0, sum = 0;
+    float2 sum = load_pair(across + channel * 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      left += load_number(shared.gates() + (i * block + block - 1) * Shared::row_bytes + channel * 4);
-      if (i > which) sum += load_number(at + TOTAL_BEHIND + i * 512);
-      if (i < which) sum += load_number(at + TOTAL_BEFORE + i * 512);
+      if (i == which) continue;
+      const float2 x = load_pair(at + (i > which ? TOTAL_BEHIND : TOTAL_BEFORE) + i * 512);
+      sum.x += x.x, sum.y += x.y;
     }
-    return sum + load_number(at + TOTAL_ACROSS) * fast_exp2(left);
+    return sum;
   }
-  // Adds to a thread's ways of 16 channels what all tokens of its block have, and stores the gradient.
-  __device__ __forceinline__ void store(const float (&ways)[8], const Chain &chain, int chunk, int step) const {
+  // Adds to a thread's ways of 16 channels what all tokens of its block have, and stores the gradient, or what it makes of
+  // inputs.
+  __device__ __forceinline__ void store(const float (&ways)[8], const Chain &chain, int chunk, int step,
+                                        u32 across) const {
     float *const to = p.sums.decay;
     if (to == nullptr) return;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < 4; j += 2) {
       const int channel = step * 16 + Fragment::column(lane, j);
-      const float all = of_block(channel);
+      const float2 all = of_block(channel, across);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane, r);
-        if (chain.has(t) && channel < Config::k_dim)
-          to[chain.token(p, t) * Config::k_dim + channel] = ways[Fragment::element(r, j)] + all;
+        const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane, r), e = Fragment::element(r, j);
+        if (!chain.has(t) || channel >= Config::k_dim) continue;
+        const float2 x = {ways[e] + all.x, ways[e + 1] + all.y};
+        if constexpr (DecayEndsHere<Spec>) {
+          using Terms = typename Spec::OfDecay;
+          float none[1];
+          Terms::add(p, chain.site, 1.f, x.x, t, channel, nullptr, nullptr, none, none);
+          Terms::add(p, chain.site, 1.f, x.y, t, channel + 1, nullptr, nullptr, none, none);
+        } else {
+          *reinterpret_cast<float2 *>(to + chain.token(p, t) * Config::k_dim + channel) = x;
+        }
       }
     }
   }

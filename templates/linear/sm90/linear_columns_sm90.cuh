@@ -38,11 +38,10 @@ struct ColumnRows {
   using Triangles = LinearTriangles<Config, Shared::row_bytes>;
   using Tiles = BlockTiles<Elem, Shared::row_bytes, Shared::k_dim>;
   using Decays = ColumnDecays<Spec, Config>;
+  using Place = ColumnPlace<Config>;
   static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1,
                        steps = k_dim / 16 / Shared::shares;  // of a warp, 16 channels each
   static constexpr bool erases = Spec::erases;
-
-  using Sums = GateSums<Spec, Config, Shared::row_bytes, 16>;
 
   const LuattnLinearParams &p;
   const ColumnProducer<Spec, Config> producer;
@@ -70,8 +69,8 @@ struct ColumnRows {
   __device__ __forceinline__ float2 left(int what, int of, int step, int j) const {
     return tiles().of(what, of, step * 16 + j * 8 + Fragment::column(lane));
   }
-  __device__ __forceinline__ float number(int what, int r) const {
-    return load_number(shared.numbers() + what + row(r) * 4);
+  __device__ __forceinline__ float factor(int what, int r) const {
+    return load_number(shared.factors() + what + row(r) * 4);
   }
   // A block of 16 tokens of a tile, turned as B.
   __device__ __forceinline__ void load_tile(u32 (&b)[4], int tile, int of, int step) const {
@@ -106,12 +105,12 @@ struct ColumnRows {
         Triangles::multiply(e, a, b);
       }
     }
-    const float query[2] = {number(COLUMN_QUERY, 0), number(COLUMN_QUERY, 1)};
+    const float query[2] = {factor(FACTOR_QUERY, 0), factor(FACTOR_QUERY, 1)};
     u32 x[4], y[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = share * block + Fragment::column(lane, i / 2 * 2), r = i % 2;
-      const float2 key = load_pair(shared.numbers() + COLUMN_KEY + column * 4);
+      const float2 key = load_pair(shared.factors() + FACTOR_KEY + column * 4);
       const bool low = column < row(r), high = column + 1 < row(r);
       d[2 * i] *= query[r] * key.x, d[2 * i + 1] *= query[r] * key.y;
       x[i] = pack<Elem>(low ? d[2 * i] : 0.f, high ? d[2 * i + 1] : 0.f);
@@ -177,7 +176,7 @@ struct ColumnRows {
       store_four_halves(shared.tile(TILE_QUERIES) + at, Tiles::scaled(q, up));
       store_four_halves(shared.tile(TILE_KEYS) + at, Tiles::scaled(k, down));
       if constexpr (erases) {
-        const float read = load_number(shared.numbers() + COLUMN_READ + row * 4);
+        const float read = load_number(shared.factors() + FACTOR_READ + row * 4);
 #pragma unroll
         for (int n = 0; n < 4; ++n) up[n] *= read;
         store_four_halves(shared.tile(TILE_READS) + at, Tiles::scaled(k, up));
@@ -266,7 +265,7 @@ struct ColumnRows {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int token = which * block + Fragment::column(lane) + i / 2 * 8;
-        const float2 by = load_pair(shared.numbers() + COLUMN_READ + token * 4);
+        const float2 by = load_pair(shared.factors() + FACTOR_READ + token * 4);
         z[i] = Tiles::scaled(z[i], by.x, by.y);
       }
       Keys{shared.at(COLUMN_K), shared.gates(), which, lane}.add(key, z, step, size);
@@ -275,12 +274,10 @@ struct ColumnRows {
 
   // ---- compute: 16 channels of q and k ----
 
-  __device__ __forceinline__ void store_two(const LuattnTensor &to, const Chain &chain, int t, int channel, float low,
-                                            float high) const {
-    if (!chain.has(t) || channel >= Config::k_dim) return;
-    Elem *const at = static_cast<Elem *>(to.data) + (Config::packed ? 0 : chain.entry * to.batch) +
-                     chain.site.hv * to.head + i64(chain.start + t) * to.seq + channel;
-    *reinterpret_cast<u32 *>(at) = pack<Elem>(low, high);
+  // Rounds results of 16 channels to the place of the warp's rows there, which it has read.
+  __device__ __forceinline__ void stage(int tensor, const float (&x)[8], int step) const {
+    stmatrix_x4(shared.at(tensor, which * block + lane % 16, step * 16 + lane / 16 * 8), pack<Elem>(x[0], x[1]),
+                pack<Elem>(x[2], x[3]), pack<Elem>(x[4], x[5]), pack<Elem>(x[6], x[7]));
   }
   // Multiplies by what is left in the block, up to a token, or behind it.
   __device__ __forceinline__ void apply(float (&up)[8], float (&down)[8], int step) const {
@@ -297,12 +294,12 @@ struct ColumnRows {
     }
   }
   // Adds to `of_read` the sums of dr k of the thread's rows.
-  __device__ __forceinline__ void step(float (&ways)[8], float (&of_read)[2], const Met &met, const Chain &chain,
-                                       int chunk, int step, bool narrow) const {
+  __device__ __forceinline__ void step(float (&ways)[8], float (&of_read)[2], const Met &met, int step,
+                                       bool narrow) const {
     float query[8] = {}, read[8] = {}, pairs[8] = {}, key[8], up[8], down[8], y[8], z[8];
     {
       float x[8];
-      const float query_factor[2] = {number(COLUMN_QUERY, 0), number(COLUMN_QUERY, 1)};
+      const float query_factor[2] = {factor(FACTOR_QUERY, 0), factor(FACTOR_QUERY, 1)};
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = met.query[i] * query_factor[i / 2 % 2];
       add_before(query, x, 0, step, narrow);
@@ -322,29 +319,30 @@ struct ColumnRows {
       const float2 behind = left(LEFT_BEHIND, which, step, j);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float factor = number(COLUMN_KEY, r);
+        const float by = factor(FACTOR_KEY, r);
         const int e = Fragment::element(r, 2 * j);
-        key[e] = met.key[e] * (factor * behind.x * down[e]);
-        key[e + 1] = met.key[e + 1] * (factor * behind.y * down[e + 1]);
+        key[e] = met.key[e] * (by * behind.x * down[e]);
+        key[e + 1] = met.key[e + 1] * (by * behind.y * down[e + 1]);
       }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float own = number(COLUMN_OWN, r), of_r = erases ? number(COLUMN_READ, r) : 0.f;
+      const float own = load_number(shared.numbers() + COLUMN_OWN + row(r) * 4),
+                  of_r = erases ? factor(FACTOR_READ, r) : 0.f;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const float2 q = load_two(COLUMN_Q, step, r, j), k = load_two(COLUMN_K, step, r, j);
-        const int e = Fragment::element(r, 2 * j), t = chunk * LUATTN_CHUNK + row(r),
-                  channel = step * 16 + j * 8 + Fragment::column(lane);
+        const int e = Fragment::element(r, 2 * j);
         of_read[r] += read[e] * k.x + read[e + 1] * k.y;
         read[e] *= of_r, read[e + 1] *= of_r;
         y[e] = q.x * query[e] + k.x * (read[e] - pairs[e]), z[e] = k.x * key[e];
         y[e + 1] = q.y * query[e + 1] + k.y * (read[e + 1] - pairs[e + 1]), z[e + 1] = k.y * key[e + 1];
-        store_two(p.dq, chain, t, channel, query[e] + own * k.x, query[e + 1] + own * k.y);
-        store_two(p.dk, chain, t, channel, key[e] + pairs[e] + read[e] + own * q.x,
-                  key[e + 1] + pairs[e + 1] + read[e + 1] + own * q.y);
+        query[e] += own * k.x, query[e + 1] += own * k.y;
+        key[e] += pairs[e] + read[e] + own * q.x, key[e + 1] += pairs[e + 1] + read[e + 1] + own * q.y;
       }
     }
+    __syncwarp();
+    stage(COLUMN_Q, query, step), stage(COLUMN_K, key, step);
     Decays{p, shared, which, lane}.sum_ways(ways, y, z, shared.totals() + step * 64);
   }
 
@@ -356,7 +354,7 @@ struct ColumnRows {
       sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
       if (Fragment::first_in_row(lane))
-        store_number(shared.numbers() + COLUMN_OF_READ + share * 256 + row(r) * 4, sum[r]);
+        store_number(shared.numbers() + COLUMN_OF_READ + share * 256 + row(r) * 4, sum[r] * factor(FACTOR_KEY, r));
     }
   }
   __device__ __forceinline__ void finish_reads(const Chain &chain, int chunk) const {
@@ -366,7 +364,7 @@ struct ColumnRows {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < Shared::shares; ++i) sum += load_number(at + COLUMN_OF_READ + i * 256);
-    p.sums.read[chain.token(p, t)] = sum * load_number(at + COLUMN_KEY);
+    p.sums.read[chain.token(p, t)] = sum;
   }
   // dv = w dR, and dw: four rows.
   __device__ __forceinline__ void make_dv(const Chain &chain, int chunk) const {
@@ -381,7 +379,7 @@ struct ColumnRows {
                channel;
       };
       const u64 r = load_four_halves(shared.at(COLUMN_GRAD_VALUES, token, channel) + channel % 8 * 2);
-      const float write = load_number(shared.numbers() + COLUMN_WRITE + token * 4);
+      const float write = load_number(shared.factors() + FACTOR_WRITE + token * 4);
       float sum = 0;
       if (has) {
         const u64 v =
@@ -399,79 +397,71 @@ struct ColumnRows {
 
   // ---- a chunk ----
 
-  // Sums of decays, and numbers of tokens, once all warps have done the chunk before; then its rows are loaded.
-  __device__ __forceinline__ void write_numbers(const Chain &chain, int chunk) const {
-    const auto begin = [&] {
-      fence_async();
-      sync();
-      if (warp() == 0 && elected()) producer.load_rows(chain, chunk);
-      __syncwarp();
-    };
-    if (warp() < Shared::parts) {
-      Sums{p, chain, lane}.write(shared.gates(), chunk, warp(), begin);
-    } else {
-      begin();
-      if (warp() == Shared::warps - 1) {
-        const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
-        const u32 at = shared.numbers() + 8 * u32(lane);
-        const float read[2] = {x.read[0] * x.column[0], x.read[1] * x.column[1]};
-        store_pair(at + COLUMN_QUERY, x.row), store_pair(at + COLUMN_KEY, x.column);
-        store_pair(at + COLUMN_READ, read), store_pair(at + COLUMN_WRITE, x.write);
-      }
+  // By one warp: finds the chunk from `number` on, for all; what it lacks is brought nearer.
+  __device__ __forceinline__ void find(int number, int done) const {
+    const Place at = Place::find(p, number);
+    if (elected()) {
+      at.store(shared.place(done));
+      if (has(at)) producer.prefetch_rows(at.chain(), at.chunk, slot(at));
     }
-    sync();
+    __syncwarp();
   }
-  __device__ __forceinline__ void load_next(const RowChunks<Config> &next) const {
-    if (next.more()) {
-      const Chain other = next.chain();
-      const int at = next.chunk(other);
-      if (warp() == 0 && elected()) producer.load_states(other, at);
-      __syncwarp();
-    }
+  __device__ __forceinline__ i64 slot(const Place &at) const { return at.chain().slot(p, at.chunk); }
+  __device__ __forceinline__ bool has(const Place &at) const { return at.number < RowChunks<Config>(p).count; }
+  __device__ __forceinline__ void load_states(int done) const {
+    const Place at = Place::load(shared.place(done));
+    if (has(at) && elected()) producer.load_states(slot(at));
+    __syncwarp();
   }
-  __device__ __forceinline__ void run_chunk(const RowChunks<Config> &now, const RowChunks<Config> &next,
-                                            int done) const {
+  __device__ __forceinline__ void load_rows(int done) const {
+    const Place at = Place::load(shared.place(done));
+    if (has(at) && elected()) producer.load_rows(at.chain(), at.chunk, slot(at));
+    __syncwarp();
+  }
+  // Three barriers: places of rows, tiles, and results are read or written by all.
+  __device__ __forceinline__ void run_chunk(const Place &now, int done) const {
     const Chain chain = now.chain();
-    const int chunk = now.chunk(chain);
     const Decays decays{p, shared, which, lane};
+    const u32 across = shared.totals() + TOTAL_ACROSS + done % 2 * 512;
     Met met[steps];
     float ways[steps][8], of_read[2] = {0, 0};
-    write_numbers(chain, chunk);
+    if (warp() == 0) find(now.number + int(gridDim.x), done + 1);
 #pragma unroll
     for (int i = 0; i < COLUMN_TENSORS; ++i)
       if (erases || i != COLUMN_GRAD_VALUES) barrier_wait(shared.full(i), u32(done) & 1);
     make_pairs();
     meet(met);
-    if constexpr (erases) make_dv(chain, chunk);
-    decays.sum_across(warp());
+    if constexpr (erases) make_dv(chain, now.chunk);
+    decays.sum_across(warp(), across);
+    fence_async();
     sync();
-    load_next(next);
+    if (warp() == 0) load_states(done + 1);
     make_tiles();
     sync();
     const bool narrow = tiles().is_narrow(which);
 #pragma unroll
-    for (int i = 0; i < steps; ++i) step(ways[i], of_read, met[i], chain, chunk, share * steps + i, narrow);
+    for (int i = 0; i < steps; ++i) step(ways[i], of_read, met[i], share * steps + i, narrow);
     if constexpr (erases) store_of_read(of_read);
+    fence_async();
     sync();
+    if (warp() == 0) {
+      if (elected()) producer.store_rows(chain, now.chunk);
+      load_rows(done + 1);
+    }
 #pragma unroll
-    for (int i = 0; i < steps; ++i) decays.store(ways[i], chain, chunk, share * steps + i);
-    if constexpr (erases) finish_reads(chain, chunk);
+    for (int i = 0; i < steps; ++i) decays.store(ways[i], chain, now.chunk, share * steps + i, across);
+    if constexpr (erases) finish_reads(chain, now.chunk);
   }
   __device__ __forceinline__ void run() const {
-    RowChunks<Config> now(p), next(p);
-    now.seek();
-    if (now.more() && warp() == 0 && elected()) {
-      const Chain chain = now.chain();
-      producer.load_states(chain, now.chunk(chain));
-    }
-    __syncwarp();
+    if (warp() == 0) find(int(blockIdx.x), 0), load_states(0), load_rows(0);
+    sync();
+    Place now = Place::load(shared.place(0));
 #pragma unroll 1
-    for (int done = 0; now.more(); ++done) {
-      next.number = now.number;
-      next.next(), next.seek();
-      run_chunk(now, next, done);
-      now.number = next.number;
+    for (int done = 0; has(now); ++done) {
+      run_chunk(now, done);
+      now = Place::load(shared.place(done + 1));
     }
+    if (warp() == 0 && elected()) bulk_wait_read();
   }
 };
 

@@ -12,10 +12,6 @@
 #include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_inverse.cuh"
 
-// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor, of additive updates also w; of
-// erasing ones r's factor, and w.
-enum { MAKER_QUERY = 0, MAKER_KEY = 256, MAKER_READ = 512, MAKER_WRITE = 768 };
-
 template <class Spec, class Config>
 struct SharedMaker {
   static constexpr LinearMakerLayout layout = linear_maker_layout(Config::k_dim, Spec::erases);
@@ -79,8 +75,8 @@ struct TileMaker {
     const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
     const float read[2] = {x.read[0] * x.column[0], x.read[1] * x.column[1]};
     const u32 at = shared.numbers() + 8 * u32(lane);
-    store_pair(at + MAKER_QUERY, x.row), store_pair(at + MAKER_KEY, x.column);
-    store_pair(at + MAKER_READ, read), store_pair(at + MAKER_WRITE, x.write);
+    store_pair(at + FACTOR_QUERY, x.row), store_pair(at + FACTOR_KEY, x.column);
+    store_pair(at + FACTOR_READ, read), store_pair(at + FACTOR_WRITE, x.write);
   }
 
   // ---- tiles ----
@@ -114,16 +110,23 @@ struct TileMaker {
       for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n]), down[n] = fast_exp2(end[n] - sum[n]);
       store_four_halves(shared.queries() + at, Tiles::scaled(q[i], up));
       store_four_halves(shared.keys() + at, Tiles::scaled(k[i], down));
-      multiply(by, up, before, load_number(numbers + MAKER_QUERY));
+      multiply(by, up, before, load_number(numbers + FACTOR_QUERY));
       *reinterpret_cast<u64 *>(to + Shared::made.at_queries + at) = Tiles::scaled(q[i], by);
-      multiply(by, down, behind, load_number(numbers + MAKER_KEY));
+      multiply(by, down, behind, load_number(numbers + FACTOR_KEY));
       *reinterpret_cast<u64 *>(to + Shared::made.at_keys + at) = Tiles::scaled(k[i], by);
       if constexpr (Spec::erases) {
         store_four_halves(shared.reads() + at, Tiles::scaled(k[i], up));
-        multiply(by, up, before, load_number(numbers + MAKER_READ));
+        multiply(by, up, before, load_number(numbers + FACTOR_READ));
         *reinterpret_cast<u64 *>(to + Shared::made.at_reads + at) = Tiles::scaled(k[i], by);
       }
     }
+  }
+  // Factors of tokens, and sums of decays.
+  __device__ __forceinline__ void store_sums() const {
+    unsigned char *const to = made() + Shared::made.at_factors;
+    bulk_store(to, shared.numbers(), LINEAR_TILE_FACTORS, true);
+    bulk_store(to + LINEAR_TILE_FACTORS, shared.gates(), LUATTN_CHUNK * Shared::layout.row, true);
+    bulk_commit();
   }
   // What is left over the chunk, of the last block's channels.
   __device__ __forceinline__ void store_chunk(const float (&before)[4], const float (&end)[4]) const {
@@ -191,8 +194,8 @@ struct TileMaker {
   // Factors of rows and columns, and 0 above the diagonal: pairs are selected, never multiplied by 0.
   template <bool Below>
   __device__ __forceinline__ void weigh(float (&s)[32], int which) const {
-    const u32 rows = shared.numbers() + (Below ? MAKER_READ : MAKER_QUERY) + (which * block + Fragment::row(lane)) * 4,
-              columns = shared.numbers() + MAKER_KEY + Fragment::column(lane) * 4;
+    const u32 rows = shared.numbers() + (Below ? FACTOR_READ : FACTOR_QUERY) + (which * block + Fragment::row(lane)) * 4,
+              columns = shared.numbers() + FACTOR_KEY + Fragment::column(lane) * 4;
     const float factor[2] = {load_number(rows), load_number(rows + 32)};
     const int behind = which * block + Fragment::row(lane) - Fragment::column(lane);
 #pragma unroll
@@ -236,8 +239,12 @@ struct TileMaker {
     load_rows(q, p.q), load_rows(k, p.k);
     if (warp == 7) write_numbers();
     if (warp < Shared::parts_of_gates) Sums{p, chain, lane}.write(shared.gates(), chunk, warp, [] {});
+    fence_async();
     __syncthreads();
+    const bool copies = warp == 4 && elected();
+    if (copies) store_sums();
     make_tiles(q, k);
+    if (copies) bulk_wait_read();
     if (Spec::erases && warp == 0) store_writes();
     __syncthreads();
     const bool narrow = all_narrow();
@@ -260,7 +267,7 @@ struct TileMaker {
   }
   __device__ __forceinline__ void store_writes() const {
     float *const to = reinterpret_cast<float *>(made() + Shared::made.at_numbers + LINEAR_TILE_WRITES);
-    const float2 write = load_pair(shared.numbers() + MAKER_WRITE + 8 * u32(lane));
+    const float2 write = load_pair(shared.numbers() + FACTOR_WRITE + 8 * u32(lane));
     to[2 * lane] = write.x, to[2 * lane + 1] = write.y;
   }
 };
