@@ -49,7 +49,7 @@ typedef struct LuattnLinearSums {
 
 /* Rows around the main kernels (templates/linear/around). Row r of a tensor is token r of all entries, [entries][tokens] or
  * packed. Rows that are made are contiguous, [rows][heads][dim]. */
-enum { LUATTN_FINISH_ROWS = 128, LUATTN_LINEAR_TENSORS = 3 };
+enum { LUATTN_FINISH_ROWS = 128, LUATTN_LINEAR_TENSORS = 3, LUATTN_PREPARE_ROWS = 4 /* of a warp */ };
 typedef struct LuattnLinearRows {
   LuattnTensor
       from[LUATTN_LINEAR_TENSORS]; /* the caller's q, k and v; main kernels read rows that luattn_linear_prepare

@@ -40,7 +40,7 @@ static void fill_entry(const linear_plan *p, const linear_entry *of, image_manif
   e->role = (uint32_t)of->role;
   e->threads = (uint32_t)of->threads;
   e->shared_bytes = (uint32_t)of->shared_bytes;
-  e->tile_m = of->role == LUATTN_ROLE_LINEAR_PREPARE ? (uint32_t)of->threads / 32
+  e->tile_m = of->role == LUATTN_ROLE_LINEAR_PREPARE ? (uint32_t)of->threads / 32 * LUATTN_PREPARE_ROWS
               : of->role == LUATTN_ROLE_LINEAR_ROUND ? (uint32_t)of->threads
                                                      : LUATTN_CHUNK;
   e->tile_n = (uint32_t)p->v_block;

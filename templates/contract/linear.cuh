@@ -72,9 +72,8 @@ struct NoRowHook {
 
 // Whether the gradient of each channel's decay goes to memory by itself: then the kernel that makes it does that.
 template <class S>
-concept DecayEndsHere = S::decay_of == DECAY_CHANNEL && requires {
-  requires S::OfDecay::has_terms && S::OfDecay::runs == 0 && S::OfDecay::rows == 0;
-};
+concept DecayEndsHere = S::decay_of == DECAY_CHANNEL &&
+                        requires { requires S::OfDecay::has_terms && S::OfDecay::runs == 0 && S::OfDecay::rows == 0; };
 
 template <class S>
 concept LinearSpec = Decay<S> && Update<S> && RowMods<S> && Skip<S>;

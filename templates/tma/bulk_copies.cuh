@@ -45,7 +45,8 @@ LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, PackedRo
 
 // The same of contiguous bytes; the address and the size are multiples of 16.
 LUATTN_FN void bulk_prefetch(const void *src, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(src)), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(src)), "r"(bytes)
+               : "memory");
 }
 
 // Copies a box from `src` to the place that the TMA descriptor gives, and leaves out what lies outside the

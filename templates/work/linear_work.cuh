@@ -59,7 +59,13 @@ struct LinearChain {
   }
   // The same, of which all is known.
   __device__ __forceinline__ LinearChain(const LinearSite &site, int tokens)
-      : site(site), entry(site.b), segment(0), first_value(0), start(site.first), tokens(tokens), begin(0),
+      : site(site),
+        entry(site.b),
+        segment(0),
+        first_value(0),
+        start(site.first),
+        tokens(tokens),
+        begin(0),
         end(ceil_div(tokens, chunk)) {}
   // The chunks of the segment, in the order of the pass.
   __device__ __forceinline__ int chunks() const { return end - begin; }

@@ -85,42 +85,59 @@ struct FinishRows {
 #pragma unroll
     for (int i = 0; i < Row::count; ++i) dx.x[i] = (Adds ? dx.x[i] : 0.f) + found.x[i];
   }
-  __device__ __forceinline__ void step(const TokenPlace &at, const LinearSite &s, int head) {
-    const LuattnTensor &grad = p.rows.grad[Which], &made = p.rows.made[Which];
-    Row g, x, dx;
-    const bool has_gradient = made.data != nullptr;
-    if (has_gradient) load_gradient(g, at, head);
-    if constexpr (Hook::made || skips) x.load(row_of<Config, Elem>(p.rows.from[Which], at, head));
+  // A row, whose loads are under way.
+  struct Loaded {
+    TokenPlace at{0, 0, 0, true};
+    Row g, x, dout;
+  };
+  // Whether rows are finished, but for those of no entry.
+  __device__ __forceinline__ bool is_done() const {
+    return !skips && p.rows.grad[Which].data == p.rows.made[Which].data;
+  }
+  __device__ __forceinline__ Loaded load(i64 row, int head) const {
+    Loaded l;
+    l.at = place_of_token<Config>(p, row);
+    if (l.at.none || is_done()) return l;
+    if (p.rows.made[Which].data != nullptr) load_gradient(l.g, l.at, head);
+    if constexpr (Hook::made || skips) l.x.load(row_of<Config, Elem>(p.rows.from[Which], l.at, head));
+    if constexpr (skips) l.dout.load(row_of<Config, Elem>(p.rows.dout, l.at, head));
+    return l;
+  }
+  __device__ __forceinline__ void step(const Loaded &l, const LinearSite &s, int head) {
+    const LuattnTensor &grad = p.rows.grad[Which];
+    const bool has_gradient = p.rows.made[Which].data != nullptr;
+    Row dx;
 #pragma unroll
-    for (int i = 0; i < Row::count; ++i) dx.x[i] = has_gradient ? g.x[i] : 0.f;
+    for (int i = 0; i < Row::count; ++i) dx.x[i] = has_gradient ? l.g.x[i] : 0.f;
     if constexpr (Hook::made)
-      if (has_gradient) derive<Hook, false>(dx, x, g, s, at.t, of_run);
-    if constexpr (skips) {
-      g.load(row_of<Config, Elem>(p.rows.dout, at, head));
-      derive<Skip, true>(dx, x, g, s, at.t, of_skip);
-    }
-    if (grad.data != nullptr) dx.store(row_of<Config, Elem>(grad, at, head));
+      if (has_gradient) derive<Hook, false>(dx, l.x, l.g, s, l.at.t, of_run);
+    if constexpr (skips) derive<Skip, true>(dx, l.x, l.dout, s, l.at.t, of_skip);
+    if (grad.data != nullptr) dx.store(row_of<Config, Elem>(grad, l.at, head));
   }
   __device__ __forceinline__ void run(u32 block, int heads) {
     const LuattnTensor &grad = p.rows.grad[Which];
-    const bool is_done = !skips && grad.data == p.rows.made[Which].data;  // but for rows of no entry
     const int head = int(block % u32(heads));
     const i64 first = i64(block / u32(heads)) * LUATTN_FINISH_ROWS + int(threadIdx.x / 32) * finish_rows,
               all = tokens_of_all<Config>(p);
+    const int count = int(max_of(min_of(all - first, i64(finish_rows)), i64(0)));
     LinearSite s{-1, 0, 0, 0};
+    Loaded next;
+    if (count > 0) next = load(first, head);
 #pragma unroll 1
-    for (i64 row = first; row < first + finish_rows && row < all; ++row) {
-      const TokenPlace at = place_of_token<Config>(p, row);
+    for (int i = 0; i < count; ++i) {
+      const Loaded now = next;
+      if (i + 1 < count) next = load(first + i + 1, head);
+      const TokenPlace &at = now.at;
       if (at.none) {
         Row zero;
 #pragma unroll
-        for (int i = 0; i < Row::count; ++i) zero.x[i] = 0;
+        for (int n = 0; n < Row::count; ++n) zero.x[n] = 0;
         if (grad.data != nullptr) zero.store(row_of<Config, Elem>(grad, at, head));
-      } else if (!is_done) {
+      } else if (!is_done()) {
         if (at.entry != s.b && s.b >= 0) of_run.flush(p, s), of_skip.flush(p, s);
         s = of_v ? LinearSite{at.entry, head, head / p.group, at.first}
                  : LinearSite{at.entry, head * p.group, head, at.first};
-        step(at, s, head);
+        step(now, s, head);
       }
     }
     if (s.b >= 0) of_run.flush(p, s), of_skip.flush(p, s);

@@ -31,7 +31,8 @@ LUATTN_FN TokenPlace place_of_token(const LuattnLinearParams &p, i64 row) {
     at.t = int(row) - at.first;
     at.none = row < at.first || row >= __ldg(p.cu_seqlens + at.entry + 1);
   } else {
-    at.entry = int(row / p.tokens), at.t = int(row - i64(at.entry) * p.tokens);
+    at.entry = row >> 32 == 0 ? int(u32(row) / u32(p.tokens)) : int(row / p.tokens);
+    at.t = int(row - i64(at.entry) * p.tokens);
   }
   if (p.state_rows != nullptr) at.none |= __ldg(p.state_rows + at.entry) < 0;
   return at;

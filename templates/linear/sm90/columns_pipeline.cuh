@@ -30,7 +30,8 @@ enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512 };
 template <class Spec, class Config>
 struct SharedColumns {
   static constexpr int box = LINEAR_BOX, boxes_k = ceil_div(Config::k_dim, 64), boxes_v = ceil_div(Config::v_dim, 64),
-                       k_dim = boxes_k * 64, v_dim = boxes_v * 64, shares = 4, warps = 4 * shares;  // shares: of channels
+                       k_dim = boxes_k * 64, v_dim = boxes_v * 64, shares = 4,
+                       warps = 4 * shares;  // shares: of channels
   static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim, Spec::erases);
   static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases);
   static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps,

@@ -194,7 +194,8 @@ struct TileMaker {
   // Factors of rows and columns, and 0 above the diagonal: pairs are selected, never multiplied by 0.
   template <bool Below>
   __device__ __forceinline__ void weigh(float (&s)[32], int which) const {
-    const u32 rows = shared.numbers() + (Below ? FACTOR_READ : FACTOR_QUERY) + (which * block + Fragment::row(lane)) * 4,
+    const u32 rows =
+                  shared.numbers() + (Below ? FACTOR_READ : FACTOR_QUERY) + (which * block + Fragment::row(lane)) * 4,
               columns = shared.numbers() + FACTOR_KEY + Fragment::column(lane) * 4;
     const float factor[2] = {load_number(rows), load_number(rows + 32)};
     const int behind = which * block + Fragment::row(lane) - Fragment::column(lane);
