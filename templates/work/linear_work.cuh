@@ -1,6 +1,7 @@
 // work/linear_work.cuh: which part of a linear attention a block computes: the chunks of one segment of one entry and value
 // head, for a block of value channels; and where their tokens lie. Of kernels that compute chunks by themselves: which ones.
 #pragma once
+#include "arch/mma.cuh"
 #include "arch/tensor_box.cuh"
 #include "contract/linear.cuh"
 
@@ -179,6 +180,40 @@ __device__ __forceinline__ void for_each_chunk(const LuattnLinearParams &p, cons
     step(chain, chunk, done++);
   }
 }
+
+// One of these, found by a warp, which tells all others in shared memory.
+template <class Config>
+struct ChunkPlace {
+  int number, chunk;  // as of RowChunks; of the entry
+  LinearSite site;
+  int tokens;
+
+  __device__ __forceinline__ static ChunkPlace first(const LuattnLinearParams &p) { return find(p, int(blockIdx.x)); }
+  __device__ __forceinline__ ChunkPlace following(const LuattnLinearParams &p) const {
+    return find(p, number + int(gridDim.x));
+  }
+  __device__ __forceinline__ static ChunkPlace load(u32 from) {
+    const uint4 x = load_shared_16(from), y = load_shared_16(from + 16);
+    return {int(x.x), int(x.y), {int(x.z), int(x.w), int(y.x), int(y.y)}, int(y.z)};
+  }
+  __device__ __forceinline__ void store(u32 to) const {
+    const int x[] = {number, chunk, site.b, site.hv, site.h, site.first, tokens};
+#pragma unroll
+    for (int i = 0; i < 7; ++i) store_shared(to + 4 * i, u32(x[i]));
+  }
+  __device__ __forceinline__ LinearChain<Config> chain() const { return {site, tokens}; }
+
+ private:
+  // The next chunk from `number` on.
+  __device__ __forceinline__ static ChunkPlace find(const LuattnLinearParams &p, int number) {
+    RowChunks<Config> at(p);
+    at.number = number;
+    at.seek();
+    if (!at.more()) return {at.number, 0, {0, 0, 0, 0}, 0};
+    const LinearChain<Config> chain = at.chain();
+    return {at.number, at.chunk(chain), chain.site, chain.tokens};
+  }
+};
 
 // 16 value channels of an entry and value head.
 template <class Config>

@@ -72,7 +72,7 @@ struct SharedColumns {
   __device__ __forceinline__ u32 left() const { return start + layout.at_left; }
   __device__ __forceinline__ u32 totals() const { return start + layout.at_totals; }
   __device__ __forceinline__ u32 numbers() const { return start + layout.at_numbers; }
-  // Where a chunk of the block lies (ColumnPlace), for those with an odd number, and with an even one.
+  // Where a chunk of the block lies (ChunkPlace), for those with an odd number, and with an even one.
   __device__ __forceinline__ u32 place(int done) const { return start + layout.at_barriers + 128 + done % 2 * 64; }
   __device__ __forceinline__ u32 full(int tensor) const { return start + layout.at_barriers + tensor * 8; }
 
@@ -80,34 +80,6 @@ struct SharedColumns {
     for (int i = 0; i < COLUMN_TENSORS; ++i) barrier_init(full(i), 1);
     barrier_init_done();
   }
-};
-
-// A chunk of the block, found by one warp for all.
-template <class Config>
-struct ColumnPlace {
-  int number, chunk;  // as of RowChunks; of the entry
-  LinearSite site;
-  int tokens;
-
-  // The next chunk from `number` on.
-  __device__ __forceinline__ static ColumnPlace find(const LuattnLinearParams &p, int number) {
-    RowChunks<Config> at(p);
-    at.number = number;
-    at.seek();
-    if (!at.more()) return {at.number, 0, {0, 0, 0, 0}, 0};
-    const LinearChain<Config> chain = at.chain();
-    return {at.number, at.chunk(chain), chain.site, chain.tokens};
-  }
-  __device__ __forceinline__ static ColumnPlace load(u32 from) {
-    const uint4 x = load_shared_16(from), y = load_shared_16(from + 16);
-    return {int(x.x), int(x.y), {int(x.z), int(x.w), int(y.x), int(y.y)}, int(y.z)};
-  }
-  __device__ __forceinline__ void store(u32 to) const {
-    const int x[] = {number, chunk, site.b, site.hv, site.h, site.first, tokens};
-#pragma unroll
-    for (int i = 0; i < 7; ++i) store_shared(to + 4 * i, u32(x[i]));
-  }
-  __device__ __forceinline__ LinearChain<Config> chain() const { return {site, tokens}; }
 };
 
 template <class Spec, class Config>

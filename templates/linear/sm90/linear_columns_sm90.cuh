@@ -38,7 +38,7 @@ struct ColumnRows {
   using Triangles = LinearTriangles<Config, Shared::row_bytes>;
   using Tiles = BlockTiles<Elem, Shared::row_bytes, Shared::k_dim>;
   using Decays = ColumnDecays<Spec, Config>;
-  using Place = ColumnPlace<Config>;
+  using Place = ChunkPlace<Config>;
   static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1,
                        steps = k_dim / 16 / Shared::shares;  // of a warp, 16 channels each
   static constexpr bool erases = Spec::erases;
@@ -397,9 +397,8 @@ struct ColumnRows {
 
   // ---- a chunk ----
 
-  // By one warp: finds the chunk from `number` on, for all; what it lacks is brought nearer.
-  __device__ __forceinline__ void find(int number, int done) const {
-    const Place at = Place::find(p, number);
+  // By one warp: tells all where a chunk lies; what it lacks is brought nearer.
+  __device__ __forceinline__ void tell(const Place &at, int done) const {
     if (elected()) {
       at.store(shared.place(done));
       if (has(at)) producer.prefetch_rows(at.chain(), at.chunk, slot(at));
@@ -425,7 +424,7 @@ struct ColumnRows {
     const u32 across = shared.totals() + TOTAL_ACROSS + done % 2 * 512;
     Met met[steps];
     float ways[steps][8], of_read[2] = {0, 0};
-    if (warp() == 0) find(now.number + int(gridDim.x), done + 1);
+    if (warp() == 0) tell(now.following(p), done + 1);
 #pragma unroll
     for (int i = 0; i < COLUMN_TENSORS; ++i)
       if (erases || i != COLUMN_GRAD_VALUES) barrier_wait(shared.full(i), u32(done) & 1);
@@ -453,7 +452,7 @@ struct ColumnRows {
     if constexpr (erases) finish_reads(chain, now.chunk);
   }
   __device__ __forceinline__ void run() const {
-    if (warp() == 0) find(int(blockIdx.x), 0), load_states(0), load_rows(0);
+    if (warp() == 0) tell(Place::first(p), 0), load_states(0), load_rows(0);
     sync();
     Place now = Place::load(shared.place(0));
 #pragma unroll 1
