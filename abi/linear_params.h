@@ -71,6 +71,36 @@ typedef struct LuattnRing {
   int count, type;   /* rows that there are; of k, e, u and y, as LuattnStates */
 } LuattnRing;
 
+/* Where a ring's kernel has rows in shared memory (templates/linear/recurrent/ring_rows.cuh), in numbers: `row` of each new
+ * token first; then old rows of k and e, sums of decays, products of new rows' q and r with k and with e, rows of u and y. */
+typedef struct LinearRingPlaces {
+  int k, e, sums, read, query, read_e, query_e, u, y, numbers; /* numbers: all, a multiple of 4 */
+} LinearRingPlaces;
+
+/* k_dim, width: of a row of k and of sums, padded. */
+ABI_FN LinearRingPlaces linear_ring_places(int tokens, int row, int count, int k_dim, int v_block, int width, int reads,
+                                           int erases) {
+  LinearRingPlaces l = {0};
+  const int pairs = tokens * count;
+  l.k = tokens * row;
+  l.e = l.k + count * k_dim;
+  l.sums = l.e + erases * count * k_dim;
+  l.read = l.sums + (count + tokens) * width;
+  l.query = l.read + reads * pairs;
+  l.read_e = l.query + pairs;
+  l.query_e = l.read_e + erases * pairs;
+  l.u = l.query_e + erases * pairs;
+  l.y = l.u + count * v_block;
+  l.numbers = layout_ceil(l.y + erases * count * v_block, 4) * 4;
+  return l;
+}
+
+/* States before every `every` tokens of an entry: number of entry * count + n, or of packed sequences as linear.h says. */
+typedef struct LuattnStatesBetween {
+  LuattnStates states; /* data null: not wanted; row: from one to the next */
+  int every, count;
+} LuattnStatesBetween;
+
 /* What the kernels of backward token by token hand on (templates/linear/recurrent/reverse_recurrent.cuh), in float. */
 typedef struct LuattnReverse {
   float *starts;  /* [runs of all][heads_v][V][K]: the state before each run of tokens */
@@ -95,7 +125,7 @@ typedef struct LuattnLinearParams {
       *state_rows; /* [entries]: the row of the pool that has an entry's state; negative: there is none, o of the entry
                           * is 0. null: row i is entry i's */
   LuattnStates first, last;
-  int ahead; /* token by token: so many value heads on begin about when a block ends; 0: nothing is prefetched */
+  int unused;
   LuattnSegments segments;
   LuattnRing ring;
   LuattnReverse reverse;
@@ -104,7 +134,13 @@ typedef struct LuattnLinearParams {
   LuattnLinearSums sums;
   LuattnTensor dq, dk, dv; /* of luattn_linear_rows, whose o is do; dq and dk have heads_v heads */
   LuattnLinearRows rows;
+  LuattnStatesBetween between;
 } LuattnLinearParams;
+
+/* The number of the state before token t, a multiple of `every`, of an entry that begins at row `start`. */
+ABI_FN long long linear_state_between(const LuattnStatesBetween *b, int entry, int start, int t, int packed) {
+  return (packed ? (long long)(start / b->every + entry) : (long long)entry * b->count) + t / b->every;
+}
 
 /* The second parameter of luattn_linear_rows. */
 typedef struct LuattnLinearRowMaps {

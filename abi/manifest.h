@@ -178,8 +178,10 @@ typedef struct manifest_linear {
                      * axes are whole */
   uint32_t terms;  /* backward: bits: mods of q, k and v, and what skips, that inputs or scalars get gradients of */
   uint32_t decays; /* backward: numbers of a token's decay: 1, or the channels of k */
-  uint32_t run, keys;            /* backward token by token: tokens of a run, 0: it is none; rows along K of a token */
-  uint32_t numbers_kept, unused; /* of a state, by a thread */
+  uint32_t run, keys;    /* backward token by token: tokens of a run, 0: it is none; rows along K of a token */
+  uint32_t numbers_kept; /* of a state, by a thread; of a ring's kernel: of a new token's rows, in shared memory */
+  uint32_t room; /* bytes of shared memory of a multiprocessor, whose blocks have one value head after another; 0:
+                          * a block has one */
 } manifest_linear;
 
 typedef struct image_manifest {

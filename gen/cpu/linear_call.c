@@ -53,6 +53,23 @@ static void write_state(const linear_problem *p, const cpu_view *to, int entry, 
       view_set(to, (int64_t[]){row, head_v, p->kv_layout ? i : j, p->kv_layout ? j : i}, s[i * p->state_v + j]);
 }
 
+/* The state before token t. */
+static void write_between(const linear_problem *p, int entry, int head_v, int64_t t, const double *s) {
+  const cpu_view *to = &p->between;
+  const int64_t first = p->starts != NULL ? p->starts[entry] / p->every + entry : entry * p->between_count;
+  const int64_t row = first + t / p->every;
+  for (int i = 0; i < p->k_dim; i++)
+    for (int j = 0; j < p->state_v; j++)
+      view_set(to, (int64_t[]){row, head_v, p->kv_layout ? i : j, p->kv_layout ? j : i}, s[i * p->state_v + j]);
+}
+
+/* Tokens from `first` on that are a block, up to the next one before which the state is wanted. */
+static int count_block(const linear_problem *p, int block, int64_t first, int64_t tokens) {
+  int64_t count = tokens - first < block ? tokens - first : block;
+  if (p->every > 0 && count > p->every - first % p->every) count = p->every - first % p->every;
+  return (int)count;
+}
+
 /* ---- forward ---- */
 
 /* o of a block, from what the recurrence gives. */
@@ -75,10 +92,11 @@ static void forward_unit(void *of_pass, int worker, int64_t unit) {
   double *s = f->states + (size_t)worker * state_size(p);
   if (has_state) read_state(p, &p->first, entry, head_v, s);
   const int64_t tokens = linear_tokens(p, entry);
-  for (int64_t first = 0; first < tokens; first += f->block) {
-    const int count = (int)(tokens - first < f->block ? tokens - first : f->block);
+  for (int64_t first = 0; first < tokens;) {
+    const int count = count_block(p, f->block, first, tokens);
     double *o = w->v; /* read by then */
     if (has_state) {
+      if (p->every > 0 && first % p->every == 0) write_between(p, entry, head_v, first, s);
       linear_rows rows = linear_rows_of(w, entry, head_v, first, count);
       rows.state = s;
       linear_forward_in(&rows, w->o, s, w->room);
@@ -87,6 +105,7 @@ static void forward_unit(void *of_pass, int worker, int64_t unit) {
       memset(o, 0, (size_t)count * (size_t)p->v_dim * sizeof *o);
     }
     if (p->o.ndim > 0) linear_store(p, &p->o, entry, head_v, first, count, o);
+    first += count;
   }
   if (has_state) write_state(p, &p->last, entry, head_v, s);
 }

@@ -8,6 +8,7 @@
 #include "common/call/choices.h"
 #include "common/call/input_dtype.h"
 #include "common/call/overlap.h"
+#include "common/call/states_between.h"
 
 enum { MAX_DIM = 4096 };
 
@@ -117,18 +118,22 @@ static luattn_status open_entries(linear_problem *p, luattn_error *err) {
 
 /* ---- states ---- */
 
+static luattn_status check_layout(linear_problem *p, const char *name, luattn_error *err) {
+  const int layout = p->args->state_layout;
+  p->kv_layout = layout == LUATTN_STATE_KV;
+  if (layout == LUATTN_STATE_VK || layout == LUATTN_STATE_KV) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "cpu: state_layout: is %d, and %s is given; say LUATTN_STATE_VK for [.., head_dim_v, head_dim], or "
+      "LUATTN_STATE_KV",
+      layout, name);
+}
+
 static luattn_status open_state(linear_problem *p, const char *name, const DLTensor *t, bool is_output, int64_t *rows,
                                 cpu_view *out, luattn_error *err) {
   *out = (cpu_view){0};
   if (t == NULL) return LUATTN_OK;
-  const int layout = p->args->state_layout;
-  if (layout != LUATTN_STATE_VK && layout != LUATTN_STATE_KV)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "cpu: state_layout: is %d, and %s is given; say LUATTN_STATE_VK for [.., head_dim_v, head_dim], or "
-        "LUATTN_STATE_KV",
-        layout, name);
-  p->kv_layout = layout == LUATTN_STATE_KV;
+  TRY(check_layout(p, name, err));
   const char *axes = p->kv_layout ? "rows, heads_v, head_dim, head_dim_v" : "rows, heads_v, head_dim_v, head_dim";
   view_rule rule = {.name = name, .axes = axes, .ndim = 4, .is_output = is_output};
   rule.shape[0] = *rows, rule.shape[1] = p->heads_v;
@@ -139,11 +144,22 @@ static luattn_status open_state(linear_problem *p, const char *name, const DLTen
   return LUATTN_OK;
 }
 
+static luattn_status open_between(linear_problem *p, luattn_error *err) {
+  char wrong[300];
+  states_between b;
+  if (p->args->intermediate_states == NULL) return LUATTN_OK;
+  if (!states_between_open(p->args, p->rows, p->entries, &b, wrong, sizeof wrong))
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
+  p->every = b.every, p->between_count = b.count;
+  return open_state(p, "intermediate_states", &b.rows, true, &b.shape[0], &p->between, err);
+}
+
 static luattn_status open_states(linear_problem *p, bool is_forward, luattn_error *err) {
   const luattn_linear_args *a = p->args;
   int64_t rows = a->state_indices != NULL ? -1 : p->entries;
   TRY(open_state(p, "initial_state", a->initial_state, false, &rows, &p->first, err));
-  if (is_forward) return open_state(p, "final_state", a->final_state, true, &rows, &p->last, err);
+  if (is_forward) TRY(open_state(p, "final_state", a->final_state, true, &rows, &p->last, err));
+  if (is_forward) return open_between(p, err);
   if (a->final_state != NULL && a->initial_state != NULL && a->final_state->data == a->initial_state->data &&
       a->final_state->byte_offset == a->initial_state->byte_offset)
     return luattn_fail(err, LUATTN_INVALID,
@@ -348,13 +364,14 @@ static luattn_status check_apart(const linear_problem *p, bool is_forward, luatt
                         p->first.data == p->last.data &&
                         memcmp(p->first.stride, p->last.stride, sizeof p->first.stride) == 0 &&
                         p->first.bits == p->last.bits && p->first.code == p->last.code;
-  overlap_item item[24 + 2 * 12];
+  overlap_item item[25 + 2 * 12];
   int n = 0;
   const overlap_item both[] = {{"q", a->q, false},
                                {"k", a->k, false},
                                {"v", a->v, false},
                                {"initial_state", in_place ? NULL : a->initial_state, false}};
-  const overlap_item forward[] = {{"o", a->o, true}, {"final_state", a->final_state, true}};
+  const overlap_item forward[] = {
+      {"o", a->o, true}, {"final_state", a->final_state, true}, {"intermediate_states", a->intermediate_states, true}};
   const overlap_item backward[] = {{"dout", a->dout, false},
                                    {"dfinal_state", a->dfinal_state, false},
                                    {"dq", a->dq, true},

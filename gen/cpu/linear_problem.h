@@ -31,6 +31,8 @@ typedef struct linear_problem {
   double scale, scalar[32];
   cpu_view q, k, v, o, dout, dq, dk, dv; /* [batch, tokens, heads, dim]; data NULL: not given */
   cpu_view first, last, dfirst, dlast;   /* states */
+  cpu_view between; /* states before each `every` tokens, 0: none are wanted; rows as linear.h has them */
+  int64_t every, between_count;
   cpu_view input[12], input_grad[12], scalar_grads;
   linear_programs hook[LINEAR_HOOKS];
   size_t scratch_bytes; /* the most that any program needs */

@@ -27,6 +27,7 @@ typedef struct linear_plan {
   int ring, step;              /* the most rows of a ring, tokens of a step; 0: there is none */
   int run, keys, numbers_kept; /* manifest_linear */
   int ring_width;              /* of a row's sums of decays */
+  int room, token_numbers;     /* manifest_linear */
   bool ring_erases;
   bool packed, erases, normalizes;
   bool cuts;     /* entries may be cut into segments */

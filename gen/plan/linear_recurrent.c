@@ -1,12 +1,16 @@
 /* linear_recurrent.c: linear attention token by token, with the state in registers (templates/linear/recurrent). */
 #include "abi/kernel_facts.h"
+#include "abi/linear_params.h"
 #include "common/fail.h"
 #include "gen/analysis/linear/linear_adjoint.h"
 #include "gen/plan/linear_family.h"
+#include "gen/plan/tiles.h"
 
-enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 4, MOST_RING_WARPS = 8, THREADS_OF_MULTIPROCESSOR = 512 };
+enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 4, THREADS_OF_MULTIPROCESSOR = 512 };
 /* Of a ring: rows, tokens of a step, and bytes of shared memory, of which two blocks of sm_80 find room. */
 enum { MOST_ROWS = 32, MOST_TOKENS = 16, MOST_SHARED = 80 << 10 };
+/* Bytes of a thread's part of a state, and of rows beside states on their way: four blocks of 128 threads find room. */
+enum { STAGE_OF_THREAD = 256, ROWS_BESIDE_STAGE = 21 << 10 };
 
 static luattn_status check_dim(const char *name, int x, luattn_error *err) {
   if (x % LEAST_DIM == 0 && x <= MOST_DIM) return LUATTN_OK;
@@ -60,50 +64,55 @@ static const char *explain(arena *a, const linear_plan *p, const derived_linear 
                                           : "where value heads are few, blocks of a launch have fewer value channels");
 }
 
-/* Threads, value channels and Config of both kernels. */
-static int plan_warps(arena *a, const derived_linear *d, linear_plan *p, int batch, int ring) {
-  const int v_lane = p->k_dim > 128 ? 2 : 4;
-  int warps = p->v_block / p->v_warp;
+/* Config and the entry of both kernels, whose rows take so many bytes. */
+static void add_kernel(arena *a, const derived_linear *d, const luattn_target *t, linear_plan *p, int warps, int batch,
+                       int ring, int bytes) {
+  const int threads = 32 * warps, room = tiles_shared_limit(t->arch), stage = threads * STAGE_OF_THREAD;
+  const bool staged = t->decode > 0 && bytes + stage <= room;
   p->normalizes = d->class.normalizes;
+  p->room = staged ? room : 0;
   p->constants =
       arena_printf(a,
                    "  using Number = float;\n"
-                   "  static constexpr int v_lane = %d, batch = %d, ring = %d, run = 0, threads = %d, blocks = %d;\n",
-                   v_lane, batch, ring, 32 * warps, THREADS_OF_MULTIPROCESSOR / (32 * warps));
-  return 32 * warps;
+                   "  static constexpr int v_lane = %d, batch = %d, ring = %d, run = 0, threads = %d, blocks = %d;\n"
+                   "  static constexpr bool staged = %s;\n",
+                   p->v_warp / 4, batch, ring, threads, THREADS_OF_MULTIPROCESSOR / threads, staged ? "true" : "false");
+  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads, bytes + (staged ? stage : 0));
 }
 
-static void start(linear_plan *p, int most_warps) {
+/* The warps of a block, whose part of the state is in registers at once. v_block: value channels whose rows it has: those, or
+ * `whole`, all of a head. */
+static int start(linear_plan *p, bool whole) {
   p->v_warp = 4 * (p->k_dim > 128 ? 2 : 4);
-  const int warps = (p->v_dim + p->v_warp - 1) / p->v_warp;
-  p->v_block = (warps < most_warps ? warps : most_warps) * p->v_warp;
+  int warps = (p->v_dim + p->v_warp - 1) / p->v_warp;
+  if (warps > MOST_WARPS) warps = MOST_WARPS;
+  const int part = warps * p->v_warp;
+  p->v_block = whole ? (p->v_dim + part - 1) / part * part : part;
+  return warps;
 }
 
-static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
-  (void)t;
+static void plan_walk(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   const derived_linear *d = spec->linear;
   int batch = 16;
-  start(p, MOST_WARPS);
-  while (batch > 1 && batch * row_size(d, p) * 4 > 24 << 10) batch /= 2;
+  const int warps = start(p, t->decode > 0), most = t->decode > 0 ? ROWS_BESIDE_STAGE * warps / MOST_WARPS : 24 << 10;
+  while (batch > 1 && batch * row_size(d, p) * 4 > most) batch /= 2;
   p->source = "entry/linear_recurrent.cu";
-  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, plan_warps(a, d, p, batch, 0), batch * row_size(d, p) * 4);
+  add_kernel(a, d, t, p, warps, batch, 0, batch * row_size(d, p) * 4);
   p->why = explain(a, p, d, batch);
 }
 
-/* Bytes of RingLayout of ring_rows.cuh. */
 static int ring_bytes(const derived_linear *d, const linear_plan *p, int batch, int ring) {
-  const int k = (p->k_dim + 31) / 32 * 32, e = d->class.erases;
+  const int k = (p->k_dim + 31) / 32 * 32;
   const int width = d->class.decay == LINEAR_DECAY_CHANNEL ? k : d->class.decay != LINEAR_DECAY_NONE;
-  const int pairs = (1 + d->class.reads + 2 * e) * batch * ring;
-  return 4 * (batch * row_size(d, p) + (1 + e) * ring * (k + p->v_block) + (ring + batch) * width + pairs);
+  return 4 * linear_ring_places(batch, row_size(d, p), ring, k, p->v_block, width, 1, d->class.erases).numbers;
 }
 
 static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
-  (void)t;
   const derived_linear *d = spec->linear;
   int batch = MOST_TOKENS, ring = MOST_ROWS;
-  start(p, MOST_RING_WARPS);
-  while (batch > 4 && ring_bytes(d, p, batch, ring) > MOST_SHARED) {
+  const int warps = start(p, true), room = tiles_shared_limit(t->arch) - 32 * warps * STAGE_OF_THREAD,
+            most = room > MOST_SHARED ? room : MOST_SHARED;
+  while (batch > 4 && ring_bytes(d, p, batch, ring) > most) {
     if (ring > batch)
       ring /= 2;
     else
@@ -112,8 +121,8 @@ static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t,
   p->ring = ring, p->step = batch, p->ring_erases = d->class.erases;
   p->ring_width = d->class.decay == LINEAR_DECAY_CHANNEL ? p->k_dim : d->class.decay != LINEAR_DECAY_NONE;
   p->source = "entry/linear_ring.cu";
-  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, plan_warps(a, d, p, batch, ring),
-                  ring_bytes(d, p, batch, ring));
+  p->token_numbers = row_size(d, p);
+  add_kernel(a, d, t, p, warps, batch, ring, ring_bytes(d, p, batch, ring));
   p->why = arena_printf(a,
                         "linear attention of class L%d behind a checkpoint: the state is read, and written where the "
                         "ring is full\n"
@@ -122,7 +131,7 @@ static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t,
 }
 
 const linear_family linear_recurrent = {
-    .name = "token by token", .family = LUATTN_SIMT, .whole_hooks = true, .check = check, .plan = plan};
+    .name = "token by token", .family = LUATTN_SIMT, .whole_hooks = true, .check = check, .plan = plan_walk};
 const linear_family linear_ring = {.name = "behind a checkpoint",
                                    .family = LUATTN_SIMT,
                                    .by_ring = true,
@@ -156,7 +165,8 @@ static void plan_reverse(arena *a, const luattn_spec *spec, const luattn_target 
   p->constants =
       arena_printf(a,
                    "  using Number = float;\n"
-                   "  static constexpr int v_lane = %d, batch = %d, ring = 0, run = %d, threads = %d, blocks = 1;\n",
+                   "  static constexpr int v_lane = %d, batch = %d, ring = 0, run = %d, threads = %d, blocks = 1;\n"
+                   "  static constexpr bool staged = false;\n",
                    v_lane, batch, RUN, 32 * warps);
   p->source = "entry/linear_reverse.cu";
   const int bytes = reverse_numbers(d, p, batch, warps) * 4;

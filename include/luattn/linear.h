@@ -76,6 +76,13 @@ typedef struct luattn_linear_args {
    * `update.erase`; ring_decays, float32, where it has `decay`: [rows, heads_v, count, 1], or head_dim where it depends on d;
    * ring_used, int32 [entries]. */
   const DLTensor *ring_k, *ring_u, *ring_decays, *ring_e, *ring_y, *ring_used;
+  /* Forward: states before every states_every tokens of an entry, a multiple of 64: before token 0, states_every,
+   * 2 * states_every, ..: [batch, count, heads_v, ..] with a state's last two axes, count being the tokens over states_every,
+   * rounded up. With cu_seqlens batch is 1 and count is tokens / states_every, rounded down, + entries: those of entry i begin at
+   * cu_seqlens[i] / states_every + i, and what lies between is left alone, as are those of entries without a state. The
+   * first two axes are as of a contiguous tensor. They have no gradient. */
+  const DLTensor *intermediate_states;
+  int64_t states_every;
 } luattn_linear_args;
 
 /* Run on the CPU, token by token, in double precision; each result is rounded once, to its tensor's type. Any number of

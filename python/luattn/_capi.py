@@ -131,6 +131,8 @@ class LinearArgs(c.Structure):
         ("workspace", c.c_void_p),
         ("workspace_size", c.c_size_t),
         *((name, c.c_void_p) for name in RING_TENSORS),
+        ("intermediate_states", c.c_void_p),
+        ("states_every", c.c_int64),
     ]
 
 

@@ -18,6 +18,13 @@ class Place(NamedTuple):
     memory: Callable[[int], Any]
 
 
+class Between(NamedTuple):
+    """States between tokens that a forward call returns."""
+
+    shape: tuple[int, ...]
+    every: int
+
+
 def _run_there(spec: Spec, backward: bool, args: capi.LinearArgs, place: Place) -> None:
     size = ctypes.c_size_t()
     call("luattn_linear_backward_workspace_size" if backward else "luattn_linear_workspace_size", place.engine, spec.pointer, ctypes.byref(args), ctypes.byref(size))
@@ -38,6 +45,7 @@ def run(
     state_layout: str | None,
     input_grads: Sequence[Any] = (),
     place: Place | None = None,
+    states_every: int = 0,
 ) -> None:
     """Runs a pass, on the CPU without a place. tensors: members of luattn_linear_args by name; None: not given. scale 0: the spec's. input_grads: in the
     order of inputs; None: not wanted."""
@@ -47,7 +55,7 @@ def run(
     at = iter(places.at)
     of_inputs, of_scalars = (capi.Input * n)(), (capi.Scalar * len(scalars))()
     names = [one.name.encode() for one in spec.inputs] + [name.encode() for name in spec.scalars]
-    args = capi.LinearArgs(ctypes.sizeof(capi.LinearArgs), inputs=ctypes.addressof(of_inputs), num_inputs=n, scale=scale)
+    args = capi.LinearArgs(ctypes.sizeof(capi.LinearArgs), inputs=ctypes.addressof(of_inputs), num_inputs=n, scale=scale, states_every=states_every)
     args.scalars, args.num_scalars = ctypes.addressof(of_scalars), len(scalars)
     args.state_layout = capi.STATE_LAYOUTS[state_layout] if state_layout else 0
     for name, t in given.items():

@@ -60,19 +60,23 @@ class _Linear(torch.autograd.Function):
         if place is None or call["arrays"]["cu_seqlens"] is not None:
             o.zero_()  # rows of no sequence stay 0
         final = call["final"]
+        kind = first.dtype if first is not None else _rows_type(q)
         if call["shape"] is not None:
-            final = empty(q, call["shape"], first.dtype if first is not None else _rows_type(q))
-        tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, **call["arrays"], **call["ring"]}
-        _linear_call.run(spec, False, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], place=place)
+            final = empty(q, call["shape"], kind)
+        between = call["between"]
+        states = None if between is None else empty(q, between.shape, kind).zero_()
+        tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, "intermediate_states": states, **call["arrays"], **call["ring"]}
+        every = 0 if between is None else between.every
+        _linear_call.run(spec, False, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], place=place, states_every=every)
+        if states is not None:
+            ctx.mark_non_differentiable(states)
         ctx.spec, ctx.call, ctx.has = spec, call, first is not None
         ctx.numbers = [None if isinstance(x, Tensor) else x for x in scalars]
         ctx.save_for_backward(q, k, v, *([first] if first is not None else []), *inputs, *(x for x in scalars if isinstance(x, Tensor)), *call["arrays"].values())
-        if call["shape"] is None:
-            return o, None
-        return o, final
+        return o, None if call["shape"] is None else final, states
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor | None, dfinal: Tensor | None) -> Any:
+    def backward(ctx: Any, dout: Tensor | None, dfinal: Tensor | None, _: Tensor | None) -> Any:
         spec, call, saved = ctx.spec, ctx.call, list(ctx.saved_tensors)
         q, k, v = saved[:3]
         first = saved[3] if ctx.has else None
@@ -120,8 +124,9 @@ def forward(
     layout: str | None,
     shape: Sequence[int] | None,
     final: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    """o and the final state: a new one of this shape, or `final`, which gets no gradient."""
+    between: _linear_call.Between | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """o and the final state: a new one of this shape, or `final`, which gets no gradient; and states between tokens, which get none either."""
     first = own["initial_state"]
     every = [x for x in (q, k, v, first, *inputs, *scalars) if isinstance(x, Tensor)]
     ring = {name: x for name, x in own.items() if name.startswith("ring_")}
@@ -139,9 +144,9 @@ def forward(
         raise InvalidError(f"{spec.name}: final_state: is written in place, and a gradient is wanted; leave it out and take output_final_state=True, or call under torch.no_grad()")
     on_cpu = _tensors.gpu_of(q) == capi.CPU
     arrays = {name: own[name] if on_cpu else _list_there(spec, name, own[name], q) for name in _PLAIN}
-    call = {"arrays": arrays, "ring": ring, "scale": scale, "layout": layout, "shape": shape, "final": final}
-    o, last = _Linear.apply(spec, call, q, k, v, first, *inputs, *scalars)
+    call = {"arrays": arrays, "ring": ring, "scale": scale, "layout": layout, "shape": shape, "final": final, "between": between}
+    o, last, states = _Linear.apply(spec, call, q, k, v, first, *inputs, *scalars)
     for written in (final, *(x for name, x in ring.items() if name != "ring_used")):
         if written is not None:
             mark_written(written)
-    return o, final if final is not None else last
+    return o, final if final is not None else last, states

@@ -15,6 +15,7 @@ from torch import Tensor
 from ._arguments import take, what
 from ._fla_specs import operator
 from .errors import InvalidError, Unsupported
+from .linear import CHUNK
 
 __all__ = [
     *(f"{kind}_{name}" for kind in ("chunk", "fused_recurrent") for name in (
@@ -32,7 +33,6 @@ _WHY = {
     "gk": "this operator has one decay a token; chunk_kda has one a channel",
     "cp_context": "a sequence lies on one device; run each part from the final state of the one before it",
     "use_graph": "capture the call into a torch.cuda.CUDAGraph",
-    "return_intermediate_states": "states between chunks are not returned; run parts, and take each one's final state",
 }
 
 
@@ -60,17 +60,30 @@ def _run(
     cu_seqlens: Tensor | None,
     state_v_first: bool = False,
     norm: bool = False,
+    every: int | None = None,
     **inputs: Any,
-) -> tuple[Tensor, Tensor | None]:
+) -> Any:
+    """o and the final state, or None; with `every` the states before each so many tokens, too."""
     op = operator(name, decay, update, norm)
     initial_state = take(name, "initial_state", "torch?", initial_state)
     first = initial_state if initial_state is None or initial_state.dtype is torch.float64 else initial_state.float()
-    has_state = first is not None or output_final_state
+    has_state = first is not None or output_final_state or every is not None
     result = op(
         q, k, v, scale=scale, cu_seqlens=cu_seqlens, initial_state=first, output_final_state=output_final_state,
-        state_layout=("vk" if state_v_first else "kv") if has_state else None, **inputs,
+        state_layout=("vk" if state_v_first else "kv") if has_state else None, states_every=every, **inputs,
     )  # fmt: skip
-    return result if output_final_state else (result, None)
+    if output_final_state:
+        return result
+    return (result[0], None, result[1]) if every is not None else (result, None)
+
+
+def _whole(states: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """States of chunks without what lies between those of two sequences."""
+    if cu_seqlens is None:
+        return states
+    ends = cu_seqlens.tolist()
+    rows = [first // CHUNK + i + n for i, (first, end) in enumerate(zip(ends, ends[1:])) for n in range(-(-(end - first) // CHUNK))]
+    return states[:, torch.tensor(rows, dtype=torch.int64, device=states.device)]
 
 
 # --- decays and strengths that an operator makes itself ---
@@ -253,20 +266,25 @@ def chunk_kda(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float | None = None, initial_state: Tensor | None = None,
     output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, use_gate_in_kernel: bool = False,
     use_beta_sigmoid_in_kernel: bool = False, allow_neg_eigval: bool = False, safe_gate: bool = False, lower_bound: float | None = None, *,
-    state_v_first: bool = False, cu_seqlens: Tensor | None = None, A_log: Tensor | None = None, dt_bias: Tensor | None = None, **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    state_v_first: bool = False, cu_seqlens: Tensor | None = None, A_log: Tensor | None = None, dt_bias: Tensor | None = None,
+    return_intermediate_states: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """o and the final state; with return_intermediate_states also the state before each chunk of 64 tokens [B, chunks, HV, K, V], of k's type."""
     name = "kda"
     _refuse(name, kwargs)
+    if return_intermediate_states and torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (q, k, v, g, beta, initial_state, A_log, dt_bias)):
+        raise InvalidError(f"{name}: return_intermediate_states: a gradient is wanted, and they have none; call under torch.inference_mode()")
     strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
     if not use_gate_in_kernel:
         _refuse_gate(name, A_log=A_log, dt_bias=dt_bias)
     elif safe_gate and lower_bound is None:
         raise InvalidError(f"{name}: lower_bound: is missing, and safe_gate asks for one; give it, such as -5.0, or leave safe_gate out")
     decay = _gate(name, g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else g
-    return _run(
+    made = _run(
         name, "channel", "delta", q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first, use_qk_l2norm_in_kernel,
-        g=decay, beta=strength,
+        CHUNK if return_intermediate_states else None, g=decay, beta=strength,
     )  # fmt: skip
+    return (*made[:2], _whole(made[2], cu_seqlens).to(k.dtype)) if return_intermediate_states else made
 
 
 def fused_recurrent_kda(

@@ -7,9 +7,13 @@ from typing import Any
 from . import _linear_call
 from ._arguments import is_dense, is_tensor, take, what
 from ._inputs import scalar_of
+from ._linear_call import Between
 from ._scale import check_scale
 from ._spec import Spec, load, spec_of
 from .errors import InvalidError, Unsupported
+
+
+CHUNK = 64  # LUATTN_CHUNK
 
 
 def linear_attention(spec: str | os.PathLike[str]) -> "LinearAttention":
@@ -55,18 +59,24 @@ class LinearAttention:
         final_state: Any = None,
         state_layout: str | None = None,
         state_indices: Any = None,
+        states_every: int | None = None,
         **given: Any,
     ) -> Any:
-        """o, or (o, final state) with output_final_state. given: the spec's inputs and scalars by name.
+        """o, or (o, final state) with output_final_state, and with states_every one more, last: the intermediate states. given: the spec's inputs and scalars by name.
 
         cu_seqlens: packed sequences in a batch of 1: the first row of each, and the end. initial_state: the state before the first token,
         0 if left out. state_layout: "vk" for states [entries, heads_v, head_dim_v, head_dim], "kv" for [.., head_dim, head_dim_v]. A new
         final state has the type of initial_state, else float32 (float64 with q of float64); final_state: where it goes instead, which may
-        be initial_state itself, then updated in place. state_indices: which row of them is each entry's, -1: none."""
+        be initial_state itself, then updated in place. state_indices: which row of them is each entry's, -1: none.
+
+        states_every: a multiple of 64: the states before token 0, states_every, 2 * states_every, .. of each entry, [batch, count, heads_v, ..],
+        without a gradient. With cu_seqlens [1, tokens // states_every + entries, ..], where those of entry i begin at cu_seqlens[i] // states_every + i, and
+        what lies between is 0."""
         call = _Call(self._spec, q, k, v, given)
         call.check_states(state_layout, state_indices, initial_state, final_state, output_final_state)
         own = call.arrays(cu_seqlens=cu_seqlens, initial_state=initial_state, state_indices=state_indices)
-        return call.forward(own, call.scale(scale), state_layout, output_final_state, call.written(final_state))
+        every = call.check_every(states_every, state_layout)
+        return call.forward(own, call.scale(scale), state_layout, output_final_state, call.written(final_state), every)
 
     def step(
         self,
@@ -249,21 +259,44 @@ class _Call:
         if indices is not None and output and final is None:
             raise InvalidError(f"{name}: output_final_state: with state_indices states are rows of a pool; give it as final_state")
 
-    def final_shape(self, own: Mapping[str, Any], layout: str) -> tuple[int, ...]:
-        q, _, v = self.qkv
-        entries = q.shape[0] if own["cu_seqlens"] is None else own["cu_seqlens"].shape[0] - 1
-        dims = (v.shape[3] + int(self.spec.normalizes), q.shape[3])
-        return (entries, v.shape[2], *(dims if layout == "vk" else dims[::-1]))
+    def check_every(self, every: Any, layout: Any) -> int:
+        """0: none are wanted."""
+        if every is None:
+            return 0
+        name = self.spec.name
+        if take(name, "states_every", "integer", every) < CHUNK or every % CHUNK:
+            raise InvalidError(f"{name}: states_every: is {every}, expected a multiple of {CHUNK} tokens, or None")
+        if layout is None:
+            raise InvalidError(f"{name}: state_layout: is missing, and states_every asks for states; give 'vk' for [.., head_dim_v, head_dim] or 'kv'")
+        return int(every)
 
-    def forward(self, own: dict[str, Any], scale: float, layout: str | None, output: bool, final: Any) -> Any:
+    def _entries(self, own: Mapping[str, Any]) -> int:
+        return int(self.qkv[0].shape[0] if own["cu_seqlens"] is None else own["cu_seqlens"].shape[0] - 1)
+
+    def _state_shape(self, layout: str) -> tuple[int, ...]:
+        q, _, v = self.qkv
+        dims = (v.shape[3] + int(self.spec.normalizes), q.shape[3])
+        return (v.shape[2], *(dims if layout == "vk" else dims[::-1]))
+
+    def final_shape(self, own: Mapping[str, Any], layout: str) -> tuple[int, ...]:
+        return (self._entries(own), *self._state_shape(layout))
+
+    def between_shape(self, own: Mapping[str, Any], layout: str, every: int) -> tuple[int, ...]:
+        batch, tokens = self.qkv[0].shape[:2]
+        count = -(-tokens // every) if own["cu_seqlens"] is None else tokens // every + self._entries(own)
+        return (batch, count, *self._state_shape(layout))
+
+    def forward(self, own: dict[str, Any], scale: float, layout: str | None, output: bool, final: Any, every: int = 0) -> Any:
         shape = self.final_shape(own, layout) if output and final is None and layout else None
+        between = Between(self.between_shape(own, layout, every), every) if every and layout else None
         if self.is_torch:
             from . import _torch_linear
 
-            o, last = _torch_linear.forward(self.spec, *self.qkv, self.inputs, self.scalars, own, scale, layout, shape, final)
+            o, last, states = _torch_linear.forward(self.spec, *self.qkv, self.inputs, self.scalars, own, scale, layout, shape, final, between)
         else:
-            o, last = _numpy_forward(self, own, scale, layout, shape, final)
-        return (o, last) if output else o
+            o, last, states = _numpy_forward(self, own, scale, layout, shape, final, between)
+        made = (o, *((last,) if output else ()), *((states,) if every else ()))
+        return made if len(made) > 1 else o
 
     def gradients(self, own: dict[str, Any], scale: float, layout: str | None) -> dict[str, Any]:
         if self.is_torch:
@@ -271,7 +304,9 @@ class _Call:
         return _numpy_gradients(self, own, scale, layout)
 
 
-def _numpy_forward(call: _Call, own: Mapping[str, Any], scale: float, layout: str | None, shape: Sequence[int] | None, final: Any) -> tuple[Any, Any]:
+def _numpy_forward(
+    call: _Call, own: Mapping[str, Any], scale: float, layout: str | None, shape: Sequence[int] | None, final: Any, between: Between | None
+) -> tuple[Any, Any, Any]:
     import numpy as np
 
     from ._numpy import fill
@@ -279,11 +314,14 @@ def _numpy_forward(call: _Call, own: Mapping[str, Any], scale: float, layout: st
     q, k, v = call.qkv
     o = np.zeros(v.shape, v.dtype)  # rows of no sequence stay 0
     first = own["initial_state"]
+    kind = first.dtype if first is not None else np.float64 if q.dtype == np.float64 else np.float32
     if shape is not None:
-        final = np.empty(shape, first.dtype if first is not None else np.float64 if q.dtype == np.float64 else np.float32)
-    tensors = {"q": q, "k": k, "v": v, "o": o, "final_state": final, **own}
-    _linear_call.run(call.spec, False, fill, tensors, call.inputs, [float(x) for x in call.scalars], scale, layout)
-    return o, final
+        final = np.empty(shape, kind)
+    states = None if between is None else np.zeros(between.shape, kind)
+    tensors = {"q": q, "k": k, "v": v, "o": o, "final_state": final, "intermediate_states": states, **own}
+    every = 0 if between is None else between.every
+    _linear_call.run(call.spec, False, fill, tensors, call.inputs, [float(x) for x in call.scalars], scale, layout, states_every=every)
+    return o, final, states
 
 
 def _numpy_gradients(call: _Call, own: Mapping[str, Any], scale: float, layout: str | None) -> dict[str, Any]:

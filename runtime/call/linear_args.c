@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/linear_params.h"
 #include "common/call/limits.h"
 #include "common/call/overlap.h"
+#include "common/call/states_between.h"
 #include "runtime/call/fetch_tensor.h"
 #include "runtime/call/inputs.h"
 #include "runtime/call/tensor_rule.h"
@@ -162,6 +164,30 @@ static luattn_status fill_state(linear_call *l, const char *name, const DLTensor
   return LUATTN_OK;
 }
 
+/* As many states as linear.h says. */
+static luattn_status fill_between(linear_call *l) {
+  const args_call *c = &l->c;
+  const luattn_linear_args *a = l->args;
+  const manifest_linear *m = &c->info->linear_facts[0];
+  LuattnStatesBetween *b = &l->p.between;
+  if (a->intermediate_states == NULL) return LUATTN_OK;
+  if (m->ring > 0)
+    return args_fail(c, "intermediate_states: is given beside ring_k, whose states are not written; leave it NULL");
+  if (c->info->family == LUATTN_SM90 && m->decays > 1)
+    return args_fail(
+        c,
+        "intermediate_states: is given, and this kernel, of chunks whose decays are of channels, keeps none; "
+        "compile with luattn_target.decode = 1, as luattn_linear_forward does");
+  states_between found;
+  char wrong[300];
+  if (!states_between_open(a, l->p.tokens, l->p.entries, &found, wrong, sizeof wrong)) return args_fail(c, "%s", wrong);
+  b->every = (int)found.every, b->count = (int)found.count;
+  int64_t rows = found.shape[0];
+  TRY(fill_state(l, "intermediate_states", &found.rows, true, &rows, &b->states));
+  if (rows == 0) *b = (LuattnStatesBetween){0};
+  return LUATTN_OK;
+}
+
 static luattn_status fill_states(linear_call *l) {
   const luattn_linear_args *a = l->args;
   int64_t rows = a->state_indices != NULL ? -1 : l->p.entries;
@@ -173,6 +199,7 @@ static luattn_status fill_states(linear_call *l) {
                      "initial state as it was; give forward a final_state of its own");
   TRY(fill_state(l, "initial_state", a->initial_state, false, &rows, &l->p.first));
   if (!backward) TRY(fill_state(l, "final_state", a->final_state, true, &rows, &l->p.last));
+  if (!backward) TRY(fill_between(l));
   if (backward) TRY(fill_state(l, "dfinal_state", a->dfinal_state, false, &rows, &l->dlast));
   if (backward) TRY(fill_state(l, "dinitial_state", a->dinitial_state, true, &rows, &l->dfirst));
   if (a->state_indices == NULL) return LUATTN_OK;
@@ -266,19 +293,62 @@ static luattn_status fill_ring(linear_call *l) {
 
 /* ---- blocks ---- */
 
-enum { RESIDENT = 512 }; /* threads of a multiprocessor, as gen/plan/linear_recurrent.c has it */
+enum { RESIDENT = 512, RESERVED = 1 << 10 }; /* threads of a multiprocessor, as gen/plan/linear_recurrent.c has it */
 
-/* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. */
-static void choose_warps(linear_call *l) {
+/* Shared memory of a kernel that walks tokens: of a ring's what the call's tokens and rows need. */
+static unsigned walk_bytes(const linear_call *l) {
+  const image_manifest *m = l->c.info;
+  const manifest_linear *of = &m->linear_facts[0];
+  const manifest_entry *e = &m->entry[0];
+  if (of->ring == 0) return e->shared_bytes;
+  const int k = layout_ceil((int)m->head_dim, 32) * 32, width = of->ring_width > 1 ? k : (int)of->ring_width;
+  const int most = linear_ring_places((int)of->step, (int)of->numbers_kept, (int)of->ring, k, (int)of->v_block, width,
+                                      1, (int)of->ring_erases)
+                       .numbers,
+            used = linear_ring_places(l->p.tokens, (int)of->numbers_kept, l->p.ring.count, k, (int)of->v_block, width,
+                                      1, (int)of->ring_erases)
+                       .numbers;
+  return e->shared_bytes - (unsigned)(most - used) * 4;
+}
+
+/* How many blocks of the walk run at once. */
+static int64_t blocks_at_once(const linear_call *l) {
+  const unsigned by_threads = RESIDENT / l->walk.threads,
+                 by_memory = l->c.info->linear_facts[0].room / (l->walk.shared_bytes + RESERVED);
+  const unsigned each = by_threads < by_memory ? by_threads : by_memory;
+  return (int64_t)l->c.multiprocessors * (each > 0 ? each : 1);
+}
+
+/* Whether a block has all of a head, and not one of `parts`: the parts that blocks have one after another, and half of one for
+ * rows each time that a block has another head. */
+static bool is_whole(int64_t heads, int64_t parts, int64_t at_once) {
+  const int64_t whole = (heads + at_once - 1) / at_once, apart = (heads * parts + at_once - 1) / at_once;
+  return whole * (2 * parts + 1) <= apart * 3;
+}
+
+/* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. Blocks that
+ * have one value head after another are as many as run at once. */
+static void choose_walk(linear_call *l) {
   const image_manifest *m = l->c.info;
   const manifest_linear *of = &m->linear_facts[0];
   const int64_t heads = (int64_t)l->p.entries * l->p.heads_v;
+  linear_walk *w = &l->walk;
   if (of->v_warp == 0) return;
-  l->warps = (int)(of->v_block / of->v_warp);
-  while (!of->normalizes && of->ring == 0 && l->warps > 1 &&
-         heads * m->head_dim_v < (int64_t)2 * l->c.multiprocessors * l->warps * (int64_t)of->v_warp)
-    l->warps = (l->warps + 1) / 2;
-  l->p.ahead = (int)((int64_t)l->c.multiprocessors * RESIDENT / (32 * l->warps));
+  int warps = (int)m->entry[0].threads / 32;
+  const bool splits = !of->normalizes && of->ring == 0;
+  while (splits && warps > 1 && heads * m->head_dim_v < (int64_t)2 * l->c.multiprocessors * warps * (int64_t)of->v_warp)
+    warps = (warps + 1) / 2;
+  const unsigned values = (unsigned)warps * of->v_warp, parts = (m->head_dim_v + values - 1) / values;
+  w->threads = 32 * (unsigned)warps;
+  w->shared_bytes = walk_bytes(l);
+  w->grid[0] = (unsigned)heads;
+  w->grid[1] = splits ? parts : 1;
+  w->grid[2] = 1;
+  if (of->room == 0) return;
+  const int64_t at_once = blocks_at_once(l);
+  if (is_whole(heads, parts, at_once)) w->grid[1] = 1;
+  const int64_t most = (at_once + w->grid[1] - 1) / w->grid[1];
+  if (heads > most) w->grid[0] = (unsigned)most;
 }
 
 /* ---- the whole ---- */
@@ -311,7 +381,7 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   p->scale = (float)(scale != 0 ? scale : 1 / sqrt((double)k_dim));
   if (!shapes_only) TRY(fill_states(l));
   if (!shapes_only) TRY(fill_ring(l));
-  choose_warps(l);
+  if (!shapes_only) choose_walk(l);
   LuattnParams shared = {.shape = {.batch = p->entries, .heads = p->heads}};
   const input_axes axes = {
       .entries = p->entries, .tokens = p->tokens, .heads_v = p->heads_v, .is_packed = m->packed != 0};
@@ -323,12 +393,13 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   return status == LUATTN_OK ? linear_place_passes(l, NULL) : status;
 }
 
-enum { MOST_ITEMS = 14 + 2 * MANIFEST_MAX_INPUTS };
+enum { MOST_ITEMS = 15 + 2 * MANIFEST_MAX_INPUTS };
 
 static int items_of_forward(const linear_call *l, overlap_item *items) {
   const luattn_linear_args *a = l->args;
   const overlap_item of[] = {{"o", a->o, true},
                              {"final_state", a->final_state, true},
+                             {"intermediate_states", a->intermediate_states, true},
                              {"initial_state", is_in_place(l) ? NULL : a->initial_state, false},
                              {"ring_k", a->ring_k, true},
                              {"ring_u", a->ring_u, true},

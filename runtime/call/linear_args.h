@@ -25,6 +25,12 @@ typedef struct linear_pass {
 /* Forward, and the gradients of q, k and v; of updates that erase 1 and 2 are the two chains. */
 enum { LINEAR_PASSES = 4 };
 
+/* The launch of a kernel that walks tokens: a grid of (value heads, or fewer, where a block has several; blocks of value
+ * channels). threads 0: the kernel does not. */
+typedef struct linear_walk {
+  unsigned threads, shared_bytes, grid[3];
+} linear_walk;
+
 typedef struct linear_call {
   const luattn_linear_args *args; /* of this version's size */
   luattn_args shared;             /* inputs and scalars, as `c` has them */
@@ -35,7 +41,7 @@ typedef struct linear_call {
   int64_t pool_rows;          /* with state_indices: rows of states */
   void *exact;                /* backward: exact sums, which begin with zeros */
   size_t exact_bytes;
-  int warps; /* of a block that a launch may give fewer; else 0 */
+  linear_walk walk;
   size_t workspace;
 } linear_call;
 

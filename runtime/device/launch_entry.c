@@ -10,36 +10,36 @@ static bool is_early(const luattn_driver *d, const manifest_entry *e) {
 
 /* With libcuda of CUDA 11.8 and newer, cuLaunchKernelEx takes 0.1 us less, and there are attributes. */
 static cu_result launch(const luattn_driver *d, cu_function f, const manifest_entry *e, unsigned threads,
-                        const unsigned grid[3], cu_stream stream, void **pointers) {
+                        unsigned shared_bytes, const unsigned grid[3], cu_stream stream, void **pointers) {
   static const cu_attribute early = {CU_LAUNCH_EARLY, 0, {1}};
   const unsigned attributes = is_early(d, e);
-  const cu_launch how = {{grid[0], grid[1], grid[2]}, {threads, 1, 1}, e->shared_bytes, stream,
+  const cu_launch how = {{grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared_bytes, stream,
                          attributes ? &early : NULL,  attributes};
   if (d->launch_ex != NULL) return d->launch_ex(&how, f, pointers, NULL);
-  return d->launch(f, grid[0], grid[1], grid[2], threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
+  return d->launch(f, grid[0], grid[1], grid[2], threads, 1, 1, shared_bytes, stream, pointers, NULL);
 }
 
-static luattn_status launch_with(const luattn_kernel *k, uint32_t i, unsigned threads, void **pointers,
-                                 const unsigned grid[3], cu_stream stream, luattn_error *err) {
+static luattn_status launch_with(const luattn_kernel *k, uint32_t i, unsigned threads, unsigned shared_bytes,
+                                 void **pointers, const unsigned grid[3], cu_stream stream, luattn_error *err) {
   const manifest_entry *e = &k->info.entry[i];
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return LUATTN_OK;
-  const cu_result result = launch(k->driver, k->function[i], e, threads, grid, stream, pointers);
+  const cu_result result = launch(k->driver, k->function[i], e, threads, shared_bytes, grid, stream, pointers);
   if (result == 0) return LUATTN_OK;
   return driver_fail(k->driver, err, result, k->driver->launch_ex != NULL ? "cuLaunchKernelEx" : "cuLaunchKernel",
                      "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name, k->info.spec_name,
-                     grid[0], grid[1], grid[2], threads, (unsigned)e->shared_bytes);
+                     grid[0], grid[1], grid[2], threads, shared_bytes);
 }
 
 luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, void *maps, const unsigned grid[3],
                            cu_stream stream, luattn_error *err) {
   void *pointers[] = {params, maps}; /* an entry takes a prefix of the first, and may lack the second */
-  return launch_with(k, i, k->info.entry[i].threads, pointers, grid, stream, err);
+  return launch_with(k, i, k->info.entry[i].threads, k->info.entry[i].shared_bytes, pointers, grid, stream, err);
 }
 
-luattn_status launch_threads(const luattn_kernel *k, uint32_t i, unsigned threads, void *params, const unsigned grid[3],
-                             cu_stream stream, luattn_error *err) {
+luattn_status launch_threads(const luattn_kernel *k, uint32_t i, unsigned threads, unsigned shared_bytes, void *params,
+                             const unsigned grid[3], cu_stream stream, luattn_error *err) {
   void *pointers[] = {params};
-  return launch_with(k, i, threads, pointers, grid, stream, err);
+  return launch_with(k, i, threads, shared_bytes, pointers, grid, stream, err);
 }
 
 luattn_status launch_zero(const luattn_kernel *k, void *ptr, size_t size, const char *what, cu_stream stream,

@@ -102,15 +102,6 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_ROUND] = {of_sums, 0},
 };
 
-/* Of kernels that walk tokens: (entries * value heads, blocks of value channels). */
-static luattn_status start_walk(const luattn_kernel *k, linear_call *l, cu_stream stream) {
-  const manifest_linear *of = &k->info.linear_facts[0];
-  const unsigned values = (unsigned)l->warps * of->v_warp;
-  const unsigned grid[] = {(unsigned)(l->p.entries * (int64_t)l->p.heads_v),
-                           of->normalizes || of->ring > 0 ? 1 : (k->info.head_dim_v + values - 1) / values, 1};
-  return launch_threads(k, 0, 32 * (unsigned)l->warps, &l->p, grid, stream, l->c.err);
-}
-
 /* Gradients of inputs and scalars, which kernels add to. */
 static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu_stream stream) {
   const LuattnInputs *in = &l->p.inputs;
@@ -124,7 +115,8 @@ static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu
 
 static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream stream) {
   const image_manifest *m = &k->info;
-  if (l->warps > 0) return start_walk(k, l, stream);
+  if (l->walk.threads > 0)
+    return launch_threads(k, 0, l->walk.threads, l->walk.shared_bytes, &l->p, l->walk.grid, stream, l->c.err);
   const bool by_tma = m->family == LUATTN_SM90;
   LuattnTensorMaps maps[LINEAR_PASSES];
   LuattnLinearRowMaps of_rows_maps;

@@ -206,6 +206,16 @@ LUATTN_FN void cp_async_4(u32 destination, const void *source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(__cvta_generic_to_global(source))
                : "memory");
 }
+// Copies 4, 8 or 16 bytes; both addresses are multiples of that.
+template <int Bytes>
+LUATTN_FN void cp_async(u32 destination, const void *source) {
+  if constexpr (Bytes == 16)
+    cp_async_16(destination, source);
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(destination), "l"(__cvta_generic_to_global(source)),
+                 "n"(Bytes)
+                 : "memory");
+}
 LUATTN_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most `Pending` of this thread's latest groups are in flight.
 template <int Pending>

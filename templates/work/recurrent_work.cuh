@@ -10,9 +10,10 @@ struct RecurrentPlace {
   i64 row;                  // of states; negative: there is none
   int first_block, blocks;  // of value channels: it has first_block, and each one `blocks` further on
 
-  __device__ __forceinline__ explicit RecurrentPlace(const LuattnLinearParams &p) {
-    const int hv = int(blockIdx.x % u32(p.heads_v));
-    entry = int(blockIdx.x / u32(p.heads_v));
+  // Of value head n of all entries.
+  __device__ __forceinline__ explicit RecurrentPlace(const LuattnLinearParams &p, u32 n = blockIdx.x) {
+    const int hv = int(n % u32(p.heads_v));
+    entry = int(n / u32(p.heads_v));
     find_tokens(p);
     site = {entry, hv, hv / p.group, start};
   }
@@ -49,12 +50,12 @@ struct RecurrentPlace {
   LUATTN_FN int clamped(int row, int total) { return max_of(min_of(row, total), 0); }
 };
 
-// The value head that is p.ahead on; row: of its state, negative: there is none.
+// Value head n of all entries, which there may not be; row: of its state, negative: there is none.
 struct RecurrentAhead {
   int hv;
   i64 row;
-  __device__ __forceinline__ explicit RecurrentAhead(const LuattnLinearParams &p) {
-    const u32 n = blockIdx.x + u32(p.ahead), entry = n / u32(p.heads_v);
+  __device__ __forceinline__ RecurrentAhead(const LuattnLinearParams &p, u32 n) {
+    const u32 entry = n / u32(p.heads_v);
     hv = int(n % u32(p.heads_v));
     row = entry >= u32(p.entries) ? -1 : p.state_rows == nullptr ? i64(entry) : i64(__ldg(p.state_rows + entry));
   }

@@ -118,6 +118,12 @@ class Recurrent(unittest.TestCase):
         self.compare("delta", torch.bfloat16, (4, 0, 2, 3), 64, 64, pool=[5, 2, -1, 0])
         self.compare("delta", torch.bfloat16, (4, 4), 64, 64, pool=[-1, 1], packed=False, in_place=False)
 
+    def test_turns(self):
+        """Blocks that have one value head after another, some of nobody, and rows of several batches."""
+        pool = [*range(3, 20), -1, 0, 1]
+        self.compare("kda", torch.float32, (1, 0, 3, 40, *[1] * 16), 32, 72, layout="kv", pool=pool)
+        self.compare("linear", torch.float32, (2,) * 20, 32, 72, packed=False, state=torch.bfloat16)
+
     def test_lengths(self):
         self.compare("gated_delta", torch.float32, (0, 0), 64, 64)
         self.compare("gated_delta", torch.float32, (1, 1), 64, 64, packed=False, in_place=False)
@@ -207,8 +213,8 @@ class Ring(unittest.TestCase):
             begin += tried
         return torch.cat(o, 1), accepted, ring, state
 
-    def compare(self, name, dtype, ring_type, K, V, rows, tries, layout="vk", most=1e-5):
-        case = Case(name, dtype, [sum(tried for tried, _ in tries)] * 2, K, V, packed=False, layout=layout)
+    def compare(self, name, dtype, ring_type, K, V, rows, tries, layout="vk", most=1e-5, entries=2):
+        case = Case(name, dtype, [sum(tried for tried, _ in tries)] * entries, K, V, packed=False, layout=layout)
         o, accepted, _, _ = self.steps(case, ring_type, rows, tries, layout)
         for t in ("q", "k", "v"):
             setattr(case, t, getattr(case, t)[:, accepted])
@@ -222,6 +228,9 @@ class Ring(unittest.TestCase):
             self.compare(name, torch.float32, torch.float32, 64, 40, 5, tries)
         self.compare("gated_delta", torch.bfloat16, torch.bfloat16, 128, 128, 16, [(1, 1)] * 20, "kv", 0.006)
         self.compare("rwkv7", torch.float32, torch.float32, 256, 72, 8, tries, "kv")
+
+    def test_turns(self):
+        self.compare("rwkv7", torch.float32, torch.float32, 32, 72, 5, [(2, 2)] * 3, entries=20)
 
     def test_state_is_read_alone(self):
         case = Case("gated_delta", torch.float32, [3, 3], 32, 32, packed=False)

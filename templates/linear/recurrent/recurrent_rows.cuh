@@ -71,8 +71,8 @@ struct RecurrentRows {
 
   // Tokens first .. first + count.
   __device__ __forceinline__ void fill(int first, int count) const {
-    const int lane = int(threadIdx.x % 32), warps = int(blockDim.x / 32);
-    for (int i = int(threadIdx.x / 32); i < count * parts; i += warps) {
+    const int thread = here(int(threadIdx.x)), lane = thread % 32, warps = int(blockDim.x / 32);
+    for (int i = thread / 32; i < count * parts; i += warps) {
       const int part = i % parts, t = first + i / parts;
       Real *to = of(i / parts);
       if (part == 0) fill_query(to, t, lane);
@@ -82,11 +82,27 @@ struct RecurrentRows {
     }
   }
 
-  // o of these, behind the sums over K.
-  __device__ __forceinline__ void store(int first, int count) const {
-    const int n = min_of(block_values, Config::v_dim - first_value);
-    for (int i = int(threadIdx.x); i < count * n; i += int(blockDim.x)) {
-      const int v = i % n, at = order.value_place(v);
+  // Asks for the rows of the first tokens of another value head to come to L2.
+  __device__ __forceinline__ void prefetch(const RecurrentPlace<Config> &next) const {
+    constexpr int of_k = ceil_div(Config::k_dim * int(sizeof(Elem)), 128),
+                  of_v = ceil_div(Config::v_dim * int(sizeof(Elem)), 128);
+    const int count = next.row < 0 ? 0 : min_of(Config::batch, next.tokens);
+    for (int i = int(threadIdx.x); i < count * (2 * of_k + of_v); i += int(blockDim.x)) {
+      const int t = i / (2 * of_k + of_v), line = i % (2 * of_k + of_v);
+      const char *from =
+          reinterpret_cast<const char *>(line < of_k       ? next.template at<const Elem>(p.q, next.site.h, t)
+                                         : line < 2 * of_k ? next.template at<const Elem>(p.k, next.site.h, t)
+                                                           : next.template at<const Elem>(p.v, next.site.hv, t));
+      const int at = line < 2 * of_k ? line % of_k : line - 2 * of_k;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at * 128));
+    }
+  }
+
+  // o of these, behind the sums over K: of `values` channels of the block, from number `begin` on.
+  __device__ __forceinline__ void store(int first, int count, int begin, int values) const {
+    const int n = min_of(values, Config::v_dim - first_value - begin);
+    for (int i = here(int(threadIdx.x)); i < count * n; i += int(blockDim.x)) {
+      const int v = begin + i % n, at = order.value_place(v);
       const Real *from = of(i / n);
       Real x = from[Layout::o + at];
       if constexpr (Spec::normalizes && Config::run > 0)

@@ -8,6 +8,16 @@
 #include "contract/linear_hooks.cuh"
 #include "work/recurrent_work.cuh"
 
+// Where a number is used, what derives from it is computed: addresses that loops keep would take the registers of the state.
+template <class T>
+LUATTN_FN T here(T x) {
+  if constexpr (sizeof(T) == 8)
+    asm volatile("" : "+l"(x));
+  else
+    asm volatile("" : "+r"(x));
+  return x;
+}
+
 template <class Config>
 struct RecurrentShape {
   static constexpr int k_dim = ceil_div(Config::k_dim, 32) * 32;  // padded

@@ -16,30 +16,74 @@ LUATTN_FN void load_four(Real (&x)[4], const Real *from) {
 
 // Neighbours in memory that are moved at once.
 template <class T, int Count>
-struct alignas(sizeof(T) * Count < 16 ? sizeof(T) * Count : 16) Neighbours {
+union alignas(sizeof(T) * Count < 16 ? sizeof(T) * Count : 16) Neighbours {
   T x[Count];
+  u32 word[sizeof(T) * Count / 4];
 };
+
+// Loads x, of 4, 8 or 16 bytes, from shared memory.
+template <class T>
+LUATTN_FN void load_shared_whole(T &x, u32 address) {
+  union {
+    T x;
+    uint4 four;
+    u32 one[sizeof(T) / 4];
+  } u;
+  if constexpr (sizeof(T) == 16) {
+    u.four = load_shared_16(address);
+  } else {
+#pragma unroll
+    for (int i = 0; i < int(sizeof(T) / 4); ++i) u.one[i] = load_shared(address + 4 * i);
+  }
+  x = u.x;
+}
+
+// The same from memory.
+template <class T>
+LUATTN_FN void load_whole(T &x, const void *from) {
+  union {
+    T x;
+    uint4 four;
+    uint2 two;
+    u32 one;
+  } u;
+  if constexpr (sizeof(T) == 16)
+    u.four = *static_cast<const uint4 *>(from);
+  else if constexpr (sizeof(T) == 8)
+    u.two = *static_cast<const uint2 *>(from);
+  else
+    u.one = *static_cast<const u32 *>(from);
+  x = u.x;
+}
+
+// How a state is moved between memory and registers: at once; or by ASK, which copies it to shared memory meanwhile, where each
+// thread has a place of its own, and TAKE, once that has arrived.
+enum class Move { LOAD, STORE, ASK, TAKE };
 
 template <class Spec, class Config>
 struct RecurrentState {
   using Shape = RecurrentShape<Config>;
   using Layout = TokenLayout<Spec, Config>;
   using Real = typename Config::Number;
-  static constexpr int K = Shape::k_lane, V = Shape::v_lane;
+  static constexpr int K = Shape::k_lane, V = Shape::v_lane, stage_bytes = V * K * 4;
 
   const StateOrder<Config> order;
   const int lane8, group;
   const int first;    // the warp's first value channel
   const int written;  // where the lane's lie in a block's rows
+  const u32 stage;    // shared memory for ASK and TAKE: stage_bytes for each thread
   Real s[V][K];
   Real ones[Spec::normalizes ? K : 1];  // of the channel that is always 1, which every warp has
 
-  __device__ __forceinline__ RecurrentState(const StateOrder<Config> &order, int first_value)
+  // Of value channels first_value + offset on; rows in shared memory begin with first_value.
+  __device__ __forceinline__ RecurrentState(const StateOrder<Config> &order, int first_value, int offset = 0,
+                                            u32 stage = 0)
       : order(order),
         lane8(int(threadIdx.x % 8)),
         group(int(threadIdx.x % 32 / 8)),
-        first(first_value + int(threadIdx.x / 32) * Shape::v_warp),
-        written(int(threadIdx.x / 32) * Shape::v_warp + group * V) {}
+        first(first_value + offset + int(threadIdx.x / 32) * Shape::v_warp),
+        written(offset + int(threadIdx.x / 32) * Shape::v_warp + group * V),
+        stage(stage) {}
 
   // ---- memory
 
@@ -47,13 +91,18 @@ struct RecurrentState {
     load_from(p.first, place);
   }
   __device__ __forceinline__ void load_from(const LuattnStates &m, const RecurrentPlace<Config> &place) {
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-#pragma unroll
-      for (int n = 0; n < K; ++n) s[i][n] = 0;
-#pragma unroll
-    for (int n = 0; n < (Spec::normalizes ? K : 1); ++n) ones[n] = 0;
-    if (m.data != nullptr) move_as<true>(m, place);
+    clear();
+    if (m.data != nullptr) move_as<Move::LOAD>(m, place.row, place.site.hv);
+  }
+  // Asks for a state whose first value channel is `first` here; takes what was asked for.
+  __device__ __forceinline__ void ask(const LuattnLinearParams &p, const RecurrentAhead &head) {
+    if (p.first.data != nullptr && head.row >= 0) move_as<Move::ASK>(p.first, head.row, head.hv);
+    cp_async_commit();
+  }
+  __device__ __forceinline__ void take(const LuattnLinearParams &p, const RecurrentPlace<Config> &place) {
+    clear();
+    cp_async_wait<0>();
+    if (p.first.data != nullptr) move_as<Move::TAKE>(p.first, place.row, place.site.hv);
   }
   // `with_sum`: the sum's as well, which later value channels still read.
   __device__ __forceinline__ void store(const LuattnLinearParams &p, const RecurrentPlace<Config> &place,
@@ -61,7 +110,11 @@ struct RecurrentState {
     store_to(p.last, place, with_sum);
   }
   __device__ __forceinline__ void store_to(const LuattnStates &m, const RecurrentPlace<Config> &place, bool with_sum) {
-    if (m.data != nullptr) move_as<false>(m, place, with_sum);
+    if (m.data != nullptr) move_as<Move::STORE>(m, place.row, place.site.hv, with_sum);
+  }
+
+  __device__ __forceinline__ void store_to(const LuattnStates &m, i64 row, int hv, bool with_sum) {
+    if (m.data != nullptr) move_as<Move::STORE>(m, row, hv, with_sum);
   }
 
   // ---- a token
@@ -266,29 +319,46 @@ struct RecurrentState {
     return Config::k_dim == Shape::k_dim || d < Config::k_dim;
   }
 
-  template <bool Load>
-  __device__ __forceinline__ void move_as(const LuattnStates &m, const RecurrentPlace<Config> &place,
-                                          bool with_sum = true) {
-    if (m.type == LUATTN_STATE_F32)
-      move<Load, float, 4>(m, place, with_sum);
-    else if (m.type == LUATTN_STATE_BF16)
-      move<Load, bf16_t, Shape::half_unit>(m, place, with_sum);
-    else
-      move<Load, half_t, Shape::half_unit>(m, place, with_sum);
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < V; ++i)
+#pragma unroll
+      for (int n = 0; n < K; ++n) s[i][n] = 0;
+#pragma unroll
+    for (int n = 0; n < (Spec::normalizes ? K : 1); ++n) ones[n] = 0;
   }
-  template <bool Load, class T, int Unit>
-  __device__ __forceinline__ void move(const LuattnStates &m, const RecurrentPlace<Config> &place, bool with_sum) {
-    T *const at = static_cast<T *>(m.data) + place.row * m.row + place.site.hv * m.head;
+  template <Move How>
+  __device__ __forceinline__ void move_as(const LuattnStates &m, i64 row, int hv, bool with_sum = true) {
+    if (m.type == LUATTN_STATE_F32)
+      move<How, float, 4>(m, row, hv, with_sum);
+    else if (m.type == LUATTN_STATE_BF16)
+      move<How, bf16_t, Shape::half_unit>(m, row, hv, with_sum);
+    else
+      move<How, half_t, Shape::half_unit>(m, row, hv, with_sum);
+  }
+  template <Move How, class T, int Unit>
+  __device__ __forceinline__ void move(const LuattnStates &m, i64 row, int hv, bool with_sum) {
+    T *const at = static_cast<T *>(m.data) + row * m.row + here(hv) * m.head;
     const u64 places = reinterpret_cast<u64>(m.data) | u64(m.row | m.head) * sizeof(T);
     const bool by_k = m.key == 1 && (places | u64(m.value) * sizeof(T)) % 16 == 0 && 1 << order.log2_unit == Unit;
     const bool by_v = m.value == 1 && (places | u64(m.key) * sizeof(T)) % 16 == 0 && order.along_v();
+    constexpr bool load = How != Move::STORE;
     if (by_k)
-      move_by_k<Load, T, Unit>(at, m.value);
+      move_by_k<How, T, Unit>(at, here(i64(m.value)));
     else if (by_v)
-      move_by_v<Load, T>(at, m.key);
-    else
-      move_singly<Load, T>(at, m.value, m.key);
-    if (Spec::normalizes && with_sum) move_ones<Load, T>(at + Config::v_dim * m.value, m.key);
+      move_by_v<How, T>(at, here(i64(m.key)));
+    else if (How != Move::ASK)
+      move_singly<load, T>(at, here(i64(m.value)), here(i64(m.key)));
+    if (Spec::normalizes && How != Move::ASK && with_sum) move_ones<load, T>(at + Config::v_dim * m.value, m.key);
+  }
+  // Neighbours number j of the thread.
+  template <Move How, class Some>
+  __device__ __forceinline__ bool fetch(Some &some, const Some *from, int j) const {
+    const u32 at = stage + (j * Config::threads + threadIdx.x) * sizeof(Some);
+    if constexpr (How == Move::LOAD) some = *from;
+    if constexpr (How == Move::ASK) cp_async<sizeof(Some)>(at, from);
+    if constexpr (How == Move::TAKE) load_shared_whole(some, at);
+    return How != Move::ASK;
   }
   template <bool Load, class T>
   LUATTN_FN void move_number(Real &x, T *at) {
@@ -297,47 +367,54 @@ struct RecurrentState {
     else
       *at = from_real<T>(x);
   }
-  // Numbers of 16 bits are rounded by twos.
-  template <bool Load, class T>
-  LUATTN_FN void move_two(Real &x, Real &y, T *at) {
-    if constexpr (!Load && sizeof(T) == 2) {
-      const u32 both = pack<T>(x, y);
-      at[0].bits = u16(both), at[1].bits = u16(both >> 16);
-    } else {
-      move_number<Load>(x, at), move_number<Load>(y, at + 1);
-    }
+  // Numbers c and c + 1; of 16 bits they are rounded by twos.
+  template <bool Load, class T, int N>
+  LUATTN_FN void move_two(Real &x, Real &y, Neighbours<T, N> &some, int c) {
+    if constexpr (!Load && sizeof(T) == 2)
+      some.word[c / 2] = pack<T>(x, y);
+    else
+      move_number<Load>(x, &some.x[c]), move_number<Load>(y, &some.x[c + 1]);
   }
-  template <bool Load, class T, int Unit>
+  template <Move How, class T, int Unit>
   __device__ __forceinline__ void move_by_k(T *at, i64 value) {
+    constexpr bool load = How != Move::STORE;
     using Some = Neighbours<T, Unit>;
+    const int first_v = here(first + group);
+    at += first_v * value + lane8 * Unit;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const int v = first + group + 4 * i;
-      T *const of_v = at + v * value + lane8 * Unit;
+      const int v = first_v + 4 * i;
+      T *const of_v = at + 4 * i * value;
 #pragma unroll
       for (int n = 0; n < K; n += Unit) {
         if (!has_value(v) || !has_channel(lane8 * Unit + n * 8)) continue;
-        Some some;
-        if constexpr (Load) some = *reinterpret_cast<const Some *>(of_v + n * 8);
+        Some some, *const place = reinterpret_cast<Some *>(of_v + n * 8);
+        if (!fetch<How>(some, place, (i * K + n) / Unit)) continue;
 #pragma unroll
-        for (int c = 0; c < Unit; c += 2) move_two<Load>(s[i][n + c], s[i][n + c + 1], &some.x[c]);
-        if constexpr (!Load) *reinterpret_cast<Some *>(of_v + n * 8) = some;
+        for (int c = 0; c < Unit; c += 2) move_two<load>(s[i][n + c], s[i][n + c + 1], some, c);
+        if constexpr (!load) *place = some;
       }
     }
   }
-  template <bool Load, class T>
+  template <Move How, class T>
   __device__ __forceinline__ void move_by_v(T *at, i64 key) {
+    constexpr bool load = How != Move::STORE;
     using Some = Neighbours<T, V>;
-    const int v = first + group * V;
+    const int v = here(first + group * V);
+    at += lane8 * key + v;
 #pragma unroll
     for (int n = 0; n < K; ++n) {
       if (!has_value(v) || !has_channel(lane8 + n * 8)) continue;
-      T *const of_k = at + (lane8 + n * 8) * key + v;
-      Some some;
-      if constexpr (Load) some = *reinterpret_cast<const Some *>(of_k);
+      Some some, *const place = reinterpret_cast<Some *>(at + n * 8 * key);
+      if (!fetch<How>(some, place, n)) continue;
 #pragma unroll
-      for (int i = 0; i < V; ++i) move_number<Load>(s[i][n], &some.x[i]);
-      if constexpr (!Load) *reinterpret_cast<Some *>(of_k) = some;
+      for (int i = 0; i < V; i += 2 - V % 2) {
+        if constexpr (V % 2 == 0)
+          move_two<load>(s[i][n], s[i + 1][n], some, i);
+        else
+          move_number<load>(s[i][n], &some.x[i]);
+      }
+      if constexpr (!load) *place = some;
     }
   }
   // Of any strides, in any order: one by one, as addresses of all would need more registers than there are.

@@ -171,9 +171,10 @@ struct ReverseWalk {
 template <class Spec, class Config>
 __device__ __forceinline__ void recurrent_runs(const LuattnLinearParams &p, typename Config::Number *shared) {
   fwd_recurrent<Spec, Config>(
-      p, shared, kept_order<Config>(), [&](const auto &place, auto &state, int t, bool is_last) {
-        if (t % Config::run == 0)
-          state.store_to(ReverseRows<Spec, Config>{p, place}.start(t / Config::run), place, is_last);
+      p, shared, kept_order<Config>(),
+      [](const LuattnLinearParams &p, const RecurrentPlace<Config> &place, int t, const auto &store) {
+        if (t < place.tokens && t % Config::run == 0)
+          store(ReverseRows<Spec, Config>{p, place}.start(t / Config::run), place.row);
       });
 }
 

@@ -9,44 +9,45 @@
 #include "linear/recurrent/recurrent_state.cuh"
 
 template <class Spec, class Config>
-struct RingLayout {
+struct RingFacts {
   using Shape = RecurrentShape<Config>;
   using Layout = TokenLayout<Spec, Config>;
-  static constexpr int most = Config::ring, tokens = Config::batch, K = Shape::k_dim, V = Config::v_block;
+  static constexpr int K = Shape::k_dim, V = Config::v_block;
   static constexpr bool decays = Spec::Decay::given, channels = Layout::decays_channels, reads = Spec::Read::given,
                         erases = Spec::Erase::given;
   static constexpr int width = channels ? K : decays;  // of a row of sums
-  static constexpr int k = tokens * Layout::size, e = k + most * K, sums = e + erases * most * K,
-                       read = sums + (most + tokens) * width,  // r and q times k, and times e: [tokens][most]
-      query = read + reads * tokens * most, read_e = query + tokens * most, query_e = read_e + erases * tokens * most,
-                       u = query_e + erases * tokens * most, y = u + most * V, size = y + erases * most * V;
+  LUATTN_FN LinearRingPlaces places(const LuattnLinearParams &p) {
+    return linear_ring_places(p.tokens, Layout::size, p.ring.count, K, V, width, reads, erases);
+  }
 };
 
 template <class Spec, class Config>
 struct RingRows {
   using Shape = RecurrentShape<Config>;
   using Layout = TokenLayout<Spec, Config>;
-  using Ring = RingLayout<Spec, Config>;
+  using Ring = RingFacts<Spec, Config>;
   using Real = typename Config::Number;
   static constexpr int K = Ring::K;
+  static constexpr int load_fours = 8;  // of a lane at once: a task of a warp
 
   const LuattnLinearParams &p;
   const RecurrentPlace<Config> &place;
   const StateOrder<Config> order;
   Real *const shared;
-  const int used, tokens;  // rows of the ring that count; new ones
-  const int before;        // rows before the new ones: `used`, or 0 where these are folded into the state
+  const LinearRingPlaces in;  // `shared`
+  const int used, tokens;     // rows of the ring that count; new ones
+  const int before;           // rows before the new ones: `used`, or 0 where these are folded into the state
 
   // Where rows lie in `shared`, so that no pointer but that one is kept: a new token's, an old row's, and those of column j of
   // the new ones' pairs.
   __device__ __forceinline__ Real *row(int i) const { return shared + row_at(i); }
-  __device__ __forceinline__ Real *u(int j) const { return shared + Ring::u + j * Ring::V; }
-  __device__ __forceinline__ Real *y(int j) const { return shared + Ring::y + j * Ring::V; }
+  __device__ __forceinline__ Real *u(int j) const { return shared + in.u + j * Ring::V; }
+  __device__ __forceinline__ Real *y(int j) const { return shared + in.y + j * Ring::V; }
   LUATTN_FN int row_at(int i) { return i * Layout::size; }
-  LUATTN_FN int old_k(int j) { return Ring::k + j * K; }
-  LUATTN_FN int old_e(int j) { return Ring::e + j * K; }
-  LUATTN_FN int old_sum(int j) { return Ring::sums + j * Ring::width; }
-  LUATTN_FN int new_sum(int i) { return Ring::sums + (Ring::most + i) * Ring::width; }
+  __device__ __forceinline__ int old_k(int j) const { return in.k + j * K; }
+  __device__ __forceinline__ int old_e(int j) const { return in.e + j * K; }
+  __device__ __forceinline__ int old_sum(int j) const { return in.sums + j * Ring::width; }
+  __device__ __forceinline__ int new_sum(int i) const { return in.sums + (p.ring.count + i) * Ring::width; }
   __device__ __forceinline__ int column_k(int j) const {
     return j < before ? old_k(j) : row_at(j - before) + Layout::k;
   }
@@ -62,46 +63,63 @@ struct RingRows {
 
   // ---- the caller's
 
-  // Asks for the rows of a value head to come, as many as this one has.
-  __device__ __forceinline__ void prefetch() const {
-    const RecurrentAhead head(p);
-    if (p.ahead <= 0 || head.row < 0) return;
-    const int size = p.ring.type == LUATTN_STATE_F32 ? 4 : 2;
-    prefetch_rows(p.ring.k, head, Config::k_dim * size, size),
-        prefetch_rows(p.ring.u, head, Config::v_dim * size, size);
+  // Asks for the rows of a value head to come to L2.
+  __device__ __forceinline__ void prefetch(u32 n) const {
+    const RecurrentAhead head(p, n);
+    if (head.row < 0) return;
+    const int size = p.ring.type == LUATTN_STATE_F32 ? 4 : 2, rows = clamped_used(p, int(n / u32(p.heads_v)));
+    prefetch_rows(p.ring.k, head, rows, Config::k_dim * size, size),
+        prefetch_rows(p.ring.u, head, rows, Config::v_dim * size, size);
     if constexpr (Ring::erases)
-      prefetch_rows(p.ring.e, head, Config::k_dim * size, size),
-          prefetch_rows(p.ring.y, head, Config::v_dim * size, size);
-    if constexpr (Ring::channels) prefetch_rows(p.ring.sums, head, Config::k_dim * 4, 4);
+      prefetch_rows(p.ring.e, head, rows, Config::k_dim * size, size),
+          prefetch_rows(p.ring.y, head, rows, Config::v_dim * size, size);
+    if constexpr (Ring::channels) prefetch_rows(p.ring.sums, head, rows, Config::k_dim * 4, 4);
   }
-  __device__ __forceinline__ void load_rows() const {
-    load(p.ring.k, Ring::k);
-    if constexpr (Ring::erases) load(p.ring.e, Ring::e);
-    for (int i = int(threadIdx.x); i < used * Ring::width; i += int(blockDim.x)) {
-      const int j = i / max_of(Ring::width, 1), d = i % max_of(Ring::width, 1);
-      if (Ring::channels && d >= Config::k_dim)
-        shared[old_sum(j) + order.place(d)] = 0;
-      else
-        shared[old_sum(j) + (Ring::channels ? order.place(d) : 0)] = Real(at<float>(p.ring.sums, j)[d]);
+  LUATTN_FN int clamped_used(const LuattnLinearParams &p, int entry) {
+    return max_of(min_of(__ldg(p.ring.used + entry), p.ring.count), 0);
+  }
+  // Old rows, by tasks of warps, behind `first_task` others.
+  __device__ __forceinline__ void load(int first_task) const {
+    const int warp = int(threadIdx.x / 32), warps = int(blockDim.x / 32);
+    const int each_k = tasks_of(K), each_v = tasks_of(Ring::V);
+    constexpr int arrays_k = 1 + Ring::erases + Ring::channels, arrays_v = 1 + Ring::erases;
+    const int of_k = arrays_k * each_k, all = of_k + arrays_v * each_v;
+#pragma unroll 1
+    for (int i = (warp + warps - first_task % warps) % warps; i < all; i += warps) {
+      if (i < of_k) {
+        const int which = i / each_k;
+        const bool is_e = Ring::erases && which == 1, is_sum = Ring::channels && which == arrays_k - 1;
+        load_task<K, Config::k_dim>(is_sum ? p.ring.sums
+                                    : is_e ? p.ring.e
+                                           : p.ring.k,
+                                    is_sum ? int(LUATTN_STATE_F32) : p.ring.type, i % each_k,
+                                    is_sum ? in.sums
+                                    : is_e ? in.e
+                                           : in.k,
+                                    true);
+      } else {
+        const bool is_y = Ring::erases && (i - of_k) / each_v == 1;
+        load_task<Ring::V, Config::v_dim>(is_y ? p.ring.y : p.ring.u, p.ring.type, (i - of_k) % each_v,
+                                          is_y ? in.y : in.u, false);
+      }
     }
-  }
-  __device__ __forceinline__ void load_values(int first_value, int values) const {
-    load_values_of(p.ring.u, Ring::u, first_value, values);
-    if constexpr (Ring::erases) load_values_of(p.ring.y, Ring::y, first_value, values);
+    if constexpr (Ring::decays && !Ring::channels)
+      if (warp == warps - 1)
+        for (int j = int(threadIdx.x % 32); j < used; j += 32) shared[old_sum(j)] = Real(at<float>(p.ring.sums, j)[0]);
   }
   // New rows, behind `before`.
   __device__ __forceinline__ void store_rows() const {
-    store(p.ring.k, Layout::k);
-    if constexpr (Ring::erases) store(p.ring.e, Layout::erase);
+    store<true>(p.ring.k, Layout::k, Layout::size, Config::k_dim);
+    store<false>(p.ring.u, in.u + before * Ring::V, Ring::V, Config::v_dim);
+    if constexpr (Ring::erases) {
+      store<true>(p.ring.e, Layout::erase, Layout::size, Config::k_dim);
+      store<false>(p.ring.y, in.y + before * Ring::V, Ring::V, Config::v_dim);
+    }
     for (int i = int(threadIdx.x); i < tokens * Ring::width; i += int(blockDim.x)) {
       const int t = i / max_of(Ring::width, 1), d = i % max_of(Ring::width, 1);
       if (!Ring::channels || d < Config::k_dim)
         at<float>(p.ring.sums, before + t)[d] = float(shared[new_sum(t) + (Ring::channels ? order.place(d) : 0)]);
     }
-  }
-  __device__ __forceinline__ void store_values(int first_value, int values) const {
-    store_some(p.ring.u, Ring::u, first_value, values);
-    if constexpr (Ring::erases) store_some(p.ring.y, Ring::y, first_value, values);
   }
 
   // ---- of new rows
@@ -134,91 +152,95 @@ struct RingRows {
       for (int j = 0; j < n; ++j) {
         const Real w = u(j)[v];
         if constexpr (Ring::erases)
-          z = op_fma(pair(Ring::read, i, j), w, op_fma(-pair(Ring::read_e, i, j), y(j)[v], z));
+          z = op_fma(pair(in.read, i, j), w, op_fma(-pair(in.read_e, i, j), y(j)[v], z));
         else if constexpr (Ring::reads)
-          x = op_fma(-pair(Ring::read, i, j), w, x);
-        o = op_fma(pair(Ring::query, i, j), w, o);
-        if constexpr (Ring::erases) o = op_fma(-pair(Ring::query_e, i, j), y(j)[v], o);
+          x = op_fma(-pair(in.read, i, j), w, x);
+        o = op_fma(pair(in.query, i, j), w, o);
+        if constexpr (Ring::erases) o = op_fma(-pair(in.query_e, i, j), y(j)[v], o);
       }
       u(n)[v] = x;
-      o = op_fma(pair(Ring::query, i, n), x, o);
-      if constexpr (Ring::erases) y(n)[v] = z, o = op_fma(-pair(Ring::query_e, i, n), z, o);
+      o = op_fma(pair(in.query, i, n), x, o);
+      if constexpr (Ring::erases) y(n)[v] = z, o = op_fma(-pair(in.query_e, i, n), z, o);
       row(i)[Layout::o + v] = o;
     }
   }
 
  private:
-  __device__ __forceinline__ Real &pair(int of, int i, int j) const { return shared[of + i * Ring::most + j]; }
+  __device__ __forceinline__ Real &pair(int of, int i, int j) const { return shared[of + i * p.ring.count + j]; }
 
   template <class T>
   __device__ __forceinline__ T *at(const LuattnTensor &x, int j) const {
     return static_cast<T *>(x.data) + place.row * x.batch + place.site.hv * x.head + j * x.seq;
   }
-  __device__ __forceinline__ void prefetch_rows(const LuattnTensor &x, const RecurrentAhead &head, int bytes,
+  __device__ __forceinline__ void prefetch_rows(const LuattnTensor &x, const RecurrentAhead &head, int rows, int bytes,
                                                 int size) const {
     const u64 from = reinterpret_cast<u64>(x.data) + u64(head.row * x.batch + head.hv * x.head) * size;
     const int lines = ceil_div(bytes, 128);
-    for (int i = int(threadIdx.x); i < used * lines; i += int(blockDim.x))
+    for (int i = int(threadIdx.x); i < rows * lines; i += int(blockDim.x))
       asm volatile("prefetch.global.L2 [%0];" ::"l"(from + u64(i / lines) * u64(x.seq * size) + u64(i % lines) * 128));
   }
-  // Number i of row j, of the ring's type.
-  __device__ __forceinline__ void put(const LuattnTensor &x, int j, int i, Real value) const {
-    if (p.ring.type == LUATTN_STATE_F32)
-      at<float>(x, j)[i] = float(value);
-    else if (p.ring.type == LUATTN_STATE_BF16)
-      at<bf16_t>(x, j)[i] = from_real<bf16_t>(value);
+  // How many tasks old rows of `width` numbers are.
+  __device__ __forceinline__ int tasks_of(int width) const { return ceil_div(used * width / 4, 32 * load_fours); }
+  // Rows of Width numbers, padded to Pitch by 0, go to `to`, one behind the other.
+  template <int Pitch, int Width>
+  __device__ __forceinline__ void load_task(const LuattnTensor &x, int type, int n, int to, bool of_k) const {
+    if (type == LUATTN_STATE_F32)
+      load_as<float, Pitch, Width>(x, n, to, of_k);
+    else if (type == LUATTN_STATE_BF16)
+      load_as<bf16_t, Pitch, Width>(x, n, to, of_k);
     else
-      at<half_t>(x, j)[i] = from_real<half_t>(value);
+      load_as<half_t, Pitch, Width>(x, n, to, of_k);
   }
-  // Old rows of `width` numbers, by fours: each thread takes neighbours, which place(d) puts into shared memory.
-  template <class T, class Put>
-  __device__ __forceinline__ void load_as(const LuattnTensor &x, int first, int width, int pitch, Put put) const {
-    const int fours = pitch / 4;
-    for (int i = int(threadIdx.x); i < used * fours; i += int(blockDim.x)) {
-      const int j = i / fours, d = i % fours * 4;
-      Neighbours<T, 4> some = {};
-      if (d < width) some = *reinterpret_cast<const Neighbours<T, 4> *>(at<T>(x, j) + first + d);
-      put(j, d, Real(to_real(some.x[0])), Real(to_real(some.x[1])), Real(to_real(some.x[2])), Real(to_real(some.x[3])));
+  // By fours, all of a task on their way at once.
+  template <class T, int Pitch, int Width>
+  __device__ __forceinline__ void load_as(const LuattnTensor &x, int n, int to, bool of_k) const {
+    const int all = used * (Pitch / 4), first = n * load_fours * 32 + int(threadIdx.x % 32);
+    Neighbours<T, 4> some[load_fours];
+#pragma unroll
+    for (int l = 0; l < load_fours; ++l) {
+      const int i = min_of(first + l * 32, all - 1), d = min_of(i % (Pitch / 4) * 4, Width - 4);
+      load_whole(some[l], at<T>(x, i / (Pitch / 4)) + d);
     }
-  }
-  template <class Put>
-  __device__ __forceinline__ void load_some(const LuattnTensor &x, int first, int width, int pitch, Put put) const {
-    if (p.ring.type == LUATTN_STATE_F32)
-      load_as<float>(x, first, width, pitch, put);
-    else if (p.ring.type == LUATTN_STATE_BF16)
-      load_as<bf16_t>(x, first, width, pitch, put);
-    else
-      load_as<half_t>(x, first, width, pitch, put);
-  }
-  __device__ __forceinline__ void load(const LuattnTensor &x, int to) const {
-    load_some(x, 0, Config::k_dim, K, [&](int j, int d, Real a, Real b, Real c, Real e) {
-      Real *const row = shared + to + j * K;
-      if (order.along_v())
-        row[order.place(d)] = a, row[order.place(d + 1)] = b, row[order.place(d + 2)] = c, row[order.place(d + 3)] = e;
+#pragma unroll
+    for (int l = 0; l < load_fours; ++l) {
+      const int i = first + l * 32, d = i % (Pitch / 4) * 4;
+      if (i >= all) continue;
+      Real four[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) four[c] = Pitch == Width || d < Width ? Real(to_real(some[l].x[c])) : Real(0);
+      Real *const row = shared + to + i / (Pitch / 4) * Pitch;
+      if (of_k)
+        put_k(row, d, four);
       else
-        *reinterpret_cast<float4 *>(row + order.place(d)) = {a, b, c, e};
-    });
-  }
-  __device__ __forceinline__ void load_values_of(const LuattnTensor &x, int to, int first, int values) const {
-    load_some(x, first, min_of(values, Config::v_dim - first), values,
-              [&](int j, int v, Real a, Real b, Real c, Real e) {
-                Real *const row = shared + to + j * Ring::V;
-                row[order.value_place(v)] = a, row[order.value_place(v + 1)] = b, row[order.value_place(v + 2)] = c,
-                row[order.value_place(v + 3)] = e;
-              });
-  }
-  __device__ __forceinline__ void store(const LuattnTensor &x, int from) const {
-    for (int i = int(threadIdx.x); i < tokens * Config::k_dim; i += int(blockDim.x)) {
-      const int t = i / Config::k_dim, d = i % Config::k_dim;
-      put(x, before + t, d, row(t)[from + order.place(d)]);
+        put_v(row, d, four);
     }
   }
-  __device__ __forceinline__ void store_some(const LuattnTensor &x, int from, int first, int values) const {
-    for (int i = int(threadIdx.x); i < tokens * values; i += int(blockDim.x)) {
-      const int t = i / values, v = i % values;
-      if (first + v < Config::v_dim)
-        put(x, before + t, first + v, shared[from + (before + t) * Ring::V + order.value_place(v)]);
-    }
+  __device__ __forceinline__ void put_k(Real *to, int d, const Real (&x)[4]) const {
+    if (order.along_v())
+#pragma unroll
+      for (int c = 0; c < 4; ++c) to[order.place(d + c)] = x[c];
+    else
+      *reinterpret_cast<float4 *>(to + order.place(d)) = {x[0], x[1], x[2], x[3]};
+  }
+  __device__ __forceinline__ void put_v(Real *to, int v, const Real (&x)[4]) const {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) to[order.value_place(v + c)] = x[c];
+  }
+  // New rows, of `size` numbers one behind the other, the first `width` of which go to memory.
+  template <bool OfK>
+  __device__ __forceinline__ void store(const LuattnTensor &x, int from, int size, int width) const {
+    if (p.ring.type == LUATTN_STATE_F32)
+      store_as<OfK, float>(x, from, size, width);
+    else if (p.ring.type == LUATTN_STATE_BF16)
+      store_as<OfK, bf16_t>(x, from, size, width);
+    else
+      store_as<OfK, half_t>(x, from, size, width);
+  }
+  template <bool OfK, class T>
+  __device__ __forceinline__ void store_as(const LuattnTensor &x, int from, int size, int width) const {
+    for (int t = 0; t < tokens; ++t)
+      for (int d = int(threadIdx.x); d < width; d += int(blockDim.x))
+        at<T>(x, before + t)[d] = from_real<T>(shared[from + t * size + (OfK ? order.place(d) : order.value_place(d))]);
   }
 
   // r and q of new row i times k and e of column j, with what decays between them.
@@ -254,8 +276,8 @@ struct RingRows {
       qk *= of_q, qe *= of_q, rk *= of_r, re *= of_r;
     }
     if (lane8 != 0 || !has) return;
-    pair(Ring::query, i, j) = qk;
-    if constexpr (Ring::reads) pair(Ring::read, i, j) = rk;
-    if constexpr (Ring::erases) pair(Ring::query_e, i, j) = qe, pair(Ring::read_e, i, j) = re;
+    pair(in.query, i, j) = qk;
+    if constexpr (Ring::reads) pair(in.read, i, j) = rk;
+    if constexpr (Ring::erases) pair(in.query_e, i, j) = qe, pair(in.read_e, i, j) = re;
   }
 };

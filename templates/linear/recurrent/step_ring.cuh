@@ -8,7 +8,7 @@
 
 template <class Spec, class Config>
 __device__ __forceinline__ void fold_ring(RecurrentState<Spec, Config> &state, const RingRows<Spec, Config> &ring) {
-  using Ring = RingLayout<Spec, Config>;
+  using Ring = RingFacts<Spec, Config>;
   const int last = ring.used - 1;
   if constexpr (Ring::decays) state.scale(ring.shared, ring.old_sum(last));
   for (int j = 0; j < ring.used; ++j) {
@@ -22,7 +22,7 @@ __device__ __forceinline__ void fold_ring(RecurrentState<Spec, Config> &state, c
 template <class Spec, class Config>
 __device__ __forceinline__ void read_checkpoint(const RecurrentState<Spec, Config> &state,
                                                 const RingRows<Spec, Config> &ring) {
-  using Ring = RingLayout<Spec, Config>;
+  using Ring = RingFacts<Spec, Config>;
   using Layout = TokenLayout<Spec, Config>;
   for (int i = 0; i < ring.tokens; ++i) {
     auto *const row = ring.row(i);
@@ -40,51 +40,64 @@ __device__ __forceinline__ void read_checkpoint(const RecurrentState<Spec, Confi
   }
 }
 
+// The rows of a value head, and its state, part by part, from `turn` on, which becomes the next head's.
 template <class Spec, class Config>
-__device__ __forceinline__ void step_ring_values(const LuattnLinearParams &p, const RecurrentRows<Spec, Config> &rows,
-                                                 const RingRows<Spec, Config> &ring, bool is_first) {
-  RecurrentState<Spec, Config> state(rows.order, rows.first_value);
+__device__ __forceinline__ void step_ring_head(const LuattnLinearParams &p, const RecurrentRows<Spec, Config> &rows,
+                                               const RingRows<Spec, Config> &ring, RecurrentTurn &turn, u32 stage) {
+  const int values = int(blockDim.x / 32) * RecurrentShape<Config>::v_warp;
   const bool folds = ring.before < ring.used;
-  state.load(p, ring.place);
-  if (p.ahead > 0) prefetch_state<Config>(p, rows.first_value, rows.block_values);
-  if (is_first) ring.prefetch();
   rows.fill(0, ring.tokens);
-  if (is_first) ring.load_rows();
-  ring.load_values(rows.first_value, rows.block_values);
+  ring.load(ring.tokens * rows.parts);
+  if (Config::staged && prefetch_rows(p, rows, turn.head + gridDim.x)) ring.prefetch(turn.head + gridDim.x);
   __syncthreads();
-  if (folds) {
-    fold_ring(state, ring);
-    state.store(p, ring.place, true);
-    __syncthreads();  // u of old rows is read
+  ring.add_up_decays();
+  __syncthreads();
+  ring.multiply_pairs();
+  for (u32 head = turn.head; turn.head == head;) {
+    const RecurrentTurn next = turn_after<Config>(turn, values);
+    RecurrentState<Spec, Config> state(rows.order, 0, turn.first_value, stage);
+    if constexpr (Config::staged) {
+      state.take(p, ring.place);
+      ask_state<Spec, Config>(p, rows.order, next, stage);
+    } else {
+      state.load(p, ring.place);
+    }
+    if (folds) {
+      fold_ring(state, ring);
+      state.store(p, ring.place, true);
+      __syncwarp();  // the warp's part of u of old rows is read
+    }
+    read_checkpoint(state, ring);
+    turn = next;
   }
-  if (is_first) {
-    ring.add_up_decays();
-    __syncthreads();
-    ring.multiply_pairs();
-  }
-  read_checkpoint(state, ring);
   __syncthreads();
   for (int v = int(threadIdx.x); v < rows.block_values; v += int(blockDim.x)) ring.solve(v);
   __syncthreads();
-  rows.store(0, ring.tokens);
-  if (is_first) ring.store_rows();
-  ring.store_values(rows.first_value, rows.block_values);
+  rows.store(0, ring.tokens, 0, rows.block_values);
+  ring.store_rows();
 }
 
 template <class Spec, class Config>
 __device__ __forceinline__ void step_ring(const LuattnLinearParams &p, typename Config::Number *shared) {
-  const RecurrentPlace<Config> place(p);
+  if (p.tokens == 0) return;
   const StateOrder<Config> order(p.first);
-  const int values = int(blockDim.x / 32) * RecurrentShape<Config>::v_warp;
-  const int rows_of = p.ring.count, tokens = min_of(place.tokens, rows_of);
-  const int used = place.row < 0 ? 0 : max_of(min_of(__ldg(p.ring.used + place.entry), rows_of), 0);
-  const RingRows<Spec, Config> ring{p, place, order, shared, used, tokens, used + tokens > rows_of ? 0 : used};
-  for (int first = 0; first < Config::v_dim; first += values) {
-    const RecurrentRows<Spec, Config> rows{p, place, order, shared, first, values};
-    if (first > 0) __syncthreads();
-    if (place.row < 0)
+  const LinearRingPlaces in = RingFacts<Spec, Config>::places(p);
+  const u32 stage = shared_address(shared + in.numbers);
+  RecurrentTurn turn{blockIdx.x, 0};
+  ask_state<Spec, Config>(p, order, turn, stage);
+  for (bool begun = false; turn.head < u32(p.entries) * u32(p.heads_v); begun = true) {
+    const RecurrentPlace<Config> place(p, turn.head);
+    const RecurrentRows<Spec, Config> rows{p, place, order, shared, 0, Config::v_block};
+    const int used = place.row < 0 ? 0 : RingRows<Spec, Config>::clamped_used(p, place.entry);
+    const RingRows<Spec, Config> ring{p,  place, order,        shared,
+                                      in, used,  place.tokens, used + place.tokens > p.ring.count ? 0 : used};
+    if (begun) __syncthreads();
+    if (place.row >= 0) {
+      step_ring_head<Spec, Config>(p, rows, ring, turn, stage);
+    } else {
       rows.store_zeros();
-    else if (tokens > 0)
-      step_ring_values<Spec, Config>(p, rows, ring, first == 0);
+      turn = {turn.head + gridDim.x, 0};
+      ask_state<Spec, Config>(p, order, turn, stage);
+    }
   }
 }

@@ -32,8 +32,8 @@ struct StateRows {
            (Config::k_dim == k_dim || MmaFragment::column(lane, j) < Config::k_dim);
   }
   template <class Real>
-  __device__ __forceinline__ StatePlace<Real> place(const LuattnLinearParams &p, const LuattnStates &s) const {
-    Real *row = static_cast<Real *>(s.data) + chain.state_row(p) * s.row + chain.site.hv * s.head;
+  __device__ __forceinline__ StatePlace<Real> place(const LuattnStates &s, i64 of) const {
+    Real *row = static_cast<Real *>(s.data) + of * s.row + chain.site.hv * s.head;
     return {row + value * s.value + MmaFragment::column(lane) * s.key, row, s.value, s.key};
   }
   // 0 for one that does not exist. Selects: ptxas waits for products behind branches.
@@ -66,22 +66,33 @@ struct StateRows {
 #pragma unroll
       for (int i = 0; i < k_dim / 2; ++i) x[i] = 0;
     } else if (s.type == LUATTN_STATE_F32) {
-      load(x, place<float>(p, s));
+      load(x, place<float>(s, chain.state_row(p)));
     } else if (s.type == LUATTN_STATE_BF16) {
-      load(x, place<bf16_t>(p, s));
+      load(x, place<bf16_t>(s, chain.state_row(p)));
     } else {
-      load(x, place<half_t>(p, s));
+      load(x, place<half_t>(s, chain.state_row(p)));
     }
   }
   __device__ __forceinline__ void store_last(const float (&x)[k_dim / 2], const LuattnLinearParams &p) const {
-    const LuattnStates &s = p.last;
-    if (s.data == nullptr) return;
+    if (p.last.data != nullptr) store_as(x, p.last, chain.state_row(p));
+  }
+  __device__ __forceinline__ void store_as(const float (&x)[k_dim / 2], const LuattnStates &s, i64 row) const {
     if (s.type == LUATTN_STATE_F32)
-      store(x, place<float>(p, s));
+      store(x, place<float>(s, row));
     else if (s.type == LUATTN_STATE_BF16)
-      store(x, place<bf16_t>(p, s));
+      store(x, place<bf16_t>(s, row));
     else
-      store(x, place<half_t>(p, s));
+      store(x, place<half_t>(s, row));
+  }
+
+  // Where the caller wants it: the state before a chunk.
+  __device__ __forceinline__ void store_between(const float (&x)[k_dim / 2], const LuattnLinearParams &p,
+                                                int chunk) const {
+    const LuattnStatesBetween &b = p.between;
+    const int t = chunk * LUATTN_CHUNK;
+    if (b.every == 0 || t % b.every != 0) return;
+    const i64 row = linear_state_between(&b, chain.entry, chain.start, t, Config::packed);
+    store_as(x, b.states, row);
   }
 
   // ---- of segments ----

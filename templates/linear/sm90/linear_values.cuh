@@ -353,6 +353,7 @@ struct LinearValues {
       rows().load_first(state, p);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
+      if constexpr (!Shared::by_channel && Config::pass == LINEAR_FORWARD) rows().store_between(state, p, chain.at(n));
       if constexpr (Spec::erases)
         step_erasing(state, done, n);
       else
