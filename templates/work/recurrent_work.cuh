@@ -61,6 +61,36 @@ struct RecurrentAhead {
   }
 };
 
+// The parts of states that a block has one after another: value channels from first_value on of value head `head` of all. A
+// block of `values` channels begins with part number blockIdx.y of head blockIdx.x.
+struct RecurrentTurn {
+  u32 head;
+  int first_value;
+
+  __device__ __forceinline__ explicit RecurrentTurn(int values) : RecurrentTurn(blockIdx.x, values) {}
+  __device__ __forceinline__ RecurrentTurn after(int values, int v_dim) const {
+    RecurrentTurn next = *this;
+    next.first_value += int(gridDim.y) * values;
+    return next.first_value < v_dim ? next : of_next_head(values);
+  }
+  template <class Config>
+  __device__ __forceinline__ RecurrentTurn after(int values) const {
+    return after(values, Config::v_dim);
+  }
+  __device__ __forceinline__ u32 head_after() const { return head + gridDim.x; }
+  __device__ __forceinline__ RecurrentTurn of_next_head(int values) const { return {head_after(), values}; }
+  __device__ __forceinline__ bool is_first(int values) const { return first_value == int(blockIdx.y) * values; }
+  // Whether blocks have whole heads, or one part of each.
+  LUATTN_FN bool has_whole_heads() { return gridDim.y == 1; }
+  template <class Config>
+  LUATTN_FN bool has_one_part(int values) {
+    return int(gridDim.y) * values >= Config::v_dim;
+  }
+
+ private:
+  __device__ __forceinline__ RecurrentTurn(u32 head, int values) : head(head), first_value(int(blockIdx.y) * values) {}
+};
+
 // A block's head of q, and its part of an entry's tokens.
 struct QueryBlock {
   int entry, h, part;

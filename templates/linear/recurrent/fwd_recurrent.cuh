@@ -10,20 +10,6 @@
 #include "linear/recurrent/recurrent_rows.cuh"
 #include "linear/recurrent/recurrent_state.cuh"
 
-// The parts of states that a block has one after another: value channels from first_value on of value head `head`.
-struct RecurrentTurn {
-  u32 head;
-  int first_value;
-};
-
-// What comes behind `now`, of a block that has `values` channels from `values` * blockIdx.y on.
-template <class Config>
-LUATTN_FN RecurrentTurn turn_after(const RecurrentTurn &now, int values) {
-  const int next = now.first_value + int(gridDim.y) * values;
-  return next < Config::v_dim ? RecurrentTurn{now.head, next}
-                              : RecurrentTurn{now.head + gridDim.x, int(blockIdx.y) * values};
-}
-
 // Asks for the state of a turn.
 template <class Spec, class Config>
 __device__ __forceinline__ void ask_state(const LuattnLinearParams &p, const StateOrder<Config> &order,
@@ -63,7 +49,7 @@ __device__ __forceinline__ void fwd_recurrent_values(const LuattnLinearParams &p
                                                      const Goals &goals) {
   const int values = int(blockDim.x / 32) * RecurrentShape<Config>::v_warp,
             offset = turn.first_value - rows.first_value;
-  const bool is_first = turn.first_value == int(blockIdx.y) * values, is_last = next.head != turn.head;
+  const bool is_first = turn.is_first(values), is_last = next.head != turn.head;
   RecurrentState<Spec, Config> state(rows.order, rows.first_value, offset, stage);
   if constexpr (!Config::staged) state.load(p, place);
   for (int first = 0;; first += Config::batch) {
@@ -72,7 +58,7 @@ __device__ __forceinline__ void fwd_recurrent_values(const LuattnLinearParams &p
     if (first > 0 || (!once && !is_first)) __syncthreads();  // rows are read
     if (fills) rows.fill(first, count);
     if (Config::staged && first == 0) {  // while that came, the state did
-      if (is_first) prefetch_rows(p, rows, turn.head + gridDim.x);
+      if (is_first) prefetch_rows(p, rows, turn.head_after());
       state.take(p, place);
       ask_state<Spec, Config>(p, rows.order, next, stage);
     }
@@ -92,21 +78,21 @@ __device__ __forceinline__ void fwd_recurrent(const LuattnLinearParams &p, typen
                                               const StateOrder<Config> order, const Goals &goals) {
   const int values = int(blockDim.x / 32) * RecurrentShape<Config>::v_warp;
   const u32 stage = Config::staged ? shared_address(shared + Config::batch * TokenLayout<Spec, Config>::size) : 0;
-  const bool whole = Config::staged && gridDim.y == 1;
-  RecurrentTurn turn{blockIdx.x, int(blockIdx.y) * values};
+  const bool whole = Config::staged && RecurrentTurn::has_whole_heads();
+  RecurrentTurn turn(values);
   ask_state<Spec, Config>(p, order, turn, stage);
   for (bool begun = false; turn.head < u32(p.entries) * u32(p.heads_v) && turn.first_value < Config::v_dim;
        begun = true) {
     const RecurrentPlace<Config> place(p, turn.head);
     const bool once =
-        Config::staged && place.tokens <= Config::batch && (whole || int(gridDim.y) * values >= Config::v_dim);
+        Config::staged && place.tokens <= Config::batch && (whole || RecurrentTurn::has_one_part<Config>(values));
     if (begun) __syncthreads();
     for (u32 head = turn.head; turn.head == head;) {
       const RecurrentRows<Spec, Config> rows{
           p, place, order, shared, whole ? 0 : turn.first_value, whole ? Config::v_block : values};
-      RecurrentTurn next = turn_after<Config>(turn, values);
+      RecurrentTurn next = turn.after<Config>(values);
       if (place.row < 0) {
-        if (whole) next = {head + gridDim.x, 0};
+        if (whole) next = turn.of_next_head(values);
         rows.store_zeros(), ask_state<Spec, Config>(p, order, next, stage);
       } else {
         fwd_recurrent_values<Spec, Config>(p, place, rows, turn, next, stage, once, goals);

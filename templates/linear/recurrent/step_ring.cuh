@@ -48,13 +48,13 @@ __device__ __forceinline__ void step_ring_head(const LuattnLinearParams &p, cons
   const bool folds = ring.before < ring.used;
   rows.fill(0, ring.tokens);
   ring.load(ring.tokens * rows.parts);
-  if (Config::staged && prefetch_rows(p, rows, turn.head + gridDim.x)) ring.prefetch(turn.head + gridDim.x);
+  if (Config::staged && prefetch_rows(p, rows, turn.head_after())) ring.prefetch(turn.head_after());
   __syncthreads();
   ring.add_up_decays();
   __syncthreads();
   ring.multiply_pairs();
   for (u32 head = turn.head; turn.head == head;) {
-    const RecurrentTurn next = turn_after<Config>(turn, values);
+    const RecurrentTurn next = turn.after<Config>(values);
     RecurrentState<Spec, Config> state(rows.order, 0, turn.first_value, stage);
     if constexpr (Config::staged) {
       state.take(p, ring.place);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void step_ring(const LuattnLinearParams &p, typename 
   const StateOrder<Config> order(p.first);
   const LinearRingPlaces in = RingFacts<Spec, Config>::places(p);
   const u32 stage = shared_address(shared + in.numbers);
-  RecurrentTurn turn{blockIdx.x, 0};
+  RecurrentTurn turn(0);
   ask_state<Spec, Config>(p, order, turn, stage);
   for (bool begun = false; turn.head < u32(p.entries) * u32(p.heads_v); begun = true) {
     const RecurrentPlace<Config> place(p, turn.head);
@@ -96,7 +96,7 @@ __device__ __forceinline__ void step_ring(const LuattnLinearParams &p, typename 
       step_ring_head<Spec, Config>(p, rows, ring, turn, stage);
     } else {
       rows.store_zeros();
-      turn = {turn.head + gridDim.x, 0};
+      turn = turn.of_next_head(0);
       ask_state<Spec, Config>(p, order, turn, stage);
     }
   }
