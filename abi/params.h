@@ -355,6 +355,9 @@ typedef struct LuattnTangents {
   LuattnTensor o, lse; /* in backward those of dout and dlse, which it reads */
   LuattnInputTangent input[LUATTN_MAX_INPUTS];
   double scalar[LUATTN_MAX_SCALARS];
+  LuattnTensor of_o,
+      of_lse; /* backward: those of O and lse, which are then given as backward's own are; null: it computes
+                              * the rows anew */
 } LuattnTangents;
 
 /* What row passes have left for luattn_prepare (gen/spec.h, derived_pass). */
@@ -525,7 +528,8 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(far) == LUATTN_PARAMS_THROUGH(grid) &&
                LUATTN_AT(append) == LUATTN_AT(weights) && LUATTN_AT(tangents) == LUATTN_AT(splits),
            "a part has padding of its own");
-ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_PARAMS_THROUGH(tangents) <= LUATTN_PARAMS_THROUGH(grid) &&
+ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 &&
+               (LUATTN_PARAMS_THROUGH(tangents) + 63) / 64 * 64 + sizeof(LuattnTangentMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(far) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=
                    4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */

@@ -62,7 +62,9 @@ luattn_status choices_take_tangents(const luattn_args *given, const char *place,
 }
 
 void choices_write_tangents(luattn_args *args, const luattn_tangents *tangents, luattn_input *inputs) {
-  args->o = args->lse = args->saved = NULL;
+  const bool has_rows = args->o != NULL && args->lse != NULL && tangents->o != NULL && tangents->lse != NULL;
+  if (!has_rows) args->o = args->lse = NULL;
+  args->saved = NULL;
   args->dq = tangents->dq, args->dk = tangents->dk, args->dv = tangents->dv;
   args->scalar_grads = tangents->scalar_grads;
   for (size_t i = 0; i < args->num_inputs && args->inputs != NULL; ++i) {

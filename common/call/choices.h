@@ -24,7 +24,7 @@ luattn_status choices_take_tangents(const luattn_args *given, const char *place,
                                     luattn_tangents *tangents, luattn_error *err);
 
 /* Makes the arguments of a backward call those of its tangents: it writes tangents where gradients would be, and neither
- * reads nor writes o, lse and saved. inputs: room for CHOICES_MAX_INPUTS, as long as *args is used. */
+ * reads nor writes o, lse and saved, but for o and lse that come with their tangents. inputs: room for CHOICES_MAX_INPUTS, as long as *args is used. */
 void choices_write_tangents(luattn_args *args, const luattn_tangents *tangents, luattn_input *inputs);
 
 /* Returns false where a choice is out of range, with a message without its place in *text. `is_float64`: the

@@ -514,8 +514,9 @@ def backward_jvp(
     given: Mapping[str, Any],
     wants: int,
     want_inputs: Sequence[bool],
+    of_rows: Sequence[Tensor] = (),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
-    """Tangents of what gradients() has. tangents: of dout, dlse, q, k, v and the inputs."""
+    """Tangents of what gradients() has. tangents: of dout, dlse, q, k, v and the inputs. of_rows: o, lse, and their tangents along these; or nothing."""
     if not spec.has_backward:
         raise spec.blamed(Unsupported(spec.why_no_backward))
     _check(spec, q, inputs, scalars, given)
@@ -531,13 +532,14 @@ def backward_jvp(
     tangents = [None if t is None else _aligned(t) for t in tangents]
     frame = take_frame(spec, True)
     try:
-        frame.set(fill, (_aligned(q), _aligned(k), _aligned(v), None, None, None, _aligned(dout), None if dlse is None else dlse.contiguous()))
+        o, lse, *along_rows = map(_aligned, of_rows) if of_rows else (None, None, None, None)
+        frame.set(fill, (_aligned(q), _aligned(k), _aligned(v), o, lse, None, _aligned(dout), None if dlse is None else dlse.contiguous()))
         if inputs:
             frame.set_inputs(fill, inputs)
         frame.set_numbers(scale, scalars)
         if given:
             _set_given(frame, given)
-        named = dict(zip(("dout", "dlse", "q", "k", "v", "dq", "dk", "dv", "scalar_grads"), (*tangents[:5], dq, dk, dv, dscalars)))
+        named = dict(zip(("o", "lse", "dout", "dlse", "q", "k", "v", "dq", "dk", "dv", "scalar_grads"), (*along_rows, *tangents[:5], dq, dk, dv, dscalars)))
         run_backward_jvp(frame, q, given, fill, named, tangents[5:], dinputs, scalar_tangents)
     except RuntimeError:
         _check_devices(spec, q, inputs, given, k=k, v=v, dout=dout)

@@ -48,10 +48,11 @@ _lib.define(
     f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', _OF_RESULTS)}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
 )
-# Tangents of backward's results, along those of dout, dlse, q, k, v, learned and the inputs. It finds o, lse and saved itself.
+# Tangents of backward's results, along those of dout, dlse, q, k, v, learned and the inputs. It finds o, lse and saved itself, unless of_rows has o, lse
+# and their tangents along the same, which may save it a part of the work.
 _lib.define(
     f"backward_jvp({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor?[] tangents, ', _OF_RESULTS)}, "
-    "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
+    "int wants=31, bool[] want_inputs=[], Tensor[]? of_rows=None) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
 )
 # Writes rows to caches, as in graphs of torch.compile; eager calls go past it.
 _lib.define(
@@ -110,12 +111,12 @@ def _backward_kernel(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wa
     return (*filled(q, made), filled(q, dinputs))
 
 
-def _backward_jvp_kernel(text, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
+def _backward_jvp_kernel(text, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, wants=31, want_inputs=(), of_rows=None, **given):  # type: ignore[no-untyped-def]
     spec = spec_in_graph(text)
-    *of_rows, of_learned = tangents[:6]
+    *along_rows, of_learned = tangents[:6]
     along = [0.0] * len(spec.scalars) if of_learned is None else of_learned.tolist()
     *made, dinputs = tensors.backward_jvp(
-        spec, dout, dlse, q, k, v, inputs, values_of(scalars, learned), scale, [*of_rows, *tangents[6:]], along, given, wants, want_inputs or [False] * len(inputs),
+        spec, dout, dlse, q, k, v, inputs, values_of(scalars, learned), scale, [*along_rows, *tangents[6:]], along, given, wants, want_inputs or [False] * len(inputs), of_rows or (),
     )  # fmt: skip
     return (*filled(q, made), filled(q, dinputs))
 
@@ -166,7 +167,7 @@ def _(text, q, k, v, tangents, inputs, scalars, learned, scale, **given):  # typ
 
 
 @torch.library.register_fake("luattn::backward_jvp", lib=_lib)
-def _(text, dout, dlse, q, k, v, tangents, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
+def _(text, dout, dlse, q, k, v, tangents, inputs, *rest, wants=31, want_inputs=(), of_rows=None, **given):  # type: ignore[no-untyped-def]
     _check_fake(text, inputs, q, given, k=k, v=v, dout=dout)
     *made, dinputs = _allocate.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs or [False] * len(inputs), given.get("grad_f32", False))
     return (*filled(q, made), filled(q, dinputs))
@@ -283,10 +284,10 @@ class _JvpRules:
         inputs, tangents = rest[:n], rest[n:]
         with _tangents.below():
             made = forward_jvp_op(spec.line, q, k, v, list(tangents), list(inputs), scalars, learned, scale, **given)
-        o, lse, saved, _, lse_tangent = made
+        o, lse, saved, o_tangent, lse_tangent = made
         names = [name for name in given if name in _SAVED and given[name] is not None]
         ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED}, names, False
-        ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs, *(given[name] for name in names), *tangents)
+        ctx.save_for_backward(q, k, v, learned, o, lse, saved, o_tangent, lse_tangent, *inputs, *(given[name] for name in names), *tangents)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*([saved] if spec.has_lse else [lse, saved, lse_tangent]))
         return made
@@ -295,16 +296,17 @@ class _JvpRules:
     def backward(ctx, dout, dlse=None, _=None, along_o=None, along_lse=None):  # type: ignore[no-untyped-def]
         spec, scalars, scale, given, names, _ = ctx.call
         n = len(spec.inputs)
-        (q, k, v, learned, o, lse, saved, *rest), needs = ctx.saved_tensors, ctx.needs_input_grad
+        (q, k, v, learned, o, lse, saved, o_tangent, lse_tangent, *rest), needs = ctx.saved_tensors, ctx.needs_input_grad
         inputs, arrays, tangents = rest[:n], rest[n : n + len(names)], rest[n + len(names) :]
         given = {name: x for name, x in (given | dict(zip(names, arrays))).items() if name not in ("exact_rows", "num_splits", "decode")}
         of_tangents, asked = [None] * (4 + n), (scalars, scale, given, needs[1:5], needs[5 : 5 + n])
+        of_rows = o, lse, o_tangent, lse_tangent
         if along_o is None and along_lse is None:
             primals, along = _tangents.split((dout, dlse)) if _tangents.is_open(ctx.level) else ((dout, dlse), None)
             of_o, of_lse = primals
             made = _gradients(spec, of_o, of_lse, (q, k, v, o, lse, saved, learned, *inputs), *asked)
             if along is not None:  # backward within the level whose tangents these are
-                of_made = _gradient_tangents(spec, torch.zeros_like(o) if dout is None else of_o, of_lse, (q, k, v, learned, *inputs), (*along, *tangents), *asked)
+                of_made = _gradient_tangents(spec, torch.zeros_like(o) if dout is None else of_o, of_lse, (q, k, v, learned, *inputs), (*along, *tangents), *asked, of_rows)
                 made = [d if d is None or tangent is None else _tangents.join(d, tangent) for d, tangent in zip(made, of_made)]
         elif _tangents.is_open(ctx.level):
             raise Unsupported(f"{spec.said}: there are no tangents of gradients through tangents: call backward outside of the dual level")
@@ -312,7 +314,7 @@ class _JvpRules:
             along_o = torch.zeros_like(o) if along_o is None else along_o
             pulled = needs[5 + n : 9 + n], needs[9 + n :]
             of_tangents = _gradients(spec, along_o, along_lse, (q, k, v, o, lse, saved, learned, *inputs), scalars, scale, given, *pulled)
-            made = _gradient_tangents(spec, along_o, along_lse, (q, k, v, learned, *inputs), (dout, dlse, *tangents), *asked)
+            made = _gradient_tangents(spec, along_o, along_lse, (q, k, v, learned, *inputs), (dout, dlse, *tangents), *asked, of_rows)
         return (None, *made, *of_tangents)
 
 
@@ -394,13 +396,14 @@ def _gradients(spec, dout, dlse, tensors, scalars, scale, given, needs, need_inp
     return _as_asked(spec, made, inputs, needs, want_inputs)
 
 
-def _gradient_tangents(spec, dout, dlse, tensors, tangents, scalars, scale, given, needs, need_inputs):  # type: ignore[no-untyped-def]
+def _gradient_tangents(spec, dout, dlse, tensors, tangents, scalars, scale, given, needs, need_inputs, of_rows=()):  # type: ignore[no-untyped-def]
     """Of the gradients of q, k, v, learned and the inputs, along tangents of dout, dlse and of these."""
+    of_rows = {"of_rows": of_rows} if of_rows and spec.has_lse and not _tangents.is_transformed() else {}
     q, k, v, learned, *inputs = tensors
     wants, want_inputs = _wanted(spec, needs, need_inputs)
     if not (wants or any(want_inputs)):
         return [None] * (4 + len(inputs))
-    made = backward_jvp_op(spec.line, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, **given, wants=wants, want_inputs=want_inputs)
+    made = backward_jvp_op(spec.line, dout, dlse, q, k, v, tangents, inputs, scalars, learned, scale, **given, wants=wants, want_inputs=want_inputs, **of_rows)
     return _as_asked(spec, made, inputs, needs, want_inputs)
 
 
@@ -434,12 +437,13 @@ class _BackwardRules:
         ]  # fmt: skip
         if learned is None and along[3] is not None:
             learned, scalars = torch.tensor(scalars, dtype=torch.float64, device="cpu"), []
-        of_primals = needs[5:8] + needs[12:13]
-        made = _gradient_tangents(spec, dout, dlse, (q, k, v, learned, *inputs), (None, None, *along), scalars, scale, given, of_primals, needs[14:])
+        of_primals, of_rows = needs[5:8] + needs[12:13], ()
         o_tangent = lse_tangent = None
         if needs[3] or needs[4]:
             of_forward = {name: x for name, x in given.items() if name != "grad_f32"}
-            *_, o_tangent, lse_tangent = forward_jvp_op(spec.line, q, k, v, along, inputs, scalars, learned, scale, **of_forward)
+            o, lse, _, o_tangent, lse_tangent = forward_jvp_op(spec.line, q, k, v, along, inputs, scalars, learned, scale, **of_forward)
+            of_rows = o, lse, o_tangent, lse_tangent
+        made = _gradient_tangents(spec, dout, dlse, (q, k, v, learned, *inputs), (None, None, *along), scalars, scale, given, of_primals, needs[14:], of_rows)
         dq, dk, dv, dlearned, *dinputs = made
         return (None, None, None, o_tangent, lse_tangent if needs[4] else None, dq, dk, dv, None, None, None, None, dlearned, None, *dinputs)
 

@@ -129,7 +129,8 @@ static const tensor_row rows[] = {
 static presence row_presence(const image_manifest *m, const tensor_row *row) {
   const bool is_forward = m->pass == LUATTN_FORWARD;
   if (row->want != 0) return is_forward ? UNUSED : (m->wants & row->want) != 0 ? REQUIRED : REFUSED;
-  if ((m->weights || (m->tangents && !is_forward)) && row->out_forward) return UNUSED;
+  if (m->weights && row->out_forward) return UNUSED;
+  if (m->tangents && !is_forward && row->out_forward) return OPTIONAL;
   switch (row->to) {
     case offsetof(LuattnParams, tensors.dout):
       return is_forward ? UNUSED : REQUIRED;

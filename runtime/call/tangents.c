@@ -86,6 +86,7 @@ luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, Luattn
   } else {
     if (t->dout != NULL) beside.dout = t->dout;
     if (t->dlse != NULL) beside.dlse = t->dlse;
+    if (beside.o != NULL) beside.o = t->o, beside.lse = t->lse;
   }
   const DLTensor *const pairs[][2] = {{beside.q, c->args->q}, {beside.k, c->args->k}, {beside.v, c->args->v}};
   static const char *const name[] = {"q", "k", "v"};
@@ -144,6 +145,7 @@ luattn_status tangents_take(const args_call *c, const luattn_tangents *t, Luattn
   } else {
     if (t->dout != NULL) out->o = of->dout;
     if (t->dlse != NULL) out->lse = of->dlse;
+    out->of_o = of->o, out->of_lse = of->lse;
   }
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     const LuattnInput *in = &like.dense.inputs.input[i];
@@ -163,7 +165,7 @@ luattn_status tangents_take(const args_call *c, const luattn_tangents *t, Luattn
 }
 
 /* What forward and tangents write and read; how many. */
-enum { OF_FORWARD = 8, OF_BACKWARD = 9, OF_BOTH = 3 };
+enum { OF_FORWARD = 8, OF_BACKWARD = 8, OF_BOTH = 3 };
 static int items_of_forward(const luattn_args *a, const luattn_tangents *t, overlap_item *item) {
   const overlap_item made[OF_FORWARD] = {{"tangents.o", t->o, true}, {"tangents.lse", t->lse, true},
                                          {"o", a->o, true},          {"lse", a->lse, true},
@@ -177,6 +179,7 @@ static int items_of_forward(const luattn_args *a, const luattn_tangents *t, over
 static int items_of_backward(const luattn_tangents *t, overlap_item *item) {
   const overlap_item made[] = {{"tangents.dq", t->dq, true},      {"tangents.dk", t->dk, true},
                                {"tangents.dv", t->dv, true},      {"tangents.scalar_grads", t->scalar_grads, true},
+                               {"tangents.o", t->o, false},       {"tangents.lse", t->lse, false},
                                {"tangents.dout", t->dout, false}, {"tangents.dlse", t->dlse, false}};
   memcpy(item, made, sizeof made);
   return (int)(sizeof made / sizeof *made);

@@ -11,9 +11,10 @@ extern "C" __global__ void __launch_bounds__(Config::threads, dkdv_jvp_simt_bloc
 
 #if LUATTN_PART != 1
 #include "around/after/round.cuh"
+#include "around/before/given_dual_rows.cuh"
 extern "C" __global__ void __launch_bounds__(Config::threads, dual_rows_simt_blocks<Spec, Config>)
     luattn_prepare(const __grid_constant__ LuattnTangentParams p) {
-  if (has_queries<Config>(p)) dual_rows_simt<Spec, Config>(p);
+  if (has_queries<Config>(p) && !read_dual_rows<Spec, Config, 1>(p)) dual_rows_simt<Spec, Config>(p);
   write_gradient_padding<Config, Config::threads>(p);
 }
 extern "C" __global__ void __launch_bounds__(Config::threads, dq_jvp_simt_blocks<Spec, Config>)

@@ -12,10 +12,12 @@ extern "C" __global__ void __launch_bounds__(Config::threads, 1)
 
 #if LUATTN_PART != 1
 #include "around/after/round.cuh"
+#include "around/before/given_dual_rows.cuh"
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_prepare(const __grid_constant__ LuattnTangentParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  if (has_queries<Config>(p)) bwd_jvp_sm80<Spec, Config, DualWork::rows>(p, shared);
+  if (has_queries<Config>(p) && !read_dual_rows<Spec, Config, 4>(p))
+    bwd_jvp_sm80<Spec, Config, DualWork::rows>(p, shared);
   write_gradient_padding<Config, Config::threads>(p);
 }
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)

@@ -1,34 +1,23 @@
 // sink/dual_row_numbers.cuh: the numbers of a row that backward with tangents reads, once all keys have been seen.
 //
-// delta = sum over d of dO O is the sum over keys of P dP, scaled as O is, so that neither O nor its tangent is needed.
+// delta = sum over d of dO O is also the sum over keys of P dP, scaled as O is, so that neither O nor its tangent is needed.
 #pragma once
 #include "contract/tangent.cuh"
 #include "work/sequence.cuh"
 
-// Writes the numbers of row r of `online` at query q, and adds to acc. Called by one thread a row. sum: of P dP, with its
-// tangent. A row that keeps nothing has the numbers of an lse of +inf, as in around/before/prepare.cuh.
-template <class Spec, class Sequence, class Online>
-LUATTN_FN void write_dual_row(const LuattnTangentParams &p, const Sequence &site, const typename Spec::Head &head,
-                              const typename Spec::Row &row, const Online &online, int r, int q,
-                              const Dual<typename Spec::Real> &sum, typename Spec::Acc &acc) {
-  using Real = typename Spec::Real;
-  constexpr int num_saved = Spec::num_saved > 0 ? Spec::num_saved : 1;
-  const auto &state = online.state[r], &tangent = online.tangent[r];
-  Dual<Real> lse = {}, dlse = {}, delta = {};
-  Real saved[num_saved], saved_tangent[num_saved];
-  bool any = online.kept[r];
-  if (any) {
-    const Dual<Real> out = Spec::out_dual(p, site, head, row, state, tangent);
-    delta = {out.x * sum.x, out.x * sum.d + out.d * sum.x};
-  }
+// Writes the numbers of the row at query q, and adds to acc. Called by one thread a row. A row that keeps nothing has the
+// numbers of an lse of +inf, as in around/before/prepare.cuh.
+template <class Spec, class Sequence, class Real = typename Spec::Real>
+LUATTN_FN void put_dual_row(const LuattnTangentParams &p, const Sequence &site, const typename Spec::Head &head,
+                            const typename Spec::Row &row, int q, bool any, Dual<Real> lse, Dual<Real> delta,
+                            const Real *saved, const Real *saved_tangent, typename Spec::Acc &acc) {
+  Dual<Real> dlse = {};
   if constexpr (Spec::has_lse) {
-    lse = Spec::lse_dual(p, site, head, row, state, tangent);
     if (p.tensors.dlse.data != nullptr) dlse.x = *site.template q_row<const Real>(p, p.tensors.dlse, q);
     if constexpr (Spec::tangent_of_dlse) dlse.d = *site.template q_row<const Real>(p, p.tangents.lse, q);
     any = any && lse.x != -infinity<Real>();
     if (!any) lse = {infinity<Real>(), Real(0)}, dlse = {};
   }
-  if constexpr (Spec::num_saved > 0) Spec::save_dual(p, site, head, row, state, tangent, saved, saved_tangent);
   typename Spec::Acc sums = acc;
   typename Spec::BwdRow made = Spec::prepare_dual(p, site, head, row, q, lse.x, lse.d, saved, saved_tangent, delta.x,
                                                   delta.d, dlse.x, dlse.d, sums);
@@ -39,4 +28,24 @@ LUATTN_FN void write_dual_row(const LuattnTangentParams &p, const Sequence &site
     static_cast<Real *>(p.scratch.bwd_rows)[i * plane + at] = made.x[i];
   }
   if (any) acc = sums;
+}
+
+// The same of row r of `online`. sum: of P dP, with its tangent.
+template <class Spec, class Sequence, class Online>
+LUATTN_FN void write_dual_row(const LuattnTangentParams &p, const Sequence &site, const typename Spec::Head &head,
+                              const typename Spec::Row &row, const Online &online, int r, int q,
+                              const Dual<typename Spec::Real> &sum, typename Spec::Acc &acc) {
+  using Real = typename Spec::Real;
+  constexpr int num_saved = Spec::num_saved > 0 ? Spec::num_saved : 1;
+  const auto &state = online.state[r], &tangent = online.tangent[r];
+  const bool any = online.kept[r];
+  Dual<Real> lse = {}, delta = {};
+  Real saved[num_saved], saved_tangent[num_saved];
+  if (any) {
+    const Dual<Real> out = Spec::out_dual(p, site, head, row, state, tangent);
+    delta = {out.x * sum.x, out.x * sum.d + out.d * sum.x};
+  }
+  if constexpr (Spec::has_lse) lse = Spec::lse_dual(p, site, head, row, state, tangent);
+  if constexpr (Spec::num_saved > 0) Spec::save_dual(p, site, head, row, state, tangent, saved, saved_tangent);
+  put_dual_row<Spec>(p, site, head, row, q, any, lse, delta, saved, saved_tangent, acc);
 }

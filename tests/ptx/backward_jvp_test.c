@@ -46,7 +46,28 @@ static const cell cells[] = {
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* What gradients are of comes first, then dout and dlse, then tangents of all these, then what is written. */
-enum { Q, K, V, DO, DLSE, TANGENT, DQ = 2 * TANGENT, DK, DV, INPUT, INPUT_T, INPUT_GRAD, SCALARS, CU_Q, CU_K, ARRAYS };
+enum {
+  Q,
+  K,
+  V,
+  DO,
+  DLSE,
+  TANGENT,
+  DQ = 2 * TANGENT,
+  DK,
+  DV,
+  INPUT,
+  INPUT_T,
+  INPUT_GRAD,
+  SCALARS,
+  CU_Q,
+  CU_K,
+  O,
+  LSE,
+  O_T,
+  LSE_T,
+  ARRAYS
+};
 
 typedef struct call {
   bool packed;
@@ -114,6 +135,10 @@ static void call_open(call *c, kind k, const cell *x, bool packed) {
     random_array(&c->of[i * TANGENT + DLSE], real, packed ? 2 : 3, packed ? lines : lse, 1);
   }
   for (int of = Q; of <= V; ++of) open_rows(c, DQ + of, of, k, 0);
+  for (int i = 0; i < 2; ++i) {
+    open_rows(c, O + 2 * i, DO, k, 0);
+    result_array(&c->of[LSE + 2 * i], real, packed ? 2 : 3, packed ? lines : lse);
+  }
   open_input(c, real, x);
   for (int i = 0; i < ARRAYS; ++i)
     if (is_written(i)) c->want[i] = calloc(c->of[i].count + 1, sizeof *c->want[i]);
@@ -241,11 +266,33 @@ static void run_entry(const luattn_spec *spec, call *c, const cell *x, luattn_ba
 
 /* ---- on the device ---- */
 
-static void run_on_device(luattn_engine *engine, const luattn_spec *spec, call *c, const cell *x, luattn_batch *batch) {
+/* Forward's o and lse, and their tangents along the same. */
+static void give_rows(luattn_engine *engine, const luattn_spec *spec, call *c, run *r) {
+  size_t size;
+  luattn_tangents along = r->tangents;
+  luattn_args args = r->args;
+  along.dout = along.dlse = along.dq = along.dk = along.dv = along.scalar_grads = NULL;
+  luattn_input input = r->input_t;
+  input.grad = NULL;
+  along.inputs = &input, along.num_inputs = input.tensor != NULL;
+  along.o = &r->of[O_T], along.lse = &r->of[LSE_T];
+  args.o = &r->of[O], args.lse = &r->of[LSE], args.tangents = &along;
+  need(luattn_forward_jvp_workspace_size(engine, spec, &args, &size, &err) == LUATTN_OK, "workspace");
+  make(&c->workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
+  args.workspace = c->workspace.device, args.workspace_size = size;
+  need(luattn_forward_jvp(engine, spec, &args, NULL, &err) == LUATTN_OK, "forward_jvp");
+  need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+  drop(&c->workspace);
+  r->args.o = args.o, r->args.lse = args.lse, r->tangents.o = along.o, r->tangents.lse = along.lse;
+}
+
+static void run_on_device(luattn_engine *engine, const luattn_spec *spec, call *c, const cell *x, luattn_batch *batch,
+                          bool gives_rows) {
   run r = {0};
   size_t size;
   for (int i = 0; i < ARRAYS; ++i) r.of[i] = c->of[i].t;
   take_args(&r, spec, c, x, batch);
+  if (gives_rows) give_rows(engine, spec, c, &r);
   need(luattn_backward_jvp_workspace_size(engine, spec, &r.args, &size, &err) == LUATTN_OK, "workspace");
   make(&c->workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
   fill(&c->workspace, NAN);
@@ -288,10 +335,10 @@ static luattn_spec *load(const char *fields) {
   return spec;
 }
 
-enum { DENSE, PACKED, PART, FORMS };
+enum { DENSE, PACKED, PART, GIVEN_ROWS, FORMS };
 
 static bool check(luattn_engine *const engine[2], kind k, const cell *x, int form) {
-  static const char *const name[] = {"dense", "packed", "a part"};
+  static const char *const name[] = {"dense", "packed", "a part", "rows given"};
   luattn_spec *spec = load(x->fields);
   luattn_batch *batch = NULL;
   call c;
@@ -302,16 +349,23 @@ static bool check(luattn_engine *const engine[2], kind k, const cell *x, int for
                                           .cu_seqlens_k = &c.of[CU_K].t,
                                           .max_seqlen_q = most_q,
                                           .max_seqlen_k = most_k};
-  if (form != DENSE) need(luattn_batch_open(form == PACKED ? &sequences : &offset, &batch, &err) == LUATTN_OK, "batch");
+  if (form == PACKED || form == PART)
+    need(luattn_batch_open(form == PACKED ? &sequences : &offset, &batch, &err) == LUATTN_OK, "batch");
   for (int entry = 0; entry < (form == PACKED ? BATCH : 1); ++entry)
     if (form != PACKED || q_lens[entry] > 0) run_entry(spec, &c, x, form == PART ? batch : NULL, entry);
-  run_on_device(engine[x->in_order], spec, &c, x, batch);
+  run_on_device(engine[x->in_order], spec, &c, x, batch, form == GIVEN_ROWS);
   const bool ok = compare(&c, x, k, name[form]);
   luattn_batch_close(batch);
   call_close(&c);
   for (int i = 0; i < 2; ++i) need(luattn_engine_forget(engine[i], spec, &err) == LUATTN_OK, "forget");
   luattn_spec_free(spec);
   return ok;
+}
+
+/* Whether forward has an lse, and a tangent to begin with. */
+static bool gives_rows(const cell *x) {
+  return strstr(x->fields, "sigmoid_") == NULL && strstr(x->fields, "retention") == NULL &&
+         strpbrk(x->along, "qkvbs") != NULL;
 }
 
 /* ---- drawn specs ---- */
@@ -358,7 +412,9 @@ int main(int argc, char **argv) {
   for (int i = 0; i < CELLS && !is_drawn; ++i) {
     if (argc > 2 && atoi(argv[2]) != i) continue;
     for (int form = 0; form < FORMS; ++form) /* an entry's draws are those of its number, which the CPU's runs lack */
-      if (form != PACKED || strstr(cells[i].fields, "dropout") == NULL) ok &= check(engine, (kind)k, &cells[i], form);
+      if ((form != PACKED || strstr(cells[i].fields, "dropout") == NULL) &&
+          (form != GIVEN_ROWS || gives_rows(&cells[i])))
+        ok &= check(engine, (kind)k, &cells[i], form);
   }
   for (int i = 0; i < 2; ++i) luattn_engine_close(engine[i]);
   return !ok;
