@@ -17,7 +17,7 @@ struct DisplacementSums {
   using Along = DistanceSums<Octets>;
   static_assert(Octets * 8 == Pair::Queries::rows && Pair::Queries::box(Pair::last_axis) % 8 == 0 &&
                 Pair::Keys::box(Pair::last_axis) % 8 == 0 && Pair::count() % 8 == 0);
-  static constexpr int rows = Pair::count() / 8;  // of 8 numbers each, of which 4 are summed over lanes at once
+  static constexpr int rows = Pair::count() / 8, fours = ceil_div(rows, 4);  // of 8 numbers; summed over lanes together
 
   // Where the block of keys 8 * half .. and queries 8 * octet .. has its main diagonal; below it numbers rise.
   struct Diagonals {
@@ -58,72 +58,96 @@ struct DisplacementSums {
       if (i + lane < Pair::count()) store_shared(line + (i + lane) * 4, 0);
   }
   // ds(octet, half, i) returns dS of key g + 8 * half and query 2t + i of the octet.
+  // ptxas moves no shuffle past a branch, even one that is never taken.
+  LUATTN_FN void hold(float x) {
+    if (__float_as_uint(x) == 0x7fc54321u) __nanosleep(0);
+  }
+  // All rows take each step together, so that a lane waits for a shuffle three times and not as often for each four rows: beside
+  // products shuffles take hundreds of cycles.
   template <class Get>
   LUATTN_FN void store(const Get &ds, u32 line, int lane) {
     const int in_row = (Fragment::row(lane) - Fragment::column(lane)) & 7, row_of_lane = Fragment::lane_in_row(lane);
+    float x[fours * 4];
 #pragma unroll
-    for (int row = 0; row < rows; row += 4) {
-      float x[4];
+    for (int row = 0; row < fours * 4; ++row) x[row] = row < rows ? part(ds, row, lane) : 0.f;
+    hold(x[rows - 1]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = row + i < rows ? part(ds, row + i, lane) : 0.f;
-      const float sum = Along::gather(x[0], x[1], x[2], x[3], lane);
-      if (row + 4 <= rows || row_of_lane < rows - row)
-        store_shared(line + (row * 8 + row_of_lane * 8 + in_row) * 4, __float_as_uint(sum));
+    for (int i = 0; i < fours * 4; i += 4) Along::gather_halves(x[i], x[i + 1], x[i + 2], x[i + 3], lane);
+    hold(x[fours * 4 - 4]);
+#pragma unroll
+    for (int i = 0; i < fours; ++i) {
+      const float sum = Along::gather_pairs(x[i * 4], x[i * 4 + 1], lane);
+      if (i * 4 + 4 <= rows || row_of_lane < rows - i * 4)
+        store_shared(line + (i * 32 + row_of_lane * 8 + in_row) * 4, __float_as_uint(sum));
     }
   }
 };
 
-// The sums of a box of queries and one of keys, from the lines of Warps warps. A lane has a number along the innermost axis; what
-// lies along the others are constants.
+// The sums of a box of queries and one of keys, from the lines of Warps warps. A lane has a number along the innermost axis of one
+// of `at_once` rows, a row being what lies at one place along the others.
 template <int Warps>
 struct DisplacementLines {
   using Pair = BoxPair<16 * Warps>;
   using Line = WarpBoxPair;
   static constexpr int last = Pair::last_axis, width = Pair::width(last), rows = Pair::count() / width;
+  static constexpr int lanes = width <= 16 ? 16 : 32, at_once = 32 / lanes;
 
-  // Calls add(displacement, sum) for all numbers, each time by the whole warp. `from`: between the boxes' first places.
-  template <class Add>
-  LUATTN_FN void each(u32 lines, int lane, const Displacement &from, const Add &add) {
+  // Calls add(displacement, sum) for the numbers of every Parts-th `at_once` rows from `part` on, each time by the whole warp.
+  // `from`: between the boxes' first places.
+  template <int Parts, class Add>
+  LUATTN_FN void each(u32 lines, int part, int lane, const Displacement &from, const Add &add) {
 #pragma unroll
-    for (int first = 0; first < width; first += 32) each_row<0>(lines, first + lane, from, add);
+    for (int first = 0; first < width; first += lanes)
+#pragma unroll 2
+      for (int row = part * at_once; row < rows; row += Parts * at_once)
+        add_row(lines, row + lane / lanes, first + lane % lanes, from, add);
   }
 
  private:
   // The place of a row along another axis, from the least one.
-  static constexpr __device__ int place(int row, int axis) {
-    return row / (Pair::pitch(axis) / width) % Pair::width(axis);
+  template <int Axis>
+  LUATTN_FN int place(int row) {
+    constexpr int step = Pair::pitch(Axis) / width, all = Pair::width(Axis);
+    const u32 outer = u32(row) / u32(step);
+    return int(Axis == Pair::first_axis ? outer : outer % u32(all));
   }
   // Where a warp's keys begin in their box.
   static constexpr __device__ int corner(int warp, int axis) {
     return 16 * warp / Pair::Keys::step(axis) % Pair::Keys::box(axis);
   }
-  // Where a warp's line has the first number of a row; -1: nowhere.
-  static constexpr __device__ int at(int warp, int row) {
-    int number = 1;
-    for (int a = Pair::first_axis; a < last; ++a) {
-      const int within = place(row, a) - corner(warp, a);
-      if (within < 0 || within >= Line::width(a)) return -1;
-      number += Line::pitch(a) * within;
-    }
-    return warp * Line::count() + number;
+  // From the place of a number that all lines have to that of a warp's line.
+  static constexpr __device__ int line(int warp) {
+    int number = warp * Line::count() + 1;
+    for (int a = Pair::first_axis; a <= last; ++a) number -= Line::pitch(a) * corner(warp, a);
+    return number;
   }
-  template <int Row, int Warp>
-  LUATTN_FN float sum(u32 lines, int number) {
-    constexpr int first = at(Warp, Row), from = corner(Warp, last), count = Line::width(last) - 1;
-    float x = 0.f;
-    if constexpr (first >= 0)
-      if (u32(number - from) < u32(count)) x = __uint_as_float(load_shared(lines + (first - from) * 4 + number * 4));
-    if constexpr (Warp + 1 < Warps) x += sum<Row, Warp + 1>(lines, number);
+  // Of what a warp's line lacks, the number of a diagonal that no block has, which is 0.
+  template <int Warp>
+  LUATTN_FN float sum(u32 lines, u32 at, const int (&places)[4]) {
+    bool has = true;
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value, from = corner(Warp, a), count = Line::width(a) - (a == last ? 1 : 0);
+      has = has & (u32(places[a] - from) < u32(count));
+    });
+    float x = __uint_as_float(load_shared(has ? at + line(Warp) * 4 : lines));
+    if constexpr (Warp + 1 < Warps) x += sum<Warp + 1>(lines, at, places);
     return x;
   }
-  template <int Row, class Add>
-  LUATTN_FN void each_row(u32 lines, int number, const Displacement &from, const Add &add) {
-    Displacement at = from;
+  template <class Add>
+  LUATTN_FN void add_row(u32 lines, int row, int number, const Displacement &from, const Add &add) {
+    int places[4];
+    u32 at = lines;
+    Displacement displacement = from;
     each_axis([&](auto axis) {
-      constexpr int a = axis.value, by = Pair::least(a) + (a < last ? place(Row, a) : 0);
-      at.at[a - Pair::first_axis] += (a < last ? by : by + min_of(number, width - 1)) * Pair::Keys::place_step(a);
+      constexpr int a = axis.value;
+      if constexpr (a < last)
+        places[a] = place<a>(row);
+      else
+        places[a] = number;
+      at += places[a] * Line::pitch(a) * 4;
+      const int kept = a < last ? min_of(places[a], Pair::width(a) - 1) : min_of(number, width - 1);
+      displacement.at[a - Pair::first_axis] += (Pair::least(a) + kept) * Pair::Keys::place_step(a);
     });
-    add(at, sum<Row, 0>(lines, number));
-    if constexpr (Row + 1 < rows) each_row<Row + 1>(lines, number, from, add);
+    add(displacement, sum<0>(lines, at, places));
   }
 };

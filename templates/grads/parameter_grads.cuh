@@ -41,9 +41,17 @@ struct DistanceSums {
   }
   // Sums four rows over the lanes; p0 .. p3 are the lane's parts of them.
   LUATTN_FN float gather(float p0, float p1, float p2, float p3, int lane) {
-    const bool low = Fragment::lane_in_row(lane) < 2, even = lane % 2 == 0;
+    gather_halves(p0, p1, p2, p3, lane);
+    return gather_pairs(p0, p1, lane);
+  }
+  // Its two steps.
+  LUATTN_FN void gather_halves(float &p0, float &p1, float p2, float p3, int lane) {
+    const bool low = Fragment::lane_in_row(lane) < 2;
     p0 = pick(low, p0, p2) + __shfl_xor_sync(0xffffffffu, pick(low, p2, p0), 18);
     p1 = pick(low, p1, p3) + __shfl_xor_sync(0xffffffffu, pick(low, p3, p1), 18);
+  }
+  LUATTN_FN float gather_pairs(float p0, float p1, int lane) {
+    const bool even = lane % 2 == 0;
     return pick(even, p0, p1) + __shfl_sync(0xffffffffu, pick(even, p1, p0), (even ? lane + 9 : lane - 9) & 31);
   }
   // ds(octet, half, i) returns dS of key g + 8 * half and query 2t + i of the octet.

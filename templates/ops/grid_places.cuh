@@ -123,6 +123,18 @@ struct GridSideOf {
     else
       return begin_of<Axis>(side, tile - outer * side.boxes.d);
   }
+  // Of three axes: the box that comes at `number` if columns of boxes along the outermost axis follow each other, and these in
+  // bands of three, the middle axis fastest. Boxes that are at work together then have few neighbours, which is what L2 holds:
+  // a layer of boxes would have all of several layers.
+  LUATTN_FN u32 in_columns(const LuattnParams &p, u32 number) {
+    constexpr int axis = LUATTN_GRID_AXES - 3;
+    constexpr u32 wide = 3;
+    const LuattnDivisor &along = of(p, axis).boxes;
+    const u32 rows = of(p, axis + 1).boxes.d, columns = of(p, axis + 2).boxes.d;
+    const u32 column = quotient(number, along), at = number - column * along.d, band = column / (wide * columns),
+              width = min_of(wide, rows - band * wide), in_band = column - band * wide * columns, x = in_band / width;
+    return (at * rows + band * wide + (in_band - x * width)) * columns + x;
+  }
   template <int Axis>
   LUATTN_FN int within(int slot) {
     return slot / step_of<Axis> % box_of<Axis>;

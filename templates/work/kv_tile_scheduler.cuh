@@ -47,7 +47,11 @@ struct KvTileScheduler {
       if (tile_order_of(p).tiles != nullptr) return block_in_order(tile_order_of(p), drawn);
     if constexpr (Needs<Spec, Config>::dq_in_order)
       return kv_block_of(drawn, kv_tiles, u32(p.shape.heads_kv), heads, splits, tiles_together<Config>);
-    return block_of(drawn, tiles);
+    KvBlock at = block_of(drawn, tiles);
+#ifdef LUATTN_GRID
+    if constexpr (axes_of<Config> == 3 && Together == 1) at.tile = int(GridSideOf<true>::in_columns(p, u32(at.tile)));
+#endif
+    return at;
   }
 
  private:

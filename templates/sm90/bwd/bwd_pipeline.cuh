@@ -64,9 +64,12 @@ struct SharedBwdSm90 {
   static constexpr bool over_grid = HasAxes<Config>;
   static constexpr bool hands_sums = (Config::deterministic || over_grid) && Needs<Spec, Config>::parameters &&
                                      (Spec::parameter_sums & SUM_DISTANCE) != 0;
+  static constexpr int sums_writers = !hands_sums ? 0 : over_grid && !in_order && !stores_first ? 3 : 1;
   static constexpr int line_floats = over_grid ? displacements_of_warp() : tile_m + 32,
                        sums_groups = (tile_m + tile_n) / 32;
-  static constexpr bool has_terms = Spec::has_displacement_term;
+  // Tables of terms by displacement: one for each stage of Q and the pair of boxes, which the warps that add sums fill, or one for
+  // each consumer warp, which fills it itself.
+  static constexpr bool has_terms = Spec::has_displacement_term, fills_terms = has_terms && sums_writers == 3;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
   static constexpr BwdSm90Layout layout =
@@ -91,7 +94,9 @@ struct SharedBwdSm90 {
   // A consumer's part of dQ: 64 rows if tile_m is 128, half of the columns if it is 64.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  static_assert(stages * 32 + ds_slots * 8 + 48 + (stores_first ? 112 : 40) + (in_order ? 64 : 0) <= barrier_bytes);
+  static_assert(stages * 32 + ds_slots * 8 + 48 + (stores_first ? 112 : 40) + (in_order ? 64 : 0) +
+                    (fills_terms ? stages * 16 : 0) <=
+                barrier_bytes);
 
   // A consumer skips a tile where its half keeps nothing, unless it computes sums along lines for other warps.
   static constexpr bool halves = Spec::has_mask && tile_m == 64 && (!hands_sums || over_grid);
@@ -108,6 +113,9 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 places(int warp) const { return start + at_places + warp * 16 * axes_of<Config> * 4; }
   __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
   __device__ __forceinline__ u32 terms(int warp) const { return start + layout.at_terms + warp * layout.terms; }
+  __device__ __forceinline__ u32 all_terms(int stage) const {
+    return start + layout.at_terms + stage * (warps / stages * layout.terms);
+  }
   __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // for the warp that adds them
   __device__ __forceinline__ float *numbers(int stage) const {              // BwdRow::x[i] of row r at [i * tile_m + r]
     return reinterpret_cast<float *>(memory + at_rows + stage * row_bytes);
@@ -131,6 +139,9 @@ struct SharedBwdSm90 {
   // Barriers of distance sums (sm90/bwd/distance_grad_writer.cuh).
   __device__ __forceinline__ u32 sums_full() const { return kv_full() + 40; }
   __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
+  // Barriers of tables that are filled for all consumers.
+  __device__ __forceinline__ u32 terms_full(int stage) const { return kv_full() + 56 + stage * 16; }
+  __device__ __forceinline__ u32 terms_empty(int stage) const { return terms_full(stage) + 8; }
   // The message of the block's q tile number n. It is kept for readers that are up to five tiles behind the
   // consumers.
   __device__ __forceinline__ u32 order_message(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
@@ -153,11 +164,11 @@ struct SharedBwdSm90 {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
-      barrier_init(empty(i), warps * 32 + (stores_first ? 32 : 0) + (hands_sums ? 32 : 0));
+      barrier_init(empty(i), warps * 32 + (stores_first ? 32 : 0) + sums_writers * 32);
     }
     for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
-    barrier_init(kv_empty(), warps * 32 + (in_order ? 64 : stores_first ? 32 : 0) + (hands_sums ? 32 : 0));
+    barrier_init(kv_empty(), warps * 32 + (in_order ? 64 : stores_first ? 32 : 0) + sums_writers * 32);
     if constexpr (stores_first) {
       for (int i = 0; i < 4; ++i) barrier_init(first_store_known(i), 1);
       for (int i = 0; i < 2; ++i) {
@@ -169,9 +180,14 @@ struct SharedBwdSm90 {
       for (u32 i = 0; i < 2; ++i) barrier_init(dq_full(i), warps * 32);
       barrier_init(dq_empty(), 1);
     }
+    if constexpr (fills_terms)
+      for (int i = 0; i < stages; ++i) {
+        barrier_init(terms_full(i), sums_writers * 32);
+        barrier_init(terms_empty(i), warps * 32);
+      }
     if constexpr (hands_sums) {
       barrier_init(sums_full(), warps * 32);
-      barrier_init(sums_empty(), 32);
+      barrier_init(sums_empty(), sums_writers * 32);
     }
     barrier_init_done();
   }

@@ -77,7 +77,8 @@ struct ConsumerBwdSm90 {
   // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
   using Lines = BiasRowTerms<Spec, Fragment, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
-  using WarpTerms = WarpTermsOf<Spec, Shared::has_terms>;
+  static constexpr bool loads_terms = Shared::has_terms && !Shared::fills_terms;
+  using WarpTerms = WarpTermsOf<Spec, loads_terms>;
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;
@@ -404,8 +405,15 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void differentiate_by_displacement(TileMessage tile, int q0, float (&s)[tile_m / 2],
                                                                 float (&dp)[tile_m / 2]) {
 #ifdef LUATTN_GRID
-    using Terms = DisplacementTerms<Fragment, WarpBoxPair, tile_m / 8, true>;
-    differentiate_with(tile, q0, Terms(shared.terms(group * 4 + warp), 0, lane), s, dp);
+    if constexpr (Shared::fills_terms) {
+      using Terms = DisplacementTerms<Fragment, BoxPair<tile_n>, tile_m / 8, true>;
+      barrier_wait(shared.terms_full(q.stage), q.parity);
+      differentiate_with(tile, q0, Terms(shared.all_terms(q.stage), group * 64 + warp * 16, lane), s, dp);
+      barrier_arrive(shared.terms_empty(q.stage));
+    } else {
+      using Terms = DisplacementTerms<Fragment, WarpBoxPair, tile_m / 8, true>;
+      differentiate_with(tile, q0, Terms(shared.terms(group * 4 + warp), 0, lane), s, dp);
+    }
 #endif
   }
   template <class Terms>
@@ -632,7 +640,7 @@ struct ConsumerBwdSm90 {
       wgmma_fence();
       issue_sums<dim>(dk, a_ds, shared.q(q.stage));
     }
-    if constexpr (Shared::has_terms)
+    if constexpr (loads_terms)
       if (!tile.last()) load_terms(next_tile());
     if constexpr (shares_ds) {
       wgmma_wait<Need::dk ? 1 : 0>();
@@ -642,7 +650,7 @@ struct ConsumerBwdSm90 {
     wgmma_arrived(dv);
     wgmma_arrived(dk);
     add_rows();
-    if constexpr (Shared::has_terms)
+    if constexpr (loads_terms)
       if (!tile.last()) store_terms();
     barrier_arrive(shared.empty(q.stage));
     q.advance();
@@ -667,8 +675,12 @@ struct ConsumerBwdSm90 {
     pass_ping_pong();
     read_ahead(tile);
     sums.skip(sums_at());
-    if constexpr (Shared::has_terms)
+    if constexpr (loads_terms)
       if (!tile.last()) load_terms(next_tile()), store_terms();
+    if constexpr (Shared::fills_terms) {
+      barrier_wait(shared.terms_full(q.stage), q.parity);
+      barrier_arrive(shared.terms_empty(q.stage));
+    }
     // dO may still be in flight to a stage that is released. If both consumers may skip a tile, one must
     // wait.
     if constexpr (Shared::in_order) barrier_wait(shared.do_full(q.stage), q.parity);
@@ -693,7 +705,7 @@ struct ConsumerBwdSm90 {
       TileMessage tile = await_tile();
       enter_head(int(tile.head));
       if constexpr (reads_ahead) lines.load(p, site, head, tile.index() * tile_m, kv0, lane, 0);
-      if constexpr (Shared::has_terms) load_terms(tile), store_terms();
+      if constexpr (loads_terms) load_terms(tile), store_terms();
 #pragma unroll 1
       for (;;) {
         if (Shared::halves && tile.keeps_nothing(group))
@@ -801,12 +813,14 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     const u32 worker = uniform(threadIdx.x / 32);
     if (worker == 0) {
       BackwardProducer<Spec, Config, Shared>(p, maps, shared).run();
+    } else if constexpr (Shared::sums_writers == 3) {
+      SumsWriterSm90<Spec, Config>(p, shared, int(worker) - 1).run();
     } else if (worker == 1) {
       if constexpr (Shared::in_order) DqWriterSm90<Spec, Config>(p, shared, 0).run();
       if constexpr (Shared::stores_first) DqFirstStoreSm90<Spec, Config>(p, shared).run();
     } else {
       if constexpr (Shared::hands_sums)
-        if (worker == 2) SumsWriterSm90<Spec, Config>(p, shared).run();
+        if (worker == 2) SumsWriterSm90<Spec, Config>(p, shared, 0).run();
       if constexpr (Shared::in_order)
         if (worker == 3) DqWriterSm90<Spec, Config>(p, shared, 1).run();
       if constexpr (Shared::stores_first) DqStorerSm90<Spec, Config>(p, shared).run(worker % 2);

@@ -3,7 +3,8 @@
 //
 // Over a grid it does so for all kernels: a box's sums by displacement (grads/displacement_sums.cuh) go to memory at once.
 //
-// It is the third warp of the producer's warpgroup. An exact sum (ops/reproducible_sum.cuh) takes two
+// It is the third warp of the producer's warpgroup; over a grid the second and the fourth, where they are idle, take parts of its
+// rows. An exact sum (ops/reproducible_sum.cuh) takes two
 // additions to memory for each number, so there should be few numbers. Each consumer warp writes the sums of
 // its 16 keys and the tile's queries to a row of shared memory, and arrives at `sums_full`. This warp adds up
 // the rows of all warps in order. It also adds what it has kept of earlier tiles, since a distance occurs in
@@ -26,7 +27,7 @@ struct SumsWriterSm90 {
 
   const LuattnParams &p;
   const Shared shared;
-  const int lane;
+  const int part, lane;  // over a grid, of `Shared::sums_writers`
   SequenceOf<Config> site;
   Head head;
   Acc acc;
@@ -36,9 +37,10 @@ struct SumsWriterSm90 {
   u32 kv_count, parity;  // kv tiles before this one; parity of the sums' barriers
   PipelineState<Config::stages> q;
 
-  __device__ __forceinline__ SumsWriterSm90(const LuattnParams &params, const Shared &s)
+  __device__ __forceinline__ SumsWriterSm90(const LuattnParams &params, const Shared &s, int number)
       : p(params),
         shared(s),
+        part(number),
         lane(int(threadIdx.x) % 32),
         site(params, 0, 0),
         kv0(0),
@@ -105,19 +107,38 @@ struct SumsWriterSm90 {
     q.advance();
     return tile;
   }
+#ifdef LUATTN_GRID
+  // From the first place of a box of queries to that of the keys.
+  __device__ __forceinline__ Displacement displacement(TileMessage tile) const {
+    constexpr int first_axis = GridSideOf<true>::first_axis;
+    Displacement from;
+    GridSideOf<true>::each_corner(p, kv0 / tile_n, [&](auto axis, int at) { from.at[axis.value - first_axis] = at; });
+    GridSideOf<false>::each_corner(p, tile.index(), [&](auto axis, int at) { from.at[axis.value - first_axis] -= at; });
+    return from;
+  }
+#endif
+  // Fills the table of a tile's terms, with the other warps. `at`: where Q has the tile.
+  __device__ __forceinline__ void fill_terms(TileMessage tile, PipelineState<Config::stages> at) {
+#ifdef LUATTN_GRID
+    using Pair = BoxPair<tile_n>;
+    static_assert(Pair::count() * 4 <= warps / Config::stages * Shared::layout.terms);
+    const int first = part * 32 + lane;
+    const DisplacementTable<Spec, Pair, Shared::sums_writers * 32> table(p, site, head, displacement(tile), first);
+    barrier_wait(shared.terms_empty(at.stage), at.parity ^ 1);
+    table.store(shared.all_terms(at.stage), first);
+    barrier_arrive(shared.terms_full(at.stage));
+#endif
+  }
   // Over a grid: adds the sums of a box of queries to memory.
   __device__ __forceinline__ void add_box(TileMessage tile) {
 #ifdef LUATTN_GRID
     using Lines = DisplacementLines<warps>;
-    Displacement from;
-    GridSideOf<true>::each_corner(p, kv0 / tile_n,
-                                  [&](auto axis, int at) { from.at[axis.value - Lines::Pair::first_axis] = at; });
-    GridSideOf<false>::each_corner(p, tile.index(),
-                                   [&](auto axis, int at) { from.at[axis.value - Lines::Pair::first_axis] -= at; });
+    const Displacement from = displacement(tile);
     barrier_wait(shared.sums_full(), parity);
     parity ^= 1;
-    Lines::each(shared.line(0), lane, from,
-                [&](const Displacement &at, float sum) { Spec::add_distance(p, site, head, Origin{}, at, sum, acc); });
+    Lines::template each<Shared::sums_writers>(
+        shared.line(0), part, lane, from,
+        [&](const Displacement &at, float sum) { Spec::add_distance(p, site, head, Origin{}, at, sum, acc); });
     barrier_arrive(shared.sums_empty());
 #endif
   }
@@ -146,18 +167,42 @@ struct SumsWriterSm90 {
     if constexpr (!Shared::over_grid) flush();
     if constexpr (Spec::num_acc > 0) flush_warp<Spec>(p, site, head, acc);
   }
+  // Adds the sums of a head's tiles, of which `tile` is the first; returns the last.
+  __device__ __forceinline__ TileMessage add_head(TileMessage tile) {
+#pragma unroll 1
+    for (;; tile = await_tile()) {
+      if constexpr (Shared::over_grid)
+        add_box(tile);
+      else
+        add_tile(tile);
+      if (tile.last()) return tile;
+    }
+  }
+  // The same with tables, each a tile ahead of the sums. `at`: where Q has the first tile.
+  __device__ __forceinline__ TileMessage fill_and_add_head(TileMessage tile, PipelineState<Config::stages> at) {
+    fill_terms(tile, at);
+#pragma unroll 1
+    for (;;) {
+      TileMessage next = tile;
+      if (!tile.last()) {
+        at = q;
+        next = await_tile();
+        fill_terms(next, at);
+      }
+      add_box(tile);
+      if (tile.last()) return tile;
+      tile = next;
+    }
+  }
   __device__ __forceinline__ void add_tiles() {
     for (bool more = true; more;) {
+      const PipelineState<Config::stages> at = q;
       TileMessage tile = await_tile();
       enter_head(int(tile.head));
-#pragma unroll 1
-      for (;; tile = await_tile()) {
-        if constexpr (Shared::over_grid)
-          add_box(tile);
-        else
-          add_tile(tile);
-        if (tile.last()) break;
-      }
+      if constexpr (Shared::fills_terms)
+        tile = fill_and_add_head(tile, at);
+      else
+        tile = add_head(tile);
       more = !tile.ends_block();
       leave_head();
     }
