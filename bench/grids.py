@@ -14,6 +14,7 @@ version of luattn took. Swin's windows: bench/swin.py. Results are compared with
 
 import argparse
 import fcntl
+import functools
 import itertools
 import json
 import math
@@ -361,16 +362,17 @@ def run_group(cases, builds, passes, a):
     for case in cases:
         for name, library in builds.items():
             if name == case.build or case.build == "luattn" and name in a.others and re.search(a.others[name][1], case.name):
-                bound[case.name, name] = Bound(library, case, problem)
-                if case.bias and 1 in passes:
-                    bound[f"{case.name}, constant", name] = Bound(library, case, problem, with_gradient=False)
+                bound[case.name, name] = functools.partial(Bound, library, case, problem)
+                if case.bias and 1 in passes and name == case.build:
+                    bound[f"{case.name}, constant", name] = functools.partial(Bound, library, case, problem, with_gradient=False)
     for i in passes:
         functions = {}
-        for key, x in bound.items():
+        for key, x in list(bound.items()):
             if (i == 1 and key[1] == "lattice") or (i == 0 and key[0].endswith("constant")):
                 continue
             label = f"{('forward', 'backward')[i]} {' '.join(key)}"
             try:
+                x = bound[key] = x() if isinstance(x, functools.partial) else x
                 right &= checked(label, x.run(i))
                 functions[key] = x.backward if i else x.forward
             except Exception as e:  # what a build refuses ends no run
@@ -413,6 +415,16 @@ def print_rows(title, rows):
         print(f"| {row} | {rate:.1f} | {of} | {bold}{ratio:.2f}{', missed' if bold else ''}{bold} | {floor or ''} | {aim or ''} |")
 
 
+def rows_of(rates):
+    return {" ".join((case, build, ("forward", "backward")[i])): [round(x, 1) for x in r] for (case, build, i), r in rates.items()}
+
+
+def write(path, rows):
+    if path:
+        with open(path, "w") as f:
+            json.dump(rows, f)
+
+
 class Turn:
     """Holds the lock of --turn, so that of several processes one measures at a time."""
 
@@ -436,7 +448,7 @@ def arguments():
                         "BoxesOfRange::of of templates/ops/free_boxes.cuh (LUATTN_TEMPLATE_DIR is read in one process for all)")  # fmt: skip
     parser.add_argument("--pass", dest="passes", default="fwd,bwd")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches, and swin")
-    parser.add_argument("--without", default="^$", metavar="REGEX", help="none of these")
+    parser.add_argument("--without", default="^$", metavar="REGEX", help="none of these, nor contenders of swin")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--round-ms", type=float, default=30)
     parser.add_argument("--seed", type=int, default=0)
@@ -467,17 +479,16 @@ def main():
         times, all_right = run_group(chosen, builds, a.passes, a)
         found, right = found | rates_of(times), right and all_right
         print(f"-- {group}: {time.monotonic() - start:.0f} s", flush=True)
+        write(a.json, rows_of(found))
     for name in builds:
         if name != "lattice" and found:
             print_rows(name, bars_of(found, name))
-    rows = {" ".join((case, build, ("forward", "backward")[i])): [round(x, 1) for x in r] for (case, build, i), r in found.items()}
+    rows = rows_of(found)
     print("\n" + "\n".join(f"{name}: {statistics.median(r):.1f}" for name, r in rows.items()), flush=True)
     if wanted("swin") and time.monotonic() - start < a.budget_seconds:
         rows["swin"], all_right = swin.run(builds["luattn"], a)
         right &= all_right
-    if a.json:
-        with open(a.json, "w") as f:
-            json.dump(rows, f)
+    write(a.json, rows)
     sys.exit(0 if right else "results are wrong")
 
 
