@@ -88,6 +88,7 @@ static void constants(writer *w) {
                             {"tangent_of_k", t->of.k, false},
                             {"tangent_of_v", t->of.v, false},
                             {"has_score_tangent", t->score_mod != IR_NONE, false},
+                            {"score_tangent_as_is", t->score_mod == ir_variable(f->g, VAR_SCORE_TANGENT, 0), false},
                             {"has_prob_tangent", t->prob != IR_NONE, false},
                             {"has_rescale_tangent", t->rescale != IR_NONE, false},
                             {"has_out_tangent", t->out != IR_NONE, false},

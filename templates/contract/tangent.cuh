@@ -33,6 +33,7 @@ LUATTN_FN LuattnInput input_tangent(const LuattnParams &p, int i) {
 //                        which of these have tangents. What has none is never read
 //   has_score_tangent, has_prob_tangent, has_rescale_tangent, has_out_tangent, term_has_tangent(k)
 //                        what else may differ from 0
+//   score_tangent_as_is  score_dual returns the tangent of the score that it is given
 //   centres              along tangents of scores that are all 1, those of prob, terms and states are these
 //                        themselves: a kernel may take one number of the row off all of the row's tangents of
 //                        scores, and add it times the row's sums and states to their tangents at the end
@@ -49,7 +50,7 @@ concept ValidTangents = requires(const LuattnParams &p, const Site &s, const typ
                                  const typename S::Row &row, const typename S::Col &col, const typename S::State &x,
                                  const Real *red, Real score, Position q, HookKeyPlace key, int element) {
   { S::tangent_of_q + S::tangent_of_k + S::tangent_of_v + S::centres + S::lagging_max };
-  { S::has_score_tangent + S::has_prob_tangent + S::has_rescale_tangent + S::has_out_tangent };
+  { S::score_tangent_as_is + S::has_score_tangent + S::has_prob_tangent + S::has_rescale_tangent + S::has_out_tangent };
   { S::score_dual(p, s, head, row, col, score, score, q, key).d };
   { S::init_dual(p, s, head, row).d };
   { S::next_dual(p, s, head, row, x, x, red, red).d };

@@ -152,16 +152,22 @@ struct DualConsumerSm90 {
       }
     }
   }
-  // Takes the mean of the tangents of the row's kept scores as its centre, in the first tile that has any.
-  __device__ __forceinline__ void find_centres(const float (&x)[rows][cols], const float (&xt)[rows][cols]) {
+  // Takes the mean of the tangents of the row's kept scores as its centre, in the first tile that has any. Where these are
+  // scale times S', it multiplies by a scale that ptxas does not know: then no other use of the product keeps it from
+  // becoming one instruction with the subtraction of the centre.
+  __device__ __forceinline__ void find_centres(const float (&st)[scores], const float (&x)[rows][cols],
+                                               const float (&xt)[rows][cols]) {
     if (__all_sync(0xffffffffu, centred == Online::all)) return;
+    float scale = float(p.scale);
+    asm volatile("" : "+f"(scale));
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       float sum = 0, count = 0;
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
         const bool counts = x[r][j] != -infinity<float>();
-        sum += counts ? xt[r][j] : 0.f, count += counts ? 1.f : 0.f;
+        const float of = Spec::score_tangent_as_is ? scale * st[Fragment::element(r, j)] : xt[r][j];
+        sum += counts ? of : 0.f, count += counts ? 1.f : 0.f;
       }
       sum = lanes_sum<Fragment::row_lanes>(sum), count = lanes_sum<Fragment::row_lanes>(count);
       const bool takes = (centred >> r & 1u) == 0 && count > 0;
@@ -178,25 +184,28 @@ struct DualConsumerSm90 {
     if (tile.masked()) {
       const Mask mask{p, site, head, row, first_row, lane, 0};
       mask.apply(tile, kv0, x, keep, online);
+      if constexpr (Spec::mask_by_inf && !by_inf)
 #pragma unroll
-      for (int r = 0; r < rows; ++r)
+        for (int r = 0; r < rows; ++r) {
+          keep[r] = KeepBits<cols>::none();
 #pragma unroll
-        for (int j = 0; j < cols; ++j) {
-          if constexpr (Spec::mask_by_inf && !by_inf) {
-            if (j == 0) keep[r] = KeepBits<cols>::none();
-            keep[r].set(j, x[r][j] != -infinity<float>());
-          }
-          if constexpr (Spec::mask_by_inf) xt[r][j] = x[r][j] == -infinity<float>() ? 0.f : xt[r][j];
+          for (int j = 0; j < cols; ++j) keep[r].set(j, x[r][j] != -infinity<float>());
         }
     } else {
       online.kept.bits = Online::all;
     }
     if constexpr (centres) {
-      find_centres(x, xt);
+      find_centres(st, x, xt);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
 #pragma unroll
         for (int j = 0; j < cols; ++j) xt[r][j] -= centre[r];
+    }
+    if (Spec::mask_by_inf && tile.masked()) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int j = 0; j < cols; ++j) xt[r][j] = x[r][j] == -infinity<float>() ? 0.f : xt[r][j];
     }
     if (by_inf || !tile.masked())
       online.step_by_inf(p, site, head, row, x, xt, scale);
