@@ -38,33 +38,62 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
                                        Real (&score_tangent)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows],
                                        Dual<Real> (&scale)[Rows]) {
     if constexpr (!Masked) kept.bits = all;
-#pragma unroll
-    for (int r = 0; r < Rows; ++r)
-      step_row<Masked>(p, site, head, row[r], r, score[r], score_tangent[r], keep[r], scale[r]);
+    step_rows<Masked>(p, site, head, row, score, score_tangent, keep, scale);
   }
   // As in OnlineRows: scores that are masked are -inf, and their tangents 0. The caller sets `kept`.
   __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head,
                                               const Row (&row)[Rows], Real (&score)[Rows][Cols],
                                               Real (&score_tangent)[Rows][Cols], Dual<Real> (&scale)[Rows]) {
-#pragma unroll
-    for (int r = 0; r < Rows; ++r)
-      step_row<false>(p, site, head, row[r], r, score[r], score_tangent[r], KeepBits<Cols>::none(), scale[r]);
+    const KeepBits<Cols> none[Rows] = {};
+    step_rows<false>(p, site, head, row, score, score_tangent, none, scale);
   }
 
+  // Takes two rows at once where a thread has no more: while one waits, as for a maximum of other lanes, the other goes on.
   template <bool Masked>
-  __device__ __forceinline__ void step_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
-                                           int r, Real (&score)[Cols], Real (&score_tangent)[Cols],
-                                           const KeepBits<Cols> &keep, Dual<Real> &scale) {
-    bool any = true;
+  __device__ __forceinline__ void step_rows(const LuattnParams &p, const Site &site, const Head &head,
+                                            const Row (&row)[Rows], Real (&score)[Rows][Cols],
+                                            Real (&score_tangent)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows],
+                                            Dual<Real> (&scale)[Rows]) {
+    constexpr int turn = Rows <= 2 ? Rows : 1;
+#pragma unroll
+    for (int r0 = 0; r0 < Rows; r0 += turn) {
+      Part part[turn];
+#pragma unroll
+      for (int r = r0; r < r0 + turn; ++r)
+        begin_row<Masked>(p, site, head, row[r], r, score[r], score_tangent[r], keep[r], part[r - r0]);
+#pragma unroll
+      for (int r = r0; r < r0 + turn; ++r)
+        end_row<Masked>(p, site, head, row[r], r, score[r], score_tangent[r], keep[r], part[r - r0], scale[r]);
+    }
+  }
+  struct Part {
+    Real red[Base::num_red], red_tangent[Base::num_red];
+    bool any;
+  };
+  // The reductions that the whole row shares.
+  template <bool Masked>
+  __device__ __forceinline__ void begin_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                            int r, Real (&score)[Cols], Real (&score_tangent)[Cols],
+                                            const KeepBits<Cols> &keep, Part &part) {
+    part = {{}, {}, true};
     if constexpr (Masked) {
       bool mine = false;
 #pragma unroll
       for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep.word[w] != 0;
       kept.raise(r, mine);
-      any = lanes_any<Lanes>(mine);
+      part.any = lanes_any<Lanes>(mine);
     }
-    Real red[num_red] = {}, red_tangent[num_red] = {};
-    reduce<Masked, 0>(p, site, head, row, r, score, score_tangent, keep, red, red_tangent);
+    reduce<Masked, 0, Base::num_shared>(p, site, head, row, r, score, score_tangent, keep, part.red, part.red_tangent);
+  }
+  // The others, probabilities and the next state.
+  template <bool Masked>
+  __device__ __forceinline__ void end_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                          int r, Real (&score)[Cols], Real (&score_tangent)[Cols],
+                                          const KeepBits<Cols> &keep, Part &part, Dual<Real> &scale) {
+    Real(&red)[num_red] = part.red, (&red_tangent)[num_red] = part.red_tangent;
+    const bool any = part.any;
+    reduce<Masked, Base::num_shared, Spec::num_reductions>(p, site, head, row, r, score, score_tangent, keep, red,
+                                                           red_tangent);
     if constexpr (Spec::prob_term < 0) {
 #pragma unroll
       for (int j = 0; j < Cols; ++j) {
@@ -106,12 +135,12 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
       return true;
   }
 
-  template <bool Masked, int K>
+  template <bool Masked, int K, int End>
   __device__ __forceinline__ void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
                                          int r, Real (&score)[Cols], Real (&score_tangent)[Cols],
                                          const KeepBits<Cols> &keep, Real (&red)[num_red],
                                          Real (&red_tangent)[num_red]) {
-    if constexpr (K < Spec::num_reductions) {
+    if constexpr (K < End) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX, has_tangent = Spec::term_has_tangent(K);
       constexpr int chains = Cols < 4 ? 1 : 2;
       static_assert(!is_max || !has_tangent, "a maximum is a constant here");
@@ -141,7 +170,7 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
         if constexpr (Spec::reduction(K) == REDUCE_SUM) of_sum = lanes_sum<Lanes>(of_sum);
         red_tangent[K] = of_sum;
       }
-      reduce<Masked, K + 1>(p, site, head, row, r, score, score_tangent, keep, red, red_tangent);
+      reduce<Masked, K + 1, End>(p, site, head, row, r, score, score_tangent, keep, red, red_tangent);
     }
   }
 };

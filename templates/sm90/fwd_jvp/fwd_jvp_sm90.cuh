@@ -53,6 +53,8 @@ struct DualConsumerSm90 {
   using Drops = Dropout<Config>;
   using Kept = DroppedKind<Config, Fragment, false, tile_n / 16>;
 
+  enum { K_FULL, V_FULL };  // indices of barrier peeks
+
   const LuattnTangentParams &p;
   const Shared shared;
   const int group, warp, lane;
@@ -62,8 +64,8 @@ struct DualConsumerSm90 {
   Row row[rows];
   Online online;
   float centre[rows];
-  u32 centred;              // a bit for each row: it has its centre
-  PipelineState<stages> k;  // V has the stage before
+  u32 centred;  // a bit for each row: it has its centre
+  PipelineState<stages> k, v;
   PipelineState<1> q;
   u32 v_back;                                        // the barrier that releases V of the sums in flight
   u32 probs[tile_n / 4], prob_tangents[tile_n / 4];  // P and P', as A operands
@@ -77,6 +79,7 @@ struct DualConsumerSm90 {
         warp(int(uniform(threadIdx.x / 32 % 4))),
         lane(int(threadIdx.x) % 32),
         k(0),
+        v(0),
         q(0) {}
 
   __device__ __forceinline__ Position position(int r) const {
@@ -88,6 +91,12 @@ struct DualConsumerSm90 {
 
   // ---- products ----
 
+  // The stage, as votes that ptxas knows to be the same in the whole warp: it then makes descriptors once for the warp, in
+  // place of two moves and three additions a product.
+  LUATTN_FN int voted(int stage) {
+    static_assert(stages <= 4);
+    return (__any_sync(0xffffffffu, stage & 1) ? 1 : 0) | (__any_sync(0xffffffffu, stage & 2) ? 2 : 0);
+  }
   // d = a b^T, or d + a b^T: rows of Q or its tangent by keys, or their tangents.
   template <bool Add>
   __device__ __forceinline__ void dots(float (&d)[scores], u64 a, u64 b) const {
@@ -105,7 +114,7 @@ struct DualConsumerSm90 {
                       Add || i > 0);
   }
   __device__ __forceinline__ void issue_scores(float (&s)[scores], float (&st)[scores]) {
-    const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.stage), 0);
+    const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(voted(k.stage)), 0);
     constexpr u64 q_tangent = Shared::q_bytes >> 4, k_tangent = Shared::k_bytes >> 4;
     dots<false>(s, a, b);
     if constexpr (Spec::tangent_of_q) dots<false>(st, a + q_tangent, b);
@@ -113,16 +122,15 @@ struct DualConsumerSm90 {
     wgmma_commit();
   }
   __device__ __forceinline__ void issue_values() {
-    const bool wraps = k.stage == 0;
-    const int stage = wraps ? stages - 1 : k.stage - 1;
-    barrier_wait(shared.v_full(stage), wraps ? k.parity ^ 1 : k.parity);
-    v_back = shared.v_empty(stage);
+    barrier_wait_peeked<V_FULL>(shared.v_full(v.stage), v.parity);
+    v_back = shared.v_empty(v.stage);
     wgmma_fence();
-    const u64 b = wgmma_operand(shared.v(stage), tile_n * 128);
+    const u64 b = wgmma_operand(shared.v(v.stage), tile_n * 128);
     out_sums<Elem, 0, dim_v, tile_n>(probs, b);
     if constexpr (Spec::tangent_of_v) out_sums<Elem, dual_block, dim_v, tile_n>(probs, b + (Shared::v_bytes >> 4));
     if constexpr (Spec::has_prob_tangent) out_sums<Elem, dual_block, dim_v, tile_n>(prob_tangents, b);
     wgmma_commit();
+    v.advance();
   }
   __device__ __forceinline__ void rescale() {
     if constexpr (Spec::has_rescale) {
@@ -171,7 +179,8 @@ struct DualConsumerSm90 {
       }
       sum = lanes_sum<Fragment::row_lanes>(sum), count = lanes_sum<Fragment::row_lanes>(count);
       const bool takes = (centred >> r & 1u) == 0 && count > 0;
-      centre[r] = takes ? sum / count : centre[r];
+      centre[r] =
+          takes ? __fdividef(sum, count) : centre[r];  // any number serves, and a call would take uniform registers
       centred |= u32(takes) << r;
     }
   }
@@ -249,12 +258,14 @@ struct DualConsumerSm90 {
   // ---- a q tile ----
 
   __device__ __forceinline__ KvMessage await_k() const {
-    barrier_wait(shared.k_full(k.stage), k.parity);
+    barrier_wait_peeked<K_FULL>(shared.k_full(k.stage), k.parity);
     return KvMessage::load(shared.k_message(k.stage));
   }
   __device__ __forceinline__ void release_k() {
     release(shared.k_empty(k.stage));
     k.advance();
+    barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
+    barrier_peek<V_FULL>(shared.v_full(v.stage), v.parity);
   }
   __device__ __forceinline__ void release_q() {
     release(shared.q_empty(group));
@@ -369,6 +380,7 @@ struct DualConsumerSm90 {
   }
 
   __device__ __forceinline__ void run() {
+    barrier_peeks_init();
     declare_out();
     for (;;) {
       barrier_wait(shared.q_full(group), q.parity);
