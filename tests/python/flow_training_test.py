@@ -1,14 +1,17 @@
 """Training of flow maps: MeanFlow, whose target is the tangent of the network, and terminal velocity matching, whose loss has gradients through it; each with
-luattn's attention beside the math in torch's ops, in float32: the losses of every step agree."""
+luattn's attention beside the math in torch's ops, in float32: the losses of every step agree. An argument: how many steps."""
 
+import os
+import sys
 import unittest
 
-from with_torch import torch  # exits without torch, so first
+from with_torch import ROOT, torch  # exits without torch, so first
 
 import luattn
 
 CAPPED = luattn.attention("return attention { name = 'capped', score_mod = function(s) return 8 * tanh(s / 8) end }")
-STEPS, TOKENS, WIDTH, HEADS = 20, 8, 16, 2
+STEPS = int(sys.argv.pop(1)) if sys.argv[1:2] and sys.argv[1].isdigit() else 20
+TOKENS, WIDTH, HEADS = 8, 16, 2
 
 
 def fused(q, k, v):
@@ -75,6 +78,17 @@ class Training(unittest.TestCase):
 
     def test_gradients_through_tangents(self):
         self.compare(True)
+
+    def test_example(self):
+        """examples/python/mean_flow.py: a diffusion transformer beside SDPA's math path."""
+        sys.path.append(os.path.join(ROOT, "examples", "python"))
+        import mean_flow
+
+        size = mean_flow.Tiny()
+        size.steps = 4
+        for through in (False, True):
+            got, want = (torch.tensor(mean_flow.train(size, f, "cpu", through)[0]) for f in (mean_flow.by_luattn, mean_flow.by_math))
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=0)
 
     def compare(self, through):
         got, want = (losses(f, through) for f in (fused, math))
