@@ -263,6 +263,17 @@ static void launches(void **state) {
   REFUSES(luattn_forward, "engine", NULL, c.spec, &c.args, NULL, err);
   REFUSES(luattn_forward, "spec", engine, NULL, &c.args, NULL, err);
   REFUSES(luattn_forward, "args", engine, c.spec, NULL, NULL, err);
+  luattn_linear_args linear = {.struct_size = sizeof linear};
+  REFUSES(luattn_linear_forward, "engine", NULL, c.spec, &linear, NULL, err);
+  REFUSES(luattn_linear_forward, "spec", engine, NULL, &linear, NULL, err);
+  REFUSES(luattn_linear_forward, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_linear_backward, "engine", NULL, c.spec, &linear, NULL, err);
+  REFUSES(luattn_linear_backward, "spec", engine, NULL, &linear, NULL, err);
+  REFUSES(luattn_linear_backward, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_linear_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
+  REFUSES(luattn_linear_workspace_size, "size", engine, c.spec, &linear, NULL, err);
+  REFUSES(luattn_linear_backward_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
+  REFUSES(luattn_linear_backward_workspace_size, "size", engine, c.spec, &linear, NULL, err);
   REFUSES(luattn_prepare_calls, "engine", NULL, NULL, 0, 1, NULL, NULL, err);
   REFUSES(luattn_prepare_calls, "calls", engine, NULL, 1, 1, NULL, NULL, err);
   REFUSES(luattn_weights, "engine", NULL, c.spec, &c.args, c.args.o, NULL, err);
