@@ -599,7 +599,7 @@ def _clear(*tensors: Tensor | None) -> None:
             t.zero_()
 
 
-def _is_aligned(t: Tensor) -> bool:
+def is_aligned(t: Tensor) -> bool:
     """As kernels read it: contiguous rows, and in half precision 16 bytes at once."""
     *rest, last = strides = t.stride() or (1,)
     if last != 1 or 0 in strides:
@@ -613,12 +613,12 @@ def _is_aligned(t: Tensor) -> bool:
 
 
 def _are_aligned(*tensors: Tensor) -> bool:
-    return all(map(_is_aligned, tensors))
+    return all(map(is_aligned, tensors))
 
 
 def _aligned(t: Tensor) -> Tensor:
     """A copy where kernels cannot read it as it lies, which is looked at after the library has refused a call."""
-    return t if _is_aligned(t) else t.clone(memory_format=torch.contiguous_format)
+    return t if is_aligned(t) else t.clone(memory_format=torch.contiguous_format)
 
 
 def backward(

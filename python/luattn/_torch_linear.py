@@ -48,6 +48,18 @@ def _place(q: Tensor) -> _linear_call.Place | None:
     return _linear_call.Place(_tensors.engine_for(index, None), stream, lambda size: empty(q, (size,), torch.uint8))
 
 
+def _run(spec: Spec, backward: bool, tensors: Mapping[str, Any], *rest: Any, **more: Any) -> None:
+    """With copies of q, k, v and dout that kernels cannot read as they lie, which is looked at after the library has refused a call."""
+    try:
+        _linear_call.run(spec, backward, _tensors.fill, tensors, *rest, **more)
+    except InvalidError:
+        moved = {name: t for name in ("q", "k", "v", "dout") if (t := tensors.get(name)) is not None and not _tensors.is_aligned(t)}
+        if more["place"] is None or not moved:
+            raise
+        copies = {name: empty(t, t.shape, t.dtype).copy_(t) for name, t in moved.items()}
+        _linear_call.run(spec, backward, _tensors.fill, {**tensors, **copies}, *rest, **more)
+
+
 class _Linear(torch.autograd.Function):
     """spec, numbers of the call, q, k, v, initial_state, then inputs and scalars."""
 
@@ -67,7 +79,7 @@ class _Linear(torch.autograd.Function):
         states = None if between is None else empty(q, between.shape, kind).zero_()
         tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, "intermediate_states": states, **call["arrays"], **call["ring"]}
         every = 0 if between is None else between.every
-        _linear_call.run(spec, False, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], place=place, states_every=every)
+        _run(spec, False, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], place=place, states_every=every)
         if states is not None:
             ctx.mark_non_differentiable(states)
         ctx.spec, ctx.call, ctx.has = spec, call, first is not None
@@ -96,7 +108,7 @@ class _Linear(torch.autograd.Function):
         dscalars = empty(q, (len(scalars),), _rows_type(q)) if any(wanted[6 + n :]) else None
         tensors = {"q": q, "k": k, "v": v, "dout": dout, "initial_state": first, "dfinal_state": dfinal, "dinitial_state": dfirst,
                    "dq": made[0], "dk": made[1], "dv": made[2], "scalar_grads": dscalars, **arrays}  # fmt: skip
-        _linear_call.run(spec, True, _tensors.fill, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads, place)
+        _run(spec, True, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads, place=place)
         of_inputs = [None if g is None else g.to(x.dtype) for g, x in zip(grads, inputs)]
         of_scalars = [
             dscalars[i].to(x.dtype).reshape(x.shape) if dscalars is not None and isinstance(x, Tensor) and wanted[6 + n + i] else None

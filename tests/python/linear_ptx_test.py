@@ -56,6 +56,15 @@ class Machine(unittest.TestCase):
         own = {"dt": torch.randn(1, 74, 2), "dt_bias": torch.randn(2), "A_log": torch.rand(2), "D": torch.randn(2)}
         self.compare("mamba2", 1, 2, (4, 70), own, True)
 
+    @there
+    def test_unaligned(self):
+        """Rows that TMA cannot read are copied."""
+        attention = luattn.linear_attention(f"{SPECS}/retention.lua")
+        wide = [on_device(rows(1, 70, 1, 68)) for _ in range(3)]
+        q, k, v = (t[..., 4:] for t in wide)
+        o = attention(q, k, v)
+        self.assertTrue(torch.equal(o, attention(*(on_device(t.contiguous()) for t in (q, k, v)))))
+
     def gradients(self, name, dims, heads, lengths, given, packed=False, states=True, bounds={}, once=False):
         """Of all that has one, beside those of the CPU in float64 from the same rounded tensors."""
         attention = luattn.linear_attention(name if "return" in name else f"{SPECS}/{name}.lua")
