@@ -399,6 +399,11 @@ int cmd_tune(const cli_options *given) {
     t->passes = o.backward ? 2 : 1;
     t->start = tune_now();
     status = luattn_spec_load(o.spec, NULL, &t->spec, &err);
+    if (status == LUATTN_OK && luattn_spec_form(t->spec) == LUATTN_FORM_LINEAR)
+      status = luattn_fail(&err, LUATTN_UNSUPPORTED,
+                           "tune: %s: is of linear attention, whose kernels have no tiles to choose between, and whose "
+                           "segments follow a call's heads and tokens; luattn emit --stage plan says how",
+                           o.spec);
     if (status == LUATTN_OK) t->axes = luattn_spec_grid(t->spec, NULL);
     if (status == LUATTN_OK) status = o.dry_run ? dry_run(t, &err) : tune(t, &err);
     for (int pass = 0; pass < t->passes; pass++) tune_close(&t->field[pass]);

@@ -48,13 +48,14 @@ static const char *explain(arena *a, const linear_plan *p, int number) {
       number, LUATTN_CHUNK, p->v_block, blocks, blocks == 1 ? "" : "s, which read q and k anew",
       p->v_block == 64 ? "a warpgroup owns 64 of them" : "two warpgroups own 64 each", p->stages,
       LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
-      !p->cuts    ? "no segments: no kernel finds yet what a segment adds where decays differ between channels"
-      : p->erases ? "segments: entries are cut at launch where value heads are fewer than multiprocessors; a segment "
-                    "is a map of "
-                    "the state, which a kernel before finds, and another one makes states of them in order"
-                  : "segments: entries are cut at launch where value heads are fewer than multiprocessors; what a "
-                    "segment adds to "
-                    "the state needs no other one");
+      !p->cuts ? "no segments: no kernel finds yet what a segment adds where decays differ between channels"
+      : p->erases
+          ? "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
+            "least 1024 tokens as leave the fewest chunks one after another; a segment is a map of the state, "
+            "which a kernel before finds, and another one makes states of them in order"
+          : "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
+            "least 1024 tokens as there are multiprocessors for; what a segment adds to the state needs no "
+            "other one");
 }
 
 static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
