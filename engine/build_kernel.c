@@ -49,11 +49,13 @@ static luattn_status search_packs(const engine_setup *e, const kernel_key *key, 
 }
 
 /* Where the key leaves open whether it is decode, the kernel for all lengths serves if no pack has the decode kernel,
- * as it does for a spec that has none. */
+ * as it does for a spec that has none. Of linear attention it serves a few tokens, too, where nothing may be compiled. */
 static luattn_status look_in_packs(const engine_setup *e, const kernel_key *given, luattn_kernel **kernel,
                                    luattn_compile_report *report, luattn_error *err) {
+  const bool is_linear = luattn_spec_form(given->spec) == LUATTN_FORM_LINEAR;
   kernel_key key = *given;
-  key.decode = given->decode != 0;
+  if (is_linear && given->decode != 0 && !e->never_compile) return LUATTN_OK; /* to compile what is faster */
+  key.decode = given->decode != 0 && !is_linear;
   TRY(search_packs(e, &key, kernel, report, err));
   if (*kernel != NULL || given->decode != 2) return LUATTN_OK;
   kernel_key_leave_decode(&key);
@@ -93,6 +95,8 @@ static luattn_status build(const engine_setup *e, const kernel_key *key, luattn_
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
   const char *asked_by, *unpacked = kernel_key_unpacked(key, &asked_by);
+  if (unpacked == NULL && key->decode == 2 && luattn_spec_form(key->spec) == LUATTN_FORM_LINEAR)
+    asked_by = "ring_k", unpacked = "rings";
   if (e->never_compile && unpacked != NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "

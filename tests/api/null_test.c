@@ -224,6 +224,22 @@ static void tangents(void **state) {
   REFUSES(luattn_backward_jvp_workspace_size, "size", engine, c.spec, &c.args, NULL, err);
 }
 
+static void linear_engine(void **state) {
+  (void)state;
+  size_t size = 0;
+  luattn_linear_args linear = {.struct_size = sizeof linear};
+  REFUSES(luattn_linear_forward, "engine", NULL, c.spec, &linear, NULL, err);
+  REFUSES(luattn_linear_forward, "spec", engine, NULL, &linear, NULL, err);
+  REFUSES(luattn_linear_forward, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_linear_backward, "engine", NULL, c.spec, &linear, NULL, err);
+  REFUSES(luattn_linear_backward, "spec", engine, NULL, &linear, NULL, err);
+  REFUSES(luattn_linear_backward, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_linear_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
+  REFUSES(luattn_linear_workspace_size, "size", engine, c.spec, &linear, NULL, err);
+  REFUSES(luattn_linear_backward_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
+  REFUSES(luattn_linear_backward_workspace_size, "size", engine, c.spec, &linear, NULL, err);
+}
+
 static void launches(void **state) {
   (void)state;
   luattn_kernel *loaded = NULL;
@@ -263,17 +279,6 @@ static void launches(void **state) {
   REFUSES(luattn_forward, "engine", NULL, c.spec, &c.args, NULL, err);
   REFUSES(luattn_forward, "spec", engine, NULL, &c.args, NULL, err);
   REFUSES(luattn_forward, "args", engine, c.spec, NULL, NULL, err);
-  luattn_linear_args linear = {.struct_size = sizeof linear};
-  REFUSES(luattn_linear_forward, "engine", NULL, c.spec, &linear, NULL, err);
-  REFUSES(luattn_linear_forward, "spec", engine, NULL, &linear, NULL, err);
-  REFUSES(luattn_linear_forward, "args", engine, c.spec, NULL, NULL, err);
-  REFUSES(luattn_linear_backward, "engine", NULL, c.spec, &linear, NULL, err);
-  REFUSES(luattn_linear_backward, "spec", engine, NULL, &linear, NULL, err);
-  REFUSES(luattn_linear_backward, "args", engine, c.spec, NULL, NULL, err);
-  REFUSES(luattn_linear_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
-  REFUSES(luattn_linear_workspace_size, "size", engine, c.spec, &linear, NULL, err);
-  REFUSES(luattn_linear_backward_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
-  REFUSES(luattn_linear_backward_workspace_size, "size", engine, c.spec, &linear, NULL, err);
   REFUSES(luattn_prepare_calls, "engine", NULL, NULL, 0, 1, NULL, NULL, err);
   REFUSES(luattn_prepare_calls, "calls", engine, NULL, 1, 1, NULL, NULL, err);
   REFUSES(luattn_weights, "engine", NULL, c.spec, &c.args, c.args.o, NULL, err);
@@ -408,10 +413,9 @@ static int close_all(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(compiler),       cmocka_unit_test(cpu),
-      cmocka_unit_test(tuning),         cmocka_unit_test(images_and_packs),
-      cmocka_unit_test(devices),        cmocka_unit_test(tangents),
-      cmocka_unit_test(launches),       cmocka_unit_test(merges_and_pages),
+      cmocka_unit_test(compiler),       cmocka_unit_test(linear_engine),    cmocka_unit_test(cpu),
+      cmocka_unit_test(tuning),         cmocka_unit_test(images_and_packs), cmocka_unit_test(devices),
+      cmocka_unit_test(tangents),       cmocka_unit_test(launches),         cmocka_unit_test(merges_and_pages),
       cmocka_unit_test(without_status), cmocka_unit_test(what_may_be_null),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
