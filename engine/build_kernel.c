@@ -54,10 +54,10 @@ static luattn_status look_in_packs(const engine_setup *e, const kernel_key *give
                                    luattn_compile_report *report, luattn_error *err) {
   const bool is_linear = luattn_spec_form(given->spec) == LUATTN_FORM_LINEAR;
   kernel_key key = *given;
-  if (is_linear && given->decode != 0 && !e->never_compile) return LUATTN_OK; /* to compile what is faster */
-  key.decode = given->decode != 0 && !is_linear;
+  key.decode = given->decode != 0;
   TRY(search_packs(e, &key, kernel, report, err));
-  if (*kernel != NULL || given->decode != 2) return LUATTN_OK;
+  if (*kernel != NULL || (given->decode != 2 && !(is_linear && given->decode != 0 && e->never_compile)))
+    return LUATTN_OK;
   kernel_key_leave_decode(&key);
   TRY(search_packs(e, &key, kernel, report, err));
   if (*kernel == NULL) return LUATTN_OK;
