@@ -437,7 +437,8 @@ class _BackwardRules:
         ]  # fmt: skip
         if learned is None and along[3] is not None:
             learned, scalars = torch.tensor(scalars, dtype=torch.float64, device="cpu"), []
-        of_primals, of_rows = needs[5:8] + needs[12:13], ()
+        of_primals = needs[5:8] + needs[12:13]
+        of_rows: tuple[Any, ...] = ()
         o_tangent = lse_tangent = None
         if needs[3] or needs[4]:
             of_forward = {name: x for name, x in given.items() if name != "grad_f32"}
