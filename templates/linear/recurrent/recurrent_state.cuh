@@ -342,13 +342,14 @@ struct RecurrentState {
     const u64 places = reinterpret_cast<u64>(m.data) | u64(m.row | m.head) * sizeof(T);
     const bool by_k = m.key == 1 && (places | u64(m.value) * sizeof(T)) % 16 == 0 && 1 << order.log2_unit == Unit;
     const bool by_v = m.value == 1 && (places | u64(m.key) * sizeof(T)) % 16 == 0 && order.along_v();
-    constexpr bool load = How != Move::STORE;
-    if (by_k)
+    constexpr bool load = How != Move::STORE, is_word = V * sizeof(T) >= 4;  // what a copy takes at least
+    if (by_k) {
       move_by_k<How, T, Unit>(at, here(i64(m.value)));
-    else if (by_v)
-      move_by_v<How, T>(at, here(i64(m.key)));
-    else if (How != Move::ASK)
+    } else if (is_word && by_v) {
+      if constexpr (is_word) move_by_v<How, T>(at, here(i64(m.key)));
+    } else if (How != Move::ASK) {
       move_singly<load, T>(at, here(i64(m.value)), here(i64(m.key)));
+    }
     if (Spec::normalizes && How != Move::ASK && with_sum) move_ones<load, T>(at + Config::v_dim * m.value, m.key);
   }
   // Neighbours number j of the thread.
