@@ -73,9 +73,9 @@ class Gradients(linear_recurrent_test.Gradients):
     on_machine = on_host(linear_recurrent_test.Gradients.on_machine)
 
     def test_every_spec_in_bf16(self):
-        """Of whichever kernels plans have for it."""
+        """Of whichever kernels plans have for it. Sums over tokens of terms of both signs are off by more, as they are smaller than these."""
         for name in linear_recurrent_test.NAMES:
-            self.compare(name, torch.bfloat16, (0, 1, 150), 64, 64, 0.04)
+            self.compare(name, torch.bfloat16, (0, 1, 150), 64, 64, {"kda": 0.04, "linear": 0.04}.get(name, 0.0098))
 
 
 def load_tests(loader, tests, pattern):
