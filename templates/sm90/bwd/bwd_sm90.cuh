@@ -82,6 +82,8 @@ struct ConsumerBwdSm90 {
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;
+  // With few scores per thread, sums by displacement are made behind dV's issue, while the other consumer has its turn.
+  static constexpr bool sums_behind = Shared::hands_sums && Shared::over_grid && tile_m == 64;
   static constexpr bool shares_ds = Need::dq || Rows::wanted;
   static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded, needs_dp = needs_ds || Need::parameters;
   // If grad has no side effect, one copy of its code serves masked tiles too.
@@ -614,7 +616,7 @@ struct ConsumerBwdSm90 {
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     differentiate(tile, s, dp);
     if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P then takes half as many registers
-    sums.add(sums_at(), tile.index() * tile_m, tile.same_bucket(), dp);
+    if constexpr (!sums_behind) sums.add(sums_at(), tile.index() * tile_m, tile.same_bucket(), dp);
     if constexpr (needs_ds) round(a_ds, dp);
     if constexpr (Sums::rounded) sums.add_rounded(sums_at(), tile.index() * tile_m, tile.same_bucket(), a_ds);
     if constexpr (shares_ds) share_ds(a_ds);
@@ -625,6 +627,7 @@ struct ConsumerBwdSm90 {
     }
     pass_ping_pong();
     if constexpr (shares_ds) announce_ds();  // here, because the fence takes a while and dV's product is in flight
+    if constexpr (sums_behind) sums.add(sums_at(), tile.index() * tile_m, tile.same_bucket(), dp);
     read_ahead(tile);
     if constexpr (Sums::in_line) {
       if constexpr (!shares_ds) fence_async(), __syncwarp();
