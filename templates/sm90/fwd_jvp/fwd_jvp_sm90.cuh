@@ -54,6 +54,8 @@ struct DualConsumerSm90 {
   using Kept = DroppedKind<Config, Fragment, false, tile_n / 16>;
 
   enum { K_FULL, V_FULL };  // indices of barrier peeks
+  enum { ping_pong_barrier = 1 };
+  static_assert(Shared::groups == 2);
 
   const LuattnTangentParams &p;
   const Shared shared;
@@ -255,6 +257,10 @@ struct DualConsumerSm90 {
     }
   }
 
+  // Ping-pong: consumers alternate in issuing products, so that one's step overlaps the other's products.
+  __device__ __forceinline__ void ping_pong_wait() const { named_sync(ping_pong_barrier + group, 256); }
+  __device__ __forceinline__ void ping_pong_pass() const { named_arrive(ping_pong_barrier + 1 - group, 256); }
+
   // ---- a q tile ----
 
   __device__ __forceinline__ KvMessage await_k() const {
@@ -303,10 +309,12 @@ struct DualConsumerSm90 {
 #pragma unroll 1
     while (!tile.last()) {
       const KvMessage message = await_k();
+      ping_pong_wait();
       wgmma_fence();
       issue_scores(s, st);
       rescale();
       issue_values();
+      ping_pong_pass();
       tile = message.shared();
       wgmma_wait<1>();
       wgmma_arrived(s);
@@ -382,6 +390,7 @@ struct DualConsumerSm90 {
   __device__ __forceinline__ void run() {
     barrier_peeks_init();
     declare_out();
+    if (group == 1) named_arrive(ping_pong_barrier, 256);
     for (;;) {
       barrier_wait(shared.q_full(group), q.parity);
       const QTileMessage message = QTileMessage::load(shared.q_message(group));
