@@ -47,7 +47,7 @@ def _refuse(name: str, given: dict[str, Any]) -> None:
         raise InvalidError(f"{name}: {key}: is no argument that this operator knows; leave it out")
 
 
-def _run(
+def _run_all(
     name: str,
     decay: str,
     update: str,
@@ -62,8 +62,8 @@ def _run(
     norm: bool = False,
     every: int | None = None,
     **inputs: Any,
-) -> Any:
-    """o and the final state, or None; with `every` the states before each so many tokens, too."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """o, the final state, and with `every` the states before each so many tokens."""
     op = operator(name, decay, update, norm)
     initial_state = take(name, "initial_state", "torch?", initial_state)
     first = initial_state if initial_state is None or initial_state.dtype is torch.float64 else initial_state.float()
@@ -72,9 +72,13 @@ def _run(
         q, k, v, scale=scale, cu_seqlens=cu_seqlens, initial_state=first, output_final_state=output_final_state,
         state_layout=("vk" if state_v_first else "kv") if has_state else None, states_every=every, **inputs,
     )  # fmt: skip
-    if output_final_state:
-        return result
-    return (result[0], None, result[1]) if every is not None else (result, None)
+    o, *states = result if isinstance(result, tuple) else (result,)
+    return o, states[0] if output_final_state else None, states[-1] if every is not None else None
+
+
+def _run(*call: Any, **more: Any) -> tuple[Tensor, Tensor | None]:
+    """o and the final state."""
+    return _run_all(*call, **more)[:2]
 
 
 def _whole(states: Tensor, cu_seqlens: Tensor | None) -> Tensor:
@@ -280,17 +284,17 @@ def chunk_kda(
     elif safe_gate and lower_bound is None:
         raise InvalidError(f"{name}: lower_bound: is missing, and safe_gate asks for one; give it, such as -5.0, or leave safe_gate out")
     decay = _gate(name, g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else g
-    made = _run(
+    o, final, states = _run_all(
         name, "channel", "delta", q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first, use_qk_l2norm_in_kernel,
         CHUNK if return_intermediate_states else None, g=decay, beta=strength,
     )  # fmt: skip
-    return (*made[:2], _whole(made[2], cu_seqlens).to(k.dtype)) if return_intermediate_states else made
+    return (o, final) if states is None else (o, final, _whole(states, cu_seqlens).to(k.dtype))
 
 
 def fused_recurrent_kda(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None, dt_bias: Tensor | None = None, scale: float | None = None,
     initial_state: Tensor | None = None, output_final_state: bool = False, **given: Any,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+) -> Any:  # fmt: skip
     return chunk_kda(q, k, v, g, beta, scale, initial_state, output_final_state, A_log=A_log, dt_bias=dt_bias, **given)
 
 

@@ -44,6 +44,7 @@ STRUCTS = {
     capi.MaskPicture: "luattn_mask_picture",
     capi.Tiles: "luattn_tiles",
     capi.Target: "luattn_target",
+    capi.BoxPair: "luattn_box_pair",
     capi.CompileReport: "luattn_compile_report",
     capi.AppendArgs: "luattn_append_args",
     capi.Part: "luattn_part",
