@@ -125,7 +125,7 @@ typedef struct LuattnLinearParams {
       *state_rows; /* [entries]: the row of the pool that has an entry's state; negative: there is none, o of the entry
                           * is 0. null: row i is entry i's */
   LuattnStates first, last;
-  int unused;
+  int ahead; /* token by token: so many value heads on begin about when a block ends; 0: nothing is prefetched */
   LuattnSegments segments;
   LuattnRing ring;
   LuattnReverse reverse;

@@ -180,8 +180,8 @@ typedef struct manifest_linear {
   uint32_t decays; /* backward: numbers of a token's decay: 1, or the channels of k */
   uint32_t run, keys;    /* backward token by token: tokens of a run, 0: it is none; rows along K of a token */
   uint32_t numbers_kept; /* of a state, by a thread; of a ring's kernel: of a new token's rows, in shared memory */
-  uint32_t room; /* bytes of shared memory of a multiprocessor, whose blocks have one value head after another; 0:
-                          * a block has one */
+  uint32_t room;         /* bytes of shared memory of a multiprocessor, where a call has few tokens: blocks of a ring's
+                          * kernel have one value head after another, as many as run at once; else 0 */
 } manifest_linear;
 
 typedef struct image_manifest {

@@ -9,8 +9,7 @@
 enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 4, THREADS_OF_MULTIPROCESSOR = 512 };
 /* Of a ring: rows, tokens of a step, and bytes of shared memory, of which two blocks of sm_80 find room. */
 enum { MOST_ROWS = 32, MOST_TOKENS = 16, MOST_SHARED = 80 << 10 };
-/* Bytes of a thread's part of a state, and of rows beside states on their way: four blocks of 128 threads find room. */
-enum { STAGE_OF_THREAD = 256, ROWS_BESIDE_STAGE = 21 << 10 };
+enum { STAGE_OF_THREAD = 256 }; /* bytes of a thread's part of a state */
 
 static luattn_status check_dim(const char *name, int x, luattn_error *err) {
   if (x % LEAST_DIM == 0 && x <= MOST_DIM) return LUATTN_OK;
@@ -68,9 +67,9 @@ static const char *explain(arena *a, const linear_plan *p, const derived_linear 
 static void add_kernel(arena *a, const derived_linear *d, const luattn_target *t, linear_plan *p, int warps, int batch,
                        int ring, int bytes) {
   const int threads = 32 * warps, room = tiles_shared_limit(t->arch), stage = threads * STAGE_OF_THREAD;
-  const bool staged = t->decode > 0 && bytes + stage <= room;
+  const bool staged = ring > 0 && bytes + stage <= room;
   p->normalizes = d->class.normalizes;
-  p->room = staged ? room : 0;
+  p->room = t->decode > 0 ? room : 0;
   p->constants =
       arena_printf(a,
                    "  using Number = float;\n"
@@ -94,8 +93,8 @@ static int start(linear_plan *p, bool whole) {
 static void plan_walk(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   const derived_linear *d = spec->linear;
   int batch = 16;
-  const int warps = start(p, t->decode > 0), most = t->decode > 0 ? ROWS_BESIDE_STAGE * warps / MOST_WARPS : 24 << 10;
-  while (batch > 1 && batch * row_size(d, p) * 4 > most) batch /= 2;
+  const int warps = start(p, false);
+  while (batch > 1 && batch * row_size(d, p) * 4 > 24 << 10) batch /= 2;
   p->source = "entry/linear_recurrent.cu";
   add_kernel(a, d, t, p, warps, batch, 0, batch * row_size(d, p) * 4);
   p->why = explain(a, p, d, batch);

@@ -319,15 +319,8 @@ static int64_t blocks_at_once(const linear_call *l) {
   return (int64_t)l->c.multiprocessors * (each > 0 ? each : 1);
 }
 
-/* Whether a block has all of a head, and not one of `parts`: the parts that blocks have one after another, and half of one for
- * rows each time that a block has another head. */
-static bool is_whole(int64_t heads, int64_t parts, int64_t at_once) {
-  const int64_t whole = (heads + at_once - 1) / at_once, apart = (heads * parts + at_once - 1) / at_once;
-  return whole * (2 * parts + 1) <= apart * 3;
-}
-
-/* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. Blocks that
- * have one value head after another are as many as run at once. */
+/* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. Those of
+ * rings, which have one value head after another, are as many as run at once. */
 static void choose_walk(linear_call *l) {
   const image_manifest *m = l->c.info;
   const manifest_linear *of = &m->linear_facts[0];
@@ -344,11 +337,10 @@ static void choose_walk(linear_call *l) {
   w->grid[0] = (unsigned)heads;
   w->grid[1] = splits ? parts : 1;
   w->grid[2] = 1;
-  if (of->room == 0) return;
+  l->p.ahead = (int)((int64_t)l->c.multiprocessors * RESIDENT / w->threads);
+  if (of->ring == 0) return;
   const int64_t at_once = blocks_at_once(l);
-  if (is_whole(heads, parts, at_once)) w->grid[1] = 1;
-  const int64_t most = (at_once + w->grid[1] - 1) / w->grid[1];
-  if (heads > most) w->grid[0] = (unsigned)most;
+  if (heads > at_once) w->grid[0] = (unsigned)at_once;
 }
 
 /* ---- the whole ---- */

@@ -54,6 +54,9 @@ struct RecurrentPlace {
 struct RecurrentAhead {
   int hv;
   i64 row;
+  // That which begins about when the block ends.
+  __device__ __forceinline__ explicit RecurrentAhead(const LuattnLinearParams &p)
+      : RecurrentAhead(p, blockIdx.x + u32(p.ahead)) {}
   __device__ __forceinline__ RecurrentAhead(const LuattnLinearParams &p, u32 n) {
     const u32 entry = n / u32(p.heads_v);
     hv = int(n % u32(p.heads_v));
@@ -79,13 +82,6 @@ struct RecurrentTurn {
   }
   __device__ __forceinline__ u32 head_after() const { return head + gridDim.x; }
   __device__ __forceinline__ RecurrentTurn of_next_head(int values) const { return {head_after(), values}; }
-  __device__ __forceinline__ bool is_first(int values) const { return first_value == int(blockIdx.y) * values; }
-  // Whether blocks have whole heads, or one part of each.
-  LUATTN_FN bool has_whole_heads() { return gridDim.y == 1; }
-  template <class Config>
-  LUATTN_FN bool has_one_part(int values) {
-    return int(gridDim.y) * values >= Config::v_dim;
-  }
 
  private:
   __device__ __forceinline__ RecurrentTurn(u32 head, int values) : head(head), first_value(int(blockIdx.y) * values) {}

@@ -3,29 +3,27 @@
 //
 // The grid is (entries * value heads, blocks of value channels): each block takes as many warps as the launch gives it, and of
 // value channels that no block has what is left. Where o is normalised, one block has all of a head: the sum's state is read
-// by all of its warps and written once. Of a few tokens the state's bytes are the limit: as many blocks as run at once then
-// have one value head after another, with the rows of all of its value channels, and ask for the next part of a state while they
-// compute (Config::staged): what it takes to find and fill rows would else bound them.
+// by all of its warps and written once.
 #pragma once
 #include "linear/recurrent/recurrent_rows.cuh"
 #include "linear/recurrent/recurrent_state.cuh"
 
-// Asks for the state of a turn.
-template <class Spec, class Config>
-__device__ __forceinline__ void ask_state(const LuattnLinearParams &p, const StateOrder<Config> &order,
-                                          const RecurrentTurn &turn, u32 stage) {
-  if constexpr (Config::staged)
-    RecurrentState<Spec, Config>(order, turn.first_value, 0, stage).ask(p, RecurrentAhead(p, turn.head));
-}
-
-// Asks for the rows of the head's tokens, which nothing keeps in registers until its turn comes.
-template <class Spec, class Config>
-__device__ __forceinline__ bool prefetch_rows(const LuattnLinearParams &p, const RecurrentRows<Spec, Config> &rows,
-                                              u32 head) {
-  asm volatile("" : "+r"(head));
-  if (head >= u32(p.entries) * u32(p.heads_v)) return false;
-  rows.prefetch(RecurrentPlace<Config>(p, head));
-  return true;
+// Asks for the state of the value head that a multiprocessor takes about when it is through with this one: registers alone hold too
+// little of it on its way to keep memory busy.
+template <class Config>
+LUATTN_FN void prefetch_state(const LuattnLinearParams &p, int first_value, int values) {
+  const LuattnStates &m = p.first;
+  if (m.data == nullptr || p.ahead <= 0) return;
+  const RecurrentAhead head(p);
+  if (head.row < 0) return;
+  const int size = m.type == LUATTN_STATE_F32 ? 4 : 2, n = min_of(values, Config::v_dim - first_value);
+  const bool by_k = m.key == 1;
+  const u64 at =
+      reinterpret_cast<u64>(m.data) + u64(head.row * m.row + head.hv * m.head + first_value * m.value) * size;
+  const u64 step = u64(by_k ? m.value : m.key) * size;  // of rows, along K or V
+  const int lines = ceil_div((by_k ? Config::k_dim : n) * size, 128), rows = by_k ? n : Config::k_dim;
+  for (int i = int(threadIdx.x); i < rows * lines; i += int(blockDim.x))
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at + u64(i / lines) * step + u64(i % lines) * 128));
 }
 
 // Calls store(states, row) where the state before token t, the first one of a batch, or behind the last token goes to memory.
@@ -40,65 +38,40 @@ struct ForwardGoals {
   }
 };
 
-// A turn. `once`: rows of all tokens and of all of the block's value channels are filled in its first turn of the head, and o
-// is stored in the last one.
 template <class Spec, class Config, class Goals>
 __device__ __forceinline__ void fwd_recurrent_values(const LuattnLinearParams &p, const RecurrentPlace<Config> &place,
-                                                     const RecurrentRows<Spec, Config> &rows, const RecurrentTurn &turn,
-                                                     const RecurrentTurn &next, u32 stage, bool once,
+                                                     const RecurrentRows<Spec, Config> &rows, bool is_last,
                                                      const Goals &goals) {
-  const int values = int(blockDim.x / 32) * RecurrentShape<Config>::v_warp,
-            offset = turn.first_value - rows.first_value;
-  const bool is_first = turn.is_first(values), is_last = next.head != turn.head;
-  RecurrentState<Spec, Config> state(rows.order, rows.first_value, offset, stage);
-  if constexpr (!Config::staged) state.load(p, place);
+  RecurrentState<Spec, Config> state(rows.order, rows.first_value);
+  state.load(p, place);
+  prefetch_state<Config>(p, rows.first_value, rows.block_values);
   for (int first = 0;; first += Config::batch) {
     const int count = min_of(Config::batch, place.tokens - first);
-    const bool fills = count > 0 && (!once || is_first);
-    if (first > 0 || (!once && !is_first)) __syncthreads();  // rows are read
-    if (fills) rows.fill(first, count);
-    if (Config::staged && first == 0) {  // while that came, the state did
-      if (is_first) prefetch_rows(p, rows, turn.head_after());
-      state.take(p, place);
-      ask_state<Spec, Config>(p, rows.order, next, stage);
-    }
-    if (fills || (Spec::normalizes && count <= 0)) __syncthreads();  // or all warps have the sum's state
+    if (count > 0 ? first > 0 : Spec::normalizes) __syncthreads();  // rows are read; all warps have the sum's state
     goals(p, place, first, [&](const LuattnStates &to, i64 row) { state.store_to(to, row, place.site.hv, is_last); });
     if (count <= 0) break;
-    for (int i = 0; i < count; ++i) state.step(rows.of(i));
-    if (once && !is_last) continue;
+    rows.fill(first, count);
     __syncthreads();
-    if constexpr (Config::run == 0 || Spec::normalizes)  // in backward o is for its sums alone
-      rows.store(first, count, once ? 0 : offset, once ? rows.block_values : values);
+    for (int i = 0; i < count; ++i) state.step(rows.of(i));
+    __syncthreads();
+    if constexpr (Config::run == 0 || Spec::normalizes)
+      rows.store(first, count);  // in backward o is for its sums alone
   }
 }
 
 template <class Spec, class Config, class Goals>
 __device__ __forceinline__ void fwd_recurrent(const LuattnLinearParams &p, typename Config::Number *shared,
                                               const StateOrder<Config> order, const Goals &goals) {
+  const RecurrentPlace<Config> place(p);
   const int values = int(blockDim.x / 32) * RecurrentShape<Config>::v_warp;
-  const u32 stage = Config::staged ? shared_address(shared + Config::batch * TokenLayout<Spec, Config>::size) : 0;
-  const bool whole = Config::staged && RecurrentTurn::has_whole_heads();
-  RecurrentTurn turn(values);
-  ask_state<Spec, Config>(p, order, turn, stage);
-  for (bool begun = false; turn.head < u32(p.entries) * u32(p.heads_v) && turn.first_value < Config::v_dim;
-       begun = true) {
-    const RecurrentPlace<Config> place(p, turn.head);
-    const bool once =
-        Config::staged && place.tokens <= Config::batch && (whole || RecurrentTurn::has_one_part<Config>(values));
-    if (begun) __syncthreads();
-    for (u32 head = turn.head; turn.head == head;) {
-      const RecurrentRows<Spec, Config> rows{
-          p, place, order, shared, whole ? 0 : turn.first_value, whole ? Config::v_block : values};
-      RecurrentTurn next = turn.after<Config>(values);
-      if (place.row < 0) {
-        if (whole) next = turn.of_next_head(values);
-        rows.store_zeros(), ask_state<Spec, Config>(p, order, next, stage);
-      } else {
-        fwd_recurrent_values<Spec, Config>(p, place, rows, turn, next, stage, once, goals);
-      }
-      turn = next;
-    }
+  const int tiles = ceil_div(Config::v_dim, values);
+  for (int tile = place.first_block; tile < tiles; tile += place.blocks) {
+    const RecurrentRows<Spec, Config> rows{p, place, order, shared, tile * values, values};
+    if (tile >= place.blocks) __syncthreads();
+    if (place.row < 0)
+      rows.store_zeros();
+    else
+      fwd_recurrent_values<Spec, Config>(p, place, rows, tile + place.blocks >= tiles, goals);
   }
 }
 

@@ -98,11 +98,11 @@ struct RecurrentRows {
     }
   }
 
-  // o of these, behind the sums over K: of `values` channels of the block, from number `begin` on.
-  __device__ __forceinline__ void store(int first, int count, int begin, int values) const {
-    const int n = min_of(values, Config::v_dim - first_value - begin);
+  // o of these, behind the sums over K.
+  __device__ __forceinline__ void store(int first, int count) const {
+    const int n = min_of(block_values, Config::v_dim - first_value);
     for (int i = here(int(threadIdx.x)); i < count * n; i += int(blockDim.x)) {
-      const int v = begin + i % n, at = order.value_place(v);
+      const int v = i % n, at = order.value_place(v);
       const Real *from = of(i / n);
       Real x = from[Layout::o + at];
       if constexpr (Spec::normalizes && Config::run > 0)

@@ -1,10 +1,29 @@
 // linear/recurrent/step_ring.cuh: a few tokens behind a checkpoint and a ring of rows: the state is read as it streams, and
 // written only where the ring is full: then its rows are folded into it first, in the same launch.
 //
-// A block has an entry and a value head, with all of its value channels, so that nobody reads rows that it writes.
+// A block has value heads one after another, with all of their value channels, so that nobody reads rows that it writes: as many
+// blocks as run at once. Rows are filled once a head; parts of its state come by cp.async while the one before is computed with.
 #pragma once
 #include "linear/recurrent/fwd_recurrent.cuh"
 #include "linear/recurrent/ring_rows.cuh"
+
+// Asks for the state of a turn.
+template <class Spec, class Config>
+__device__ __forceinline__ void ask_state(const LuattnLinearParams &p, const StateOrder<Config> &order,
+                                          const RecurrentTurn &turn, u32 stage) {
+  if constexpr (Config::staged)
+    RecurrentState<Spec, Config>(order, turn.first_value, 0, stage).ask(p, RecurrentAhead(p, turn.head));
+}
+
+// Asks for the rows of the head's tokens, which nothing keeps in registers until its turn comes.
+template <class Spec, class Config>
+__device__ __forceinline__ bool prefetch_rows(const LuattnLinearParams &p, const RecurrentRows<Spec, Config> &rows,
+                                              u32 head) {
+  asm volatile("" : "+r"(head));
+  if (head >= u32(p.entries) * u32(p.heads_v)) return false;
+  rows.prefetch(RecurrentPlace<Config>(p, head));
+  return true;
+}
 
 template <class Spec, class Config>
 __device__ __forceinline__ void fold_ring(RecurrentState<Spec, Config> &state, const RingRows<Spec, Config> &ring) {
@@ -73,7 +92,7 @@ __device__ __forceinline__ void step_ring_head(const LuattnLinearParams &p, cons
   __syncthreads();
   for (int v = int(threadIdx.x); v < rows.block_values; v += int(blockDim.x)) ring.solve(v);
   __syncthreads();
-  rows.store(0, ring.tokens, 0, rows.block_values);
+  rows.store(0, ring.tokens);
   ring.store_rows();
 }
 
