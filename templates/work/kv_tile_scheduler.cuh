@@ -73,12 +73,21 @@ struct KvTileScheduler {
     at.tile = int(ranked_tiles(o, at.b, at.h)[rank]);
     return at;
   }
-  // Heads come one after another, so that blocks that run together share q, dO and dQ in the L2 cache. With a
-  // mask, the last heads come together, two tiles for each block, the first tile of each head first: a causal
-  // mask leaves most work for the first positions, and a long tile that starts last would leave other
-  // multiprocessors idle.
+  // The heads that come together, the last ones: with a mask, of two tiles for each block. A mask from data may leave
+  // long tiles anywhere, of which those that start late are fewer where more heads come together; sharers_least blocks
+  // of a head still share its q, dO and dQ.
+  __device__ __forceinline__ u32 heads_together(u32 tiles) const {
+    constexpr u32 sharers_least = 16;
+    if (!Spec::has_mask) return 0;
+    u32 together = (2 * gridDim.x / Together + tiles - 1) / tiles;
+    if (Spec::num_block_bounds > 0) together = max_of(together, u32(gridDim.x / Together / sharers_least));
+    return min_of(heads, together);
+  }
+  // Heads come one after another, so that blocks that run together share q, dO and dQ in the L2 cache. Those that come
+  // together have the first tile of each head first: a causal mask leaves most work for the first positions, and a
+  // long tile that starts last would leave other multiprocessors idle.
   __device__ __forceinline__ KvBlock block_of(u32 drawn, u32 tiles) const {
-    const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
+    const u32 together = heads_together(tiles);
     const u32 alone = heads - together, first = alone * tiles;
     u32 head = drawn / tiles, tile = drawn - head * tiles;
     if (Spec::has_mask && drawn >= first) {
