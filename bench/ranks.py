@@ -1,8 +1,9 @@
 """ranks.py: attention over the GPUs of one host beside one GPU: errors against float64, efficiency (the time of one GPU over that of all, and over
 their number), and copies alone beside a copy between two GPUs.
 
-    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--trace]
+    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--trace] [--torch causal32k,..]
 
+--torch: of causal cases, torch's own context_parallel too.
 --trace: of each case and schedule, what the GPUs did in one forward and one backward, and how much of the copies no kernel hides.
 --small: tiny tensors over gloo on the CPU, to try the program."""
 
@@ -66,7 +67,7 @@ def sync(device):
         torch.cuda.synchronize()
 
 
-def milliseconds(f, device, repeats=5, least=60):
+def milliseconds(f, device, repeats=3, least=60):
     """The least of some means over calls that follow each other for so long at least, so that the host is ahead of the GPU."""
     f()
     sync(device)
@@ -121,7 +122,13 @@ def traced(f, device):
             events = json.load(file)["traceEvents"]
     found = [(x["ts"] / 1e3, (x["ts"] + x["dur"]) / 1e3, x["name"]) for x in events if x.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     begin = min((x[0] for x in found), default=0)
-    return sorted((a - begin, b - begin, "copy" if "nccl" in name.lower() else "attention" if "luattn" in name else "other", name) for a, b, name in found)
+    return sorted((a - begin, b - begin, kind_of(name), name) for a, b, name in found)
+
+
+def kind_of(name):
+    if "nccl" in name.lower() or "PtoP" in name:
+        return "copy"
+    return "attention" if "luattn" in name else "other"
 
 
 def union(spans):
@@ -200,7 +207,7 @@ class Ranks:
         def move():
             one = _passes._Forward(job, self.local.schedules[0], *(t.detach() for t in qkv), (), None)
             one.job.exchange.begin(one.schedule, one.own.tensors, ())
-            one._begin(len(one.schedule.rounds))
+            one._begin(len(one.schedule.stages))
             one.finish()
 
         chunks = sum(len(one.received) for one in self.local.schedules[0].rounds)
@@ -231,6 +238,54 @@ def measure(sizes, name, schedules, trace, transports):
             row["trace"] = [None] * n
             dist.all_gather_object(row["trace"], traces(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device))
         found.append(row)
+    return found
+
+
+def of_torch(sizes, name):
+    """torch's context_parallel with scaled_dot_product_attention, of a causal case: milliseconds. Keys have as many heads as queries where it asks for that."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    mesh = init_device_mesh(sizes.device, (dist.get_world_size(),))
+    found = {}
+    for gqa in (True, False):
+        qkv, dout = sizes.tensors(sizes.cases[name][1] * sizes.k)
+        whole = [t.detach().contiguous() for t in (*qkv, dout)]
+        if not gqa:
+            whole[1:3] = [t.repeat_interleave(sizes.heads // sizes.heads_kv, 1) for t in whole[1:3]]
+
+        def call(q, k, v):
+            # By this name, under which context_parallel replaces it.
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **({"enable_gqa": True} if gqa else {}))
+
+        try:
+            with context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 4), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                own, d = [t.detach().requires_grad_() for t in whole[:3]], whole[3]
+                found["enable_gqa" if gqa else "repeated keys"] = slowest(passes(call, own, {}, d, sizes.device), sizes.device)
+        except Exception as e:  # alike on all ranks
+            found["enable_gqa" if gqa else "repeated keys"] = f"{type(e).__name__}: {str(e)[:200]}"
+    return {"case": name, "torch": found}
+
+
+def repeats(sizes):
+    """Whether two runs under use_deterministic_algorithms have equal bits, at 8k rows."""
+    found = []
+    for name in ("causal32k", "documents64k", "window64k"):
+        rows = 8 * sizes.k * (32 if sizes.k < 1024 else 1)
+        for schedule in ("stages", "gathered"):
+            ranks = Ranks(sizes, sizes.cases[name][0], rows, schedule)
+            qkv, dout = sizes.tensors(rows)
+            own, dout = [ranks.own(t) for t in qkv], ranks.own(dout)
+
+            def run():
+                o = ranks.local(*own, **ranks.own_inputs)
+                return [o.detach(), *torch.autograd.grad(o, [*own, *(t for t in ranks.own_inputs.values() if t.requires_grad)], dout)]
+
+            torch.use_deterministic_algorithms(True)
+            same = all(torch.equal(x, y) for x, y in zip(run(), run()))
+            torch.use_deterministic_algorithms(False)
+            found.append({"case": ranks.attention.name, "schedule": schedule, "equal bits": slowest([float(not same)], sizes.device)[0] == 0})
     return found
 
 
@@ -279,6 +334,7 @@ def main():
     parser.add_argument("--schedules", default="auto,stages,gathered")
     parser.add_argument("--transports", default="group")
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--torch", default="", help="causal cases that torch's context_parallel runs beside")
     parser.add_argument("--skip-errors", action="store_true")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
@@ -286,16 +342,17 @@ def main():
     if sizes.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if sizes.device == "cuda" else "gloo")
-    results = {"errors": [] if given.skip_errors else errors(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
+    results = {"errors": [] if given.skip_errors else errors(sizes) + repeats(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
     dist.barrier()
     transports = given.transports.split(",")
-    for name in given.cases.split(","):
+    for name in filter(None, given.cases.split(",")):
         results["cases"] += measure(sizes, name, given.schedules.split(","), given.trace, transports)
         if dist.get_rank() == 0:
             for row in results["cases"][-len(given.schedules.split(",")) * len(transports) :]:
                 print(json.dumps({**row, "trace": [shortened(one) for one in row.get("trace", ())]}), flush=True)
+    results["torch"] = [of_torch(sizes, name) for name in given.torch.split(",") if name]
     if dist.get_rank() == 0:
-        for row in results["errors"]:
+        for row in results["errors"] + results["torch"]:
             print(json.dumps(row))
         print("a copy between two GPUs, bytes a second:", results["peer"])
         if given.out:

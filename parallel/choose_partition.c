@@ -147,6 +147,11 @@ static double most_over_mean(const scale *s, const int *rank_of, int ranks) {
   return total > 0 ? most * ranks / total : 1;
 }
 
+static void swap_ranks(int *rank_of, int i, int j) {
+  const int of_i = rank_of[i];
+  rank_of[i] = rank_of[j], rank_of[j] = of_i;
+}
+
 static bool judge(chooser *x, const scale *s, const int *rank_of, luattn_parallel_candidate *out) {
   const luattn_parallel_problem *p = x->problem;
   double seconds[2] = {0}, alone[2] = {0};
@@ -168,12 +173,38 @@ static bool judge(chooser *x, const scale *s, const int *rank_of, luattn_paralle
   return true;
 }
 
+/* Of these many chunks at most are pairs swapped one by one, and these many are tried. */
+enum { MOST_SWAPPED = 64, MOST_TRIED = 6000 };
+
+/* Swaps chunks of two ranks as long as the predicted time falls. *c: judge's of rank_of, before and after. */
+static bool swap_for_time(chooser *x, const scale *s, int *rank_of, luattn_parallel_candidate *c) {
+  int tried = 0;
+  if (s->chunks > MOST_SWAPPED) return true;
+  for (bool fell = true; fell;) {
+    fell = false;
+    for (int i = 0; i < s->chunks; ++i)
+      for (int j = i + 1; j < s->chunks; ++j) {
+        if (rank_of[i] == rank_of[j]) continue;
+        if (++tried > MOST_TRIED) return judge(x, s, rank_of, c);
+        luattn_parallel_candidate other = {.partition = c->partition, .chunk_rows = c->chunk_rows};
+        swap_ranks(rank_of, i, j);
+        if (!judge(x, s, rank_of, &other)) return false;
+        if (other.seconds < c->seconds)
+          *c = other, fell = true;
+        else
+          swap_ranks(rank_of, i, j);
+      }
+  }
+  return judge(x, s, rank_of, c);
+}
+
 static bool try_partition(chooser *x, const scale *s, luattn_partition partition) {
   luattn_parallel_candidate c = {.partition = partition, .chunk_rows = s->chunk_rows};
   if (x->num_candidates == LUATTN_PARALLEL_MAX_CANDIDATES) return true;
   if (!partition_suits(partition, s->chunks, x->problem->ranks)) return true;
   const chunk_counts counts = {s->chunks, s->sum};
   if (!partition_fill(partition, &counts, x->problem->ranks, x->rank_of) || !judge(x, s, x->rank_of, &c)) return false;
+  if (partition == LUATTN_PARTITION_BY_TIME && !swap_for_time(x, s, x->rank_of, &c)) return false;
   if (x->num_candidates == 0 || c.seconds < x->candidate[x->chosen].seconds) {
     x->chosen = x->num_candidates;
     memcpy(x->best_gathered, x->gathered, sizeof x->gathered);
@@ -191,8 +222,8 @@ static luattn_status try_all(chooser *x) {
     bool done = p->chunks / times % p->ranks != 0;
     if (done) break;
     done = open_scale(p, times, &s);
-    for (int partition = LUATTN_PARTITION_CONTIGUOUS; done && partition <= LUATTN_PARTITION_BY_COUNTS; ++partition)
-      if (times == 1 || partition == LUATTN_PARTITION_BY_COUNTS)
+    for (int partition = LUATTN_PARTITION_CONTIGUOUS; done && partition <= LUATTN_PARTITION_BY_TIME; ++partition)
+      if (times == 1 || partition >= LUATTN_PARTITION_BY_COUNTS)
         done = try_partition(x, &s, (luattn_partition)partition);
     close_scale(&s);
     if (!done) return no_memory(x->err);

@@ -10,8 +10,8 @@ bool partition_suits(luattn_partition partition, int chunks, int ranks) {
 }
 
 const char *luattn_partition_name(luattn_partition partition) {
-  static const char *const names[] = {"contiguous", "zigzag", "by counts"};
-  return partition >= LUATTN_PARTITION_CONTIGUOUS && partition <= LUATTN_PARTITION_BY_COUNTS ? names[partition] : "?";
+  static const char *const names[] = {"contiguous", "zigzag", "by counts", "by time"};
+  return partition >= LUATTN_PARTITION_CONTIGUOUS && partition <= LUATTN_PARTITION_BY_TIME ? names[partition] : "?";
 }
 
 static void fill_parts(int chunks, int ranks, bool zigzag, int *rank_of) {
@@ -88,6 +88,11 @@ static void share_out(sharing *s, costed *order) {
   }
 }
 
+static void take_parts(sharing *s) {
+  fill_parts(s->counts->chunks, s->ranks, false, s->rank_of);
+  for (int c = 0; c < s->counts->chunks; ++c) s->load[s->rank_of[c]] += s->cost[c];
+}
+
 /* Swaps two chunks of the ranks with the most and the least work, so that the two come closest. false: none does. */
 static bool swap_extremes(sharing *s) {
   const int n = s->counts->chunks;
@@ -114,7 +119,8 @@ static bool swap_extremes(sharing *s) {
   return true;
 }
 
-static bool fill_by_counts(const chunk_counts *counts, int ranks, int *rank_of) {
+/* near: from contiguous parts on, so that few keys travel; else the costliest chunks first. */
+static bool fill_by_counts(const chunk_counts *counts, int ranks, bool near, int *rank_of) {
   const int n = counts->chunks;
   double *memory = calloc((size_t)n + 2 * (size_t)ranks, sizeof *memory);
   int *room = calloc((size_t)ranks, sizeof *room);
@@ -128,7 +134,10 @@ static bool fill_by_counts(const chunk_counts *counts, int ranks, int *rank_of) 
       s.mean += s.cost[c] / ranks;
     }
     for (int r = 0; r < ranks; ++r) room[r] = n / ranks;
-    share_out(&s, order);
+    if (near)
+      take_parts(&s);
+    else
+      share_out(&s, order);
     for (int i = 0; i < MOST_SWAPS && swap_extremes(&s); ++i) continue;
   }
   free(order);
@@ -138,7 +147,8 @@ static bool fill_by_counts(const chunk_counts *counts, int ranks, int *rank_of) 
 }
 
 bool partition_fill(luattn_partition partition, const chunk_counts *counts, int ranks, int *rank_of) {
-  if (partition == LUATTN_PARTITION_BY_COUNTS) return fill_by_counts(counts, ranks, rank_of);
+  if (partition >= LUATTN_PARTITION_BY_COUNTS)
+    return fill_by_counts(counts, ranks, partition == LUATTN_PARTITION_BY_TIME, rank_of);
   fill_parts(counts->chunks, ranks, partition == LUATTN_PARTITION_ZIGZAG, rank_of);
   return true;
 }

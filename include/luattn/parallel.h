@@ -64,7 +64,8 @@ typedef struct luattn_parallel_problem {
 typedef enum luattn_partition {
   LUATTN_PARTITION_CONTIGUOUS, /* rank r has the r-th part of the sequence */
   LUATTN_PARTITION_ZIGZAG,     /* of 2 * ranks parts, rank r has the r-th one and the r-th from the end */
-  LUATTN_PARTITION_BY_COUNTS   /* the most expensive chunks first, each to the rank with the least work */
+  LUATTN_PARTITION_BY_COUNTS,  /* the most expensive chunks first, each to the rank with the least work */
+  LUATTN_PARTITION_BY_TIME     /* contiguous, with chunks swapped as long as the predicted time falls */
 } luattn_partition;
 
 typedef struct luattn_parallel_candidate {
@@ -95,7 +96,7 @@ LUATTN_API luattn_status luattn_parallel_plan_new(const luattn_parallel_problem 
                                                   luattn_error *err);
 LUATTN_API void luattn_parallel_plan_free(luattn_parallel_plan *plan);
 
-/* "contiguous", "zigzag" or "by counts"; "?" for another number. */
+/* "contiguous", "zigzag", "by counts" or "by time"; "?" for another number. */
 LUATTN_API const char *luattn_partition_name(luattn_partition partition);
 
 #ifdef __cplusplus

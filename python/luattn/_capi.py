@@ -401,7 +401,7 @@ class Request(c.Structure):
 
 # luattn/parallel.h
 TILE, MAX_RANKS, MAX_CHUNKS = 128, 1024, 2048
-PARTITIONS = ("contiguous", "zigzag", "by counts")  # luattn_partition
+PARTITIONS = ("contiguous", "zigzag", "by counts", "by time")  # luattn_partition
 SCHEDULES = ("auto", "stages", "gathered")  # luattn_schedule
 PARAMETER_MASKS, PARAMETER_OF_SCORES, PARAMETER_OF_ROWS = 1, 2, 4  # luattn_parameter
 MASK_BY_BATCH, MASK_BY_HEAD = 1, 2  # luattn_mask_differs

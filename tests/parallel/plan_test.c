@@ -125,6 +125,21 @@ static void test_skewed_documents(void **unused) {
   free(tiles);
 }
 
+/* Of few chunks, swaps of contiguous parts are never predicted to be slower than these parts, and here they are faster. */
+static void test_swaps(void **unused) {
+  (void)unused;
+  float *tiles = counts_of(documents, 131072, 4096);
+  const luattn_parallel_layers layer = {tiles, 1};
+  const luattn_parallel_problem p = problem_of(&layer, 4, 32, 4096);
+  luattn_parallel_plan *plan = plan_of(&p);
+  check_shares(plan);
+  const luattn_parallel_candidate *by_time = candidate_of(plan, LUATTN_PARTITION_BY_TIME);
+  assert_true(by_time->seconds < candidate_of(plan, LUATTN_PARTITION_CONTIGUOUS)->seconds);
+  assert_true(by_time->seconds <= candidate_of(plan, LUATTN_PARTITION_BY_COUNTS)->seconds);
+  luattn_parallel_plan_free(plan);
+  free(tiles);
+}
+
 /* Two kinds of layers have one partition, balanced by the sum of their work. */
 static void test_layers(void **unused) {
   (void)unused;
@@ -285,12 +300,14 @@ static void test_refusals(void **unused) {
   x.schedule = 3, refuse(x, "schedule: is 3, expected 0 to 2"), x = p;
   x.struct_size = 8, refuse(x, "struct_size");
   assert_string_equal(luattn_partition_name(LUATTN_PARTITION_BY_COUNTS), "by counts");
+  assert_string_equal(luattn_partition_name(LUATTN_PARTITION_BY_TIME), "by time");
   assert_string_equal(luattn_partition_name((luattn_partition)7), "?");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks_are_balanced),
                                      cmocka_unit_test(test_skewed_documents),
+                                     cmocka_unit_test(test_swaps),
                                      cmocka_unit_test(test_layers),
                                      cmocka_unit_test(test_one_rank),
                                      cmocka_unit_test(test_stages),

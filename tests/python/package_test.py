@@ -114,7 +114,7 @@ class Layout(unittest.TestCase):
             lines.append(f'_Static_assert(LUATTN_{name} == {getattr(capi, name)}, "{name}");')
         limits = {"TILE": capi.TILE, "MAX_RANKS": capi.MAX_RANKS, "MAX_CHUNKS": capi.MAX_CHUNKS}
         lines += [f'_Static_assert(LUATTN_PARALLEL_{name} == {x}, "{name}");' for name, x in limits.items()]
-        lines.append(f'_Static_assert(LUATTN_PARTITION_BY_COUNTS == {len(capi.PARTITIONS) - 1} && LUATTN_SCHEDULE_GATHERED == {len(capi.SCHEDULES) - 1}, "");')
+        lines.append(f'_Static_assert(LUATTN_PARTITION_BY_TIME == {len(capi.PARTITIONS) - 1} && LUATTN_SCHEDULE_GATHERED == {len(capi.SCHEDULES) - 1}, "");')
         lines.append(f'_Static_assert(LUATTN_MERGE_MAX == {capi.MERGE_MAX} && LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
         for layout, number in capi.STATE_LAYOUTS.items():
             lines.append(f'_Static_assert(LUATTN_STATE_{layout.upper()} == {number} && LUATTN_FORM_LINEAR == {capi.FORM_LINEAR}, "");')

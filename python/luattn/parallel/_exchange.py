@@ -53,10 +53,13 @@ class Exchange:
                     ops.append(dist.P2POp(op, part.view(-1).view(torch.uint8), self._global[peer], self.group))
         return ops
 
-    def keys(self, one: Round, own: Rows, received: Rows | None) -> list[Work]:
-        """Starts a round in which keys go where they are needed."""
-        ops = [] if received is None else self._ops(dist.irecv, one.received, received, one.source)
-        return self._start(ops + self._ops(dist.isend, one.sent, own, one.to))
+    def keys(self, rounds: Sequence[Round], own: Rows, received: Rows | None) -> list[Work]:
+        """Starts rounds, at once, in which keys go where they are needed. received: None if none come."""
+        ops: list[dist.P2POp] = []
+        for one in rounds:
+            ops += [] if received is None else self._ops(dist.irecv, one.received, received, one.source)
+            ops += self._ops(dist.isend, one.sent, own, one.to)
+        return self._start(ops)
 
     def gradients(self, one: Round, made: Rows) -> tuple[list[Work], Rows | None]:
         """Starts the same round the other way: gradients go back to the keys' owners. Those of the rank's own chunks that will have come; None of none."""

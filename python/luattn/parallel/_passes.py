@@ -77,16 +77,15 @@ class _Pass:
         self.keys = [k, v, *(inputs[i] for i in self.of_keys)]
         places = {c: i * job.plan.chunk_rows for i, c in enumerate(self.schedule.own)}
         self.own = Rows([rows_first(t, dim) for t, dim in zip(self.keys, self.dims)], places)
-        self.stage_of = {t: i for i, stage in enumerate(self.schedule.stages) for t in stage.rounds}
-        self.works: list[list[Work]] = []  # of the rounds that have begun
+        self.works: list[list[Work]] = []  # of the stages whose rounds have begun
         self.buffers: dict[int, Rows] = {}  # of stages
 
     def _begin(self, end: int) -> None:
-        """Begins the rounds before `end` that are left, in the order that all ranks have."""
-        rounds = self.schedule.rounds
-        for t in range(len(self.works), end):
-            received = self._buffer(self.stage_of[t]) if rounds[t].received else None
-            self.works.append(self.job.exchange.keys(rounds[t], self.own, received))
+        """Begins the rounds of the stages before `end` that are left, in the order that all ranks have. Those of a stage travel together."""
+        for i in range(len(self.works), end):
+            rounds = [self.schedule.rounds[t] for t in self.schedule.stages[i].rounds]
+            received = self._buffer(i) if any(one.received for one in rounds) else None
+            self.works.append(self.job.exchange.keys(rounds, self.own, received))
 
     def _buffer(self, i: int) -> Rows:
         """Memory for a stage's keys, with the rank's own chunks among them."""
@@ -105,9 +104,8 @@ class _Pass:
         """The keys of a stage, with their axes as the call has them. Those of the next one are on their way from then on: keys of two stages are there."""
         stages = self.schedule.stages
         self.buffers.pop(i - 1, None)
-        self._begin(max((max(stage.rounds, default=-1) + 1 for stage in stages[i : i + 2]), default=0))
-        for t in stages[i].rounds:  # all ranks wait in one order, though some have all of these keys
-            wait(self.works[t])
+        self._begin(min(i + 2, len(stages)))
+        wait(self.works[i])  # all ranks wait in one order, though some have all of these keys
         if stages[i].own:
             return self.keys
         return [t.movedim(0, dim) for t, dim in zip(self._buffer(i).tensors, self.dims)]
@@ -115,7 +113,7 @@ class _Pass:
     def finish(self) -> None:
         """Until nothing reads the rank's keys any more."""
         self.buffers.clear()
-        self._begin(len(self.schedule.rounds))
+        self._begin(len(self.schedule.stages))
         for works in self.works:
             wait(works)
         self.job.exchange.end()

@@ -163,7 +163,10 @@ class PeerExchange(Exchange):
         if self._rounds:
             self._memory.leave()
 
-    def keys(self, one: Round, own: Rows, received: Rows | None) -> list[Work]:
+    def keys(self, rounds: Sequence[Round], own: Rows, received: Rows | None) -> list[Work]:
+        return [self._keys_of(one, own, received) for one in rounds]
+
+    def _keys_of(self, one: Round, own: Rows, received: Rows | None) -> Work:
         number = next(self._begun)
         at = self._keys.of(number)
         started = self._send(one.to, number, at, one.sent, own)
@@ -173,7 +176,7 @@ class PeerExchange(Exchange):
             if received is not None:
                 self._take(at, one.received, received)
 
-        return [_Round(wait)]
+        return _Round(wait)
 
     def gradients(self, one: Round, made: Rows) -> tuple[list[Work], Rows | None]:
         number = next(self._returned)
