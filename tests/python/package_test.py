@@ -43,6 +43,7 @@ STRUCTS = {
     capi.DeviceInfo: "luattn_device_info",
     capi.MaskPicture: "luattn_mask_picture",
     capi.Tiles: "luattn_tiles",
+    capi.BoxPair: "luattn_box_pair",
     capi.Target: "luattn_target",
     capi.BoxPair: "luattn_box_pair",
     capi.CompileReport: "luattn_compile_report",
