@@ -4,8 +4,8 @@ prints both losses. The target has the network's tangent along time, which torch
     python3 examples/python/mean_flow.py            on a GPU, 200 steps each
     python3 examples/python/mean_flow.py --tiny     a few steps of a tiny one on the CPU
 
-With --through gradients go through the tangent as well, as in terminal velocity matching (a kernel for that is on the CPU alone yet). The data are
-pictures of a few random colours, a token for each of their patches."""
+With --through gradients go through the tangent as well, as in terminal velocity matching. The data are pictures of a few random colours, a token for
+each of their patches."""
 
 import argparse
 import time
