@@ -5,8 +5,8 @@
  * own first, then those of other ranks as they arrive. Its work is the number of tiles of 128 x 128 scores that kernels
  * compute for its queries (luattn_mask_chunks, luattn/compiler.h), so the choice of chunks balances exactly what runs.
  *
- * The plan tries partitions at several sizes of chunks, contiguous, zigzag, and by counts, predicts the time of each, and
- * takes the fastest. It is a function of its arguments alone: equal on all ranks. */
+ * The plan tries partitions at several sizes of chunks, contiguous, zigzag, by counts and by time, predicts the time
+ * of each, and takes the fastest. It is a function of its arguments alone: equal on all ranks. */
 #ifndef LUATTN_PUBLIC_PARALLEL_H
 #define LUATTN_PUBLIC_PARALLEL_H
 
