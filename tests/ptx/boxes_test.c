@@ -25,7 +25,8 @@ typedef struct spec_row {
   int64_t q[MOST_AXES], kv[MOST_AXES];
   input_row input[INPUTS];
   bool no_lse, f64_alone;
-  bool is_wide; /* sm90: head dims above 128 */
+  bool is_wide;             /* sm90: head dims above 128 */
+  uint64_t backward_box[2]; /* sm90: of queries and keys, which the call names; 0: the plan's */
 } spec_row;
 
 static const spec_row specs[] = {
@@ -215,6 +216,19 @@ static const spec_row specs[] = {
      {5, 18},
      {{NULL, 0, {0}}},
      .is_wide = true},
+    {"named_boxes",
+     "return attention { grid = {'y', 'x'}, inputs = { rpb = { axes = {'h', 5, 9}, grad = true } },\n"
+     "  score_mod = function(s, b, h, q, k) return s + rpb[{h, k.y - q.y + 2, k.x - q.x + 4}] end,\n"
+     "  block_mask = function(b, h, q, k) return abs(k.y - q.y) <= 2 and abs(k.x - q.x) <= 4 end }",
+     2,
+     1,
+     8,
+     8,
+     {11, 35},
+     {11, 35},
+     {{"rpb", 3, {HEADS, 5, 9}}},
+     .is_wide = false,
+     .backward_box = {LUATTN_BOX(0, 0, 2, 32), LUATTN_BOX(0, 0, 8, 16)}},
 };
 enum { NUM_SPECS = sizeof specs / sizeof *specs };
 
@@ -477,6 +491,7 @@ static bool check(const run *r, bool heads_last, bool deterministic) {
   need(luattn_cpu_backward(r->spec, &want, &err) == LUATTN_OK, "cpu backward");
   launch(r, LUATTN_FORWARD, &args);
   bool ok = judge(r, "o", difference(&o)) & (row->no_lse || judge(r, "lse", difference(&lse)));
+  if (r->is_sm90) args.query_tile_size = row->backward_box[0], args.key_tile_size = row->backward_box[1];
   launch(r, LUATTN_BACKWARD, &args);
   ok &= judge(r, "dq", difference(&dq)) & judge(r, "dk", difference(&dk)) & judge(r, "dv", difference(&dv));
   if (deterministic && r->is_sm90) ok &= same_bits(r, &args, (placed *[]){&dq, &dk, &dv}, x, n);

@@ -33,6 +33,15 @@ LUATTN_FN constexpr int displacements_of_warp() {
   return 0;
 #endif
 }
+// Of all keys of a tile of tile_n.
+template <int tile_n>
+LUATTN_FN constexpr int displacements_of_tile() {
+#ifdef LUATTN_GRID
+  return BoxPair<tile_n>::count();
+#else
+  return 0;
+#endif
+}
 
 // A lane's terms of a warp's table.
 struct NoWarpTerms {};
@@ -68,8 +77,10 @@ struct SharedBwdSm90 {
   static constexpr int line_floats = over_grid ? displacements_of_warp() : tile_m + 32,
                        sums_groups = (tile_m + tile_n) / 32;
   // Tables of terms by displacement: one for each stage of Q and the pair of boxes, which the warps that add sums fill, or one for
-  // each consumer warp, which fills it itself.
-  static constexpr bool has_terms = Spec::has_displacement_term, fills_terms = has_terms && sums_writers == 3;
+  // each consumer warp, which fills it itself. The memory is that of the latter, and boxes may be such that it is the smaller one.
+  static constexpr bool has_terms = Spec::has_displacement_term,
+                        fills_terms = has_terms && sums_writers == 3 &&
+                                      displacements_of_tile<tile_n>() <= warps / stages * displacements_of_warp();
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
   static constexpr BwdSm90Layout layout =

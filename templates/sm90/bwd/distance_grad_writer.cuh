@@ -121,7 +121,6 @@ struct SumsWriterSm90 {
   __device__ __forceinline__ void fill_terms(TileMessage tile, PipelineState<Config::stages> at) {
 #ifdef LUATTN_GRID
     using Pair = BoxPair<tile_n>;
-    static_assert(Pair::count() * 4 <= warps / Config::stages * Shared::layout.terms);
     const int first = part * 32 + lane;
     const DisplacementTable<Spec, Pair, Shared::sums_writers * 32> table(p, site, head, displacement(tile), first);
     barrier_wait(shared.terms_empty(at.stage), at.parity ^ 1);
