@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "abi/linear_params.h"
 #include "abi/workspace.h"
 #include "common/fail.h"
 #include "common/call/input_dtype.h"
@@ -285,6 +286,17 @@ static luattn_status check_steps(const image_manifest *m, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* A call of fewer tokens than a step takes less memory than the entry (runtime/call/linear_args.c). */
+static luattn_status check_ring(const image_manifest *m, luattn_error *err) {
+  const manifest_linear *l = &m->linear_facts[0];
+  if (l->ring == 0) return LUATTN_OK;
+  const int k = layout_ceil((int)m->head_dim, 32) * 32, width = l->ring_width > 1 ? k : (int)l->ring_width;
+  const LinearRingPlaces of = linear_ring_places((int)l->step, (int)l->numbers_kept, (int)l->ring, k, (int)l->v_block,
+                                                 width, 1, (int)l->ring_erases);
+  return check_range(err, "linear: shared_bytes of a ring", m->entry[0].shared_bytes, 4 * (uint64_t)of.numbers,
+                     1 << 20);
+}
+
 static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   const manifest_linear *l = &m->linear_facts[0];
   bool computes = false;
@@ -302,6 +314,7 @@ static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "linear: numbers_kept", l->numbers_kept, 0, l->ring > 0 ? 4096 : 256));
   TRY(check_range(err, "linear: room", l->room, 0, 1 << 20));
   TRY(check_range(err, "linear: normalizes", l->normalizes, 0, 1));
+  TRY(check_ring(m, err));
   TRY(check_range(err, "linear: second_code", m->second_code, 0, 0));
   if (!(l->scale > -1e300 && l->scale < 1e300))
     return luattn_fail(err, LUATTN_IMAGE, "image: linear: scale is not finite; compile it again");

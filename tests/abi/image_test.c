@@ -186,6 +186,20 @@ static void names_and_tiles_are_checked(void **state) {
   must_refuse(&info, "entries: no decode kernel");
 }
 
+/* A call takes shared memory of the entry's less what its tokens leave, so that the entry must have that of a whole step. */
+static void rings_are_checked(void **state) {
+  (void)state;
+  image_manifest info = sample(LUATTN_FORWARD);
+  info.linear = 1;
+  info.num_entries = 1;
+  info.entry[0].role = LUATTN_ROLE_LINEAR;
+  info.head_dim = 64;
+  info.entry[0].shared_bytes = 1024;
+  info.linear_facts[0] = (manifest_linear){
+      .v_block = 64, .v_warp = 16, .ring = 32, .step = 16, .ring_width = 1, .ring_erases = 1, .numbers_kept = 256};
+  must_refuse(&info, "linear: shared_bytes of a ring: is 1024, expected ");
+}
+
 static void sections_are_checked(void **state) {
   (void)state;
   image_manifest info;
@@ -528,6 +542,7 @@ int main(void) {
       cmocka_unit_test(row_passes),
       cmocka_unit_test(manifest_is_checked),
       cmocka_unit_test(names_and_tiles_are_checked),
+      cmocka_unit_test(rings_are_checked),
       cmocka_unit_test(sections_are_checked),
       cmocka_unit_test(code_is_checked),
       cmocka_unit_test(cubins_end_where_they_say),
