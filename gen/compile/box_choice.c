@@ -184,27 +184,31 @@ static const char *text_of(uint64_t size, int axes, box_text out) {
   return out;
 }
 
+/* What has room is added. */
+#define ADD(...) snprintf(out + strlen(out), size - strlen(out), __VA_ARGS__)
+
 void box_choice_explain(const luattn_spec *spec, const box_choice *choice, char *out, size_t size) {
   const int axes = luattn_spec_grid(spec, NULL);
   const tuned_boxes *tuned = &choice->tuned;
   box_text q, kv, own_q, own_kv;
-  int used = 0;
   out[0] = 0;
   if (tuned->state == TUNED_SOUND) {
-    snprintf(out, size, "boxes: %s queries by %s keys, tuned: %.2f times as fast as %s by %s, for these extents: %s\n",
-             text_of(tuned->boxes.q, axes, q), text_of(tuned->boxes.kv, axes, kv), tuned->gain,
-             text_of(tuned->own.q, axes, own_q), text_of(tuned->own.kv, axes, own_kv), tuned->path);
+    ADD("boxes: %s queries by %s keys, tuned: %.2f times as fast as %s by %s, for these extents: %s\n",
+        text_of(tuned->boxes.q, axes, q), text_of(tuned->boxes.kv, axes, kv), tuned->gain,
+        text_of(tuned->own.q, axes, own_q), text_of(tuned->own.kv, axes, own_kv), tuned->path);
     return;
   }
   if (choice->count > 0) {
     const box_pair *best = &choice->pair[choice->best - 1];
-    used = snprintf(out, size, "boxes: %s queries by %s keys, ", text_of(box_size_of(best->q.extent), axes, q),
-                    text_of(box_size_of(best->kv.extent), axes, kv));
-    used += choice->count == 1 ? snprintf(out + used, size - (size_t)used, "the only pair of its kernel\n")
-                               : snprintf(out + used, size - (size_t)used,
-                                          "which of %d pairs are predicted to take the least time\n", choice->count);
+    ADD("boxes: %s queries by %s keys, ", text_of(box_size_of(best->q.extent), axes, q),
+        text_of(box_size_of(best->kv.extent), axes, kv));
+    if (choice->count == 1)
+      ADD("the only pair of its kernel\n");
+    else
+      ADD("which of %d pairs are predicted to take the least time\n", choice->count);
   }
-  if (tuned->state != TUNED_NONE && used < (int)size)
-    snprintf(out + used, size - (size_t)used, "tuned: not used, run luattn tune again: %s %s\n", tuned->path,
-             tuned->state == TUNED_DAMAGED ? "is damaged" : "was made with another luattn, NVRTC or set of templates");
+  if (tuned->state != TUNED_NONE)
+    ADD("tuned: not used, run luattn tune again: %s %s\n", tuned->path,
+        tuned->state == TUNED_DAMAGED ? "is damaged" : "was made with another luattn, NVRTC or set of templates");
 }
+#undef ADD

@@ -24,7 +24,8 @@ luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *targ
 
 /* Makes the choice part of a target: what was tuned, else what is counted to take the least time. */
 void box_choice_take(const box_choice *choice, luattn_target *target);
-/* Says in a line by what pair of boxes calls run, and why; an empty text without pairs. */
+/* Says in a line by what pair of boxes calls run, and why, as much as `size`, at least 1, has room for; an empty text
+ * without pairs. */
 void box_choice_explain(const luattn_spec *spec, const box_choice *choice, char *out, size_t size);
 
 /* A box as luattn_target.query_tile_size and key_tile_size are. */

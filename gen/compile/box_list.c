@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/call/choices.h"
 #include "common/call/need_attention.h"
 #include "common/host.h"
 #include "gen/cache/cache.h"
@@ -13,10 +14,12 @@
 enum { AXES = LUATTN_GRID_AXES, MOST_PROPOSED = 48, MOST_LISTED = 24 };
 
 /* The extents and heads that q and k of a call have. */
-static luattn_status read_call(const luattn_spec *spec, const luattn_args *args, box_call *out, luattn_error *err) {
+static luattn_status read_call(const luattn_spec *spec, const luattn_args *given, box_call *out, luattn_error *err) {
   const int axes = luattn_spec_grid(spec, NULL);
-  const DLTensor *const side[] = {args->q, args->k};
+  luattn_args args;
   luattn_spec_info info;
+  TRY(choices_take(given, "boxes", &args, err));
+  const DLTensor *const side[] = {args.q, args.k};
   luattn_spec_get_info(spec, &info);
   memset(out, 0, sizeof *out);
   if (axes <= 1)
@@ -39,7 +42,7 @@ static luattn_status read_call(const luattn_spec *spec, const luattn_args *args,
                            i == 0 ? "q" : "k", (long long)to[a], a, LUATTN_GRID_EXTENT_MAX);
     }
   }
-  out->heads = args->q->shape[1], out->heads_kv = args->k->shape[1];
+  out->heads = args.q->shape[1], out->heads_kv = args.k->shape[1];
   return LUATTN_OK;
 }
 
@@ -224,6 +227,7 @@ static luattn_status store_within(compilation *c, const store_call *call, luattn
   r.own = (box_sizes){box_size_of(own.q.extent), box_size_of(own.kv.extent)};
   c->target.device = device;
   TRY(nvrtc_open_first(&c->search, &c->nvrtc, &lib, err)); /* the NVRTC that compiled them */
+  TRY(compilation_memory(c, err));
   return tuned_boxes_store(c, call->of, r.boxes.q != 0 ? &r : NULL, call->path, call->path != NULL ? call->size : 0,
                            err);
 }

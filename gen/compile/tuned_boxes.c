@@ -56,22 +56,23 @@ luattn_status tuned_boxes_find(compilation *c, const box_call *of, tuned_boxes *
   return LUATTN_OK;
 }
 
-/* "24 x 32". */
+/* "24 x 32"; NULL: out of memory. */
 static const char *extents_text(const compilation *c, const int64_t extent[LUATTN_MAX_AXES]) {
   const char *text = "";
   for (int a = 0; a < c->spec.traced.grid_axes && text != NULL; a++)
     text = arena_printf(c->a, "%s%s%" PRId64, text, a > 0 ? " x " : "", extent[a]);
-  return text != NULL ? text : "";
+  return text;
 }
 
 static const char *about(const compilation *c, const box_call *of) {
   const plan *p = &c->at.plan;
+  const char *const q = extents_text(c, of->q), *const kv = extents_text(c, of->kv);
+  if (q == NULL || kv == NULL) return NULL;
   return arena_printf(c->a,
                       "for %.64s on %.128s, sm_%d: %s, %s, head dims %d and %d, %s queries, %s keys, %" PRId64
                       " and %" PRId64 " heads\n",
                       c->spec.traced.name, c->target.device, p->arch, kernel_pass_name(p->pass),
-                      kernel_dtype_name(p->dtype), p->head_dim, p->head_dim_v, extents_text(c, of->q),
-                      extents_text(c, of->kv), of->heads, of->heads_kv);
+                      kernel_dtype_name(p->dtype), p->head_dim, p->head_dim_v, q, kv, of->heads, of->heads_kv);
 }
 
 luattn_status tuned_boxes_store(compilation *c, const box_call *of, const tuned_boxes *r, char *path, size_t size,

@@ -9,6 +9,7 @@
 #include "compiled.h"
 #include "gen/base/arena.h"
 #include "gen/cache/cache.h"
+#include "gen/compile/box_choice.h"
 #include "luattn/linear.h"
 #include "tests/support/drawn.h"
 
@@ -266,6 +267,59 @@ static void test_tuned(void **state) {
   folder_remove(&dir);
 }
 
+/* The same of pairs of boxes over a grid: listed, stored, and chosen by a call that has a record, a stale one or none. */
+typedef struct boxes_work {
+  luattn_spec *spec;
+  luattn_target target;
+  luattn_args args;
+} boxes_work;
+
+static luattn_status list_boxes(void *data, luattn_error *err) {
+  const boxes_work *w = data;
+  luattn_target open = w->target;
+  luattn_box_pair pair[24];
+  int count;
+  open.query_tile_size = open.key_tile_size = 0;
+  return luattn_plan_box_pairs(w->spec, &open, &w->args, pair, 24, &count, err);
+}
+
+static luattn_status store_boxes(void *data, luattn_error *err) {
+  const boxes_work *w = data;
+  return luattn_tuned_boxes_store(w->spec, &w->target, &w->args, 2, NULL, 0, err);
+}
+
+static luattn_status choose_boxes(void *data, luattn_error *err) {
+  const boxes_work *w = data;
+  const box_call of = {{64, 48}, {64, 48}, 2, 2};
+  box_choice choice;
+  luattn_target open = w->target;
+  open.query_tile_size = open.key_tile_size = 0;
+  return box_choice_find(w->spec, &open, &of, &choice, err);
+}
+
+static void test_tuned_boxes(void **state) {
+  (void)state;
+  folder dir = folder_new();
+  int64_t shape[] = {1, 2, 64, 48, 128};
+  DLTensor tensor = {.ndim = 5, .shape = shape};
+  boxes_work w = {.target = target_new(), .args = {.struct_size = sizeof w.args, .q = &tensor, .k = &tensor}};
+  w.target.pass = LUATTN_FORWARD, w.target.wants = 0;
+  w.target.dtype = LUATTN_BF16, w.target.arch = 90;
+  w.target.head_dim = w.target.head_dim_v = 128;
+  w.target.cache_dir = dir.path, w.target.device = "Fake 0";
+  w.target.query_tile_size = LUATTN_BOX(0, 0, 8, 16), w.target.key_tile_size = LUATTN_BOX(0, 0, 14, 8);
+  w.spec = loaded(
+      "return attention { name = 'window', grid = {'y', 'x'}, block_mask = neighborhood { kernel_size = {13, 13} } }");
+  fail_each("list pairs of boxes", list_boxes, &w, false);
+  fail_each("choose boxes", choose_boxes, &w, false);
+  fail_each("remember boxes", store_boxes, &w, false);
+  fail_each("choose remembered boxes", choose_boxes, &w, false);
+  w.target.nvrtc = OTHER_NVRTC;
+  fail_each("choose boxes beside a stale record", choose_boxes, &w, false);
+  luattn_spec_free(w.spec);
+  folder_remove(&dir);
+}
+
 static void test_emit(void **state) {
   (void)state;
   static const char *const stages[] = {"ir", "grad", "mask", "plan", "spec", "config", "ptx"};
@@ -388,6 +442,7 @@ int main(void) {
       cmocka_unit_test(test_compile_with_cache),
       cmocka_unit_test(test_compile_that_spills),
       cmocka_unit_test(test_tuned),
+      cmocka_unit_test(test_tuned_boxes),
       cmocka_unit_test(test_emit),
       cmocka_unit_test(test_cpu),
   };

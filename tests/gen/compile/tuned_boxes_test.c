@@ -219,6 +219,33 @@ static void test_stale_and_damaged(void **state) {
   }
 }
 
+/* A text is cut where its room ends, of what was chosen, tuned, or was tuned by another luattn. */
+static void test_short_texts(void **state) {
+  (void)state;
+  luattn_target t = target_here(LUATTN_FORWARD);
+  luattn_box_pair pair[MOST];
+  char path[512], said[700];
+  const box_call of = {{64, 48}, {64, 48}, 2, 2};
+  for (int i = 0; i < 3; i++) {
+    box_choice choice;
+    luattn_error err;
+    if (i == 1) store(&t, &pair[list(&t, 64, 48, pair) - 1], 64, 48, 2, path);
+    if (i == 2) t.nvrtc = OTHER_NVRTC;
+    if (box_choice_find(spec, &t, &of, &choice, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    box_choice_explain(spec, &choice, said, sizeof said);
+    for (size_t size = 1; size <= strlen(said); size++) {
+      char *cut = malloc(size + 16);
+      assert_non_null(cut);
+      memset(cut, 'x', size + 16);
+      box_choice_explain(spec, &choice, cut, size);
+      assert_int_equal(strlen(cut), size - 1);
+      assert_memory_equal(cut, said, size - 1);
+      for (int after = 0; after < 16; after++) assert_int_equal(cut[size + (size_t)after], 'x');
+      free(cut);
+    }
+  }
+}
+
 static void refused(const luattn_target *t, const luattn_args *args, double gain, const char *message) {
   luattn_error err;
   assert_int_not_equal(luattn_tuned_boxes_store(spec, t, args, gain, NULL, 0, &err), LUATTN_OK);
@@ -250,6 +277,11 @@ static void test_refusals(void **state) {
   t.dtype = LUATTN_BF16;
   assert_int_equal(luattn_plan_box_pairs(spec, &t, args, pair, 0, &count, &err), LUATTN_INVALID);
   call_of(&line, 64, 48, 2);
+  line.args.struct_size = 8; /* ends before q */
+  refused(&t, &line.args, 2, "boxes: luattn_args: struct_size is 8");
+  assert_int_equal(luattn_plan_box_pairs(spec, &t, &line.args, pair, MOST, &count, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "boxes: luattn_args: struct_size is 8"));
+  call_of(&line, 64, 48, 2);
   line.q.ndim = 4;
   assert_int_equal(luattn_plan_box_pairs(spec, &t, &line.args, pair, MOST, &count, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "boxes: q: expected a tensor of 5 axes"));
@@ -261,7 +293,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_all, close_all)
-  const struct CMUnitTest tests[] = {TEST(test_list), TEST(test_taken_where_it_was_measured), TEST(test_own_pairs),
-                                     TEST(test_stale_and_damaged), TEST(test_refusals)};
+  const struct CMUnitTest tests[] = {TEST(test_list),        TEST(test_taken_where_it_was_measured),
+                                     TEST(test_own_pairs),   TEST(test_stale_and_damaged),
+                                     TEST(test_short_texts), TEST(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
