@@ -9,8 +9,9 @@ bool states_between_open(const luattn_linear_args *args, int64_t tokens, int64_t
   const bool packed = args->cu_seqlens != NULL;
   const int64_t every = args->states_every, batch = packed ? 1 : entries;
   if (every < STATES_BETWEEN_CHUNK || every > INT32_MAX || every % STATES_BETWEEN_CHUNK != 0) {
-    snprintf(wrong, size, "states_every: is %" PRId64 ", expected a multiple of %d, as intermediate_states is given",
-             every, STATES_BETWEEN_CHUNK);
+    snprintf(wrong, size,
+             "states_every: is %" PRId64 ", expected a multiple of %d up to %d, as intermediate_states is given", every,
+             STATES_BETWEEN_CHUNK, INT32_MAX / STATES_BETWEEN_CHUNK * STATES_BETWEEN_CHUNK);
     return false;
   }
   if (t->ndim != 5 || t->shape == NULL) {

@@ -190,7 +190,7 @@ static void refusals(void **state) {
               "initial_state: is final_state, which forward has updated in place");
   args = p.args, args.states_every = 65;
   api_refused(luattn_linear_forward(p.engine, p.spec, &args, NULL, &err), LUATTN_INVALID, &err,
-              "states_every: is 65, expected a multiple of 64, as intermediate_states is given");
+              "states_every: is 65, expected a multiple of 64 up to 2147483584, as intermediate_states is given");
   args = p.args, args.states_every = 128;
   api_refused(luattn_linear_forward(p.engine, p.spec, &args, NULL, &err), LUATTN_INVALID, &err,
               "intermediate_states: has 1 x 2 states, expected 1 x 1");
