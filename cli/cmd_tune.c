@@ -89,6 +89,11 @@ static luattn_status check_options(const cli_options *o, luattn_error *err) {
                        o->time_limit);
   if (o->device != NULL && strcmp(o->device, "cpu") == 0)
     return luattn_fail(err, LUATTN_INVALID, "--device: tune measures kernels, and 'cpu' has none; give cuda or cuda:N");
+  if (o->arch != NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--arch: '%s' is given, and tune measures on the GPU that is there; add --dry-run, or leave it "
+                       "out",
+                       o->arch);
   TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
     return luattn_fail(err, LUATTN_INVALID,
