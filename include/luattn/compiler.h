@@ -218,11 +218,11 @@ typedef struct luattn_target {
       tangents; /* Not 0: forward's kernel that also computes the tangents of o and lse, along those of what these bits
                  * say (LUATTN_TANGENT_Q, ..) and of nothing else, for luattn_launch_jvp; of backward, the one that
                  * computes tangents of gradients. The family sm90 has forward's for head
-                 * dims up to 128, sm80 backward's for the same, and simt both for every type and head dim, in f32 or f64. No pack holds such an image.
+                 * dims up to 128, sm80 backward's for the same, and simt both for every type and head dim, in f32 or
+                 * f64. No pack holds such an image.
                  * LUATTN_UNSUPPORTED: another family; pages; large_scores; a spec with a grid of several axes, with
                  * query_mod, key_mod or value_mod, or whose maximum does not drop out of its derivative; a backward that
-                 * takes a row pass; head dims of
-                 * bf16 and f16 that are no multiples of 8. LUATTN_INVALID: beside decode, weights,
+                 * takes a row pass; head dims of bf16 and f16 that are no multiples of 8. LUATTN_INVALID: beside decode, weights,
                  * keys_modified; a bit of an input that the spec has not or that is not real, or of a scalar that it
                  * has not */
 } luattn_target;

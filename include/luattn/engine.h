@@ -86,7 +86,9 @@ LUATTN_API luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_
 
 /* Writes at most `size` bytes, with a final 0: in one line which of forward's kernels these arguments take, that for
  * few queries or that for all lengths (luattn_args.decode), why, how long each is predicted to take, and what a
- * luattn_batch would change. An empty text where there is no choice: backward, float32 and float64, the CPU. */
+ * luattn_batch would change. Of a spec over a grid of several axes: which pair of boxes a call of either pass takes that
+ * names none, why, and whether it was tuned. An empty text where there is no choice: other backward calls, float32 and
+ * float64, the CPU. */
 LUATTN_API luattn_status luattn_engine_choice(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, char *text, size_t size, luattn_error *err);
 

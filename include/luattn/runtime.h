@@ -94,7 +94,8 @@ LUATTN_API luattn_status luattn_launch(const luattn_kernel *kernel, const luattn
  * Tangents have the types, and the requirements on strides and alignments, of what they belong to. On a GPU
  * the kernel is one of luattn_target.tangents, and they are given of all that it says, and of nothing else;
  * luattn_workspace_size, with such a kernel and without tangents in the arguments, has the size of the workspace.
- * With a kernel of backward: what luattn_cpu_backward_jvp computes. Errors: LUATTN_UNSUPPORTED (keys in pages, keys_modified, large_scores, append, and skip and decode with _ALWAYS),
+ * With a kernel of backward: what luattn_cpu_backward_jvp computes.
+ * Errors: LUATTN_UNSUPPORTED (keys in pages, keys_modified, large_scores, append, and skip and decode with _ALWAYS),
  * LUATTN_INVALID (another kernel; message names the tensor), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_launch_jvp(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                                            luattn_error *err);

@@ -179,8 +179,8 @@ typedef struct luattn_tangents {
       *lse; /* written: as o and lse. Rows that keep nothing have 0. NULL: not wanted. luattn_backward_jvp
                             * reads them where they come with o and lse of luattn_args, as luattn_forward_jvp has written
                             * all four, and else finds them itself, which takes longer */
-  /* Of luattn_backward_jvp and luattn_cpu_backward_jvp alone: tangents of dout and dlse; and where those of dq, dk, dv and scalar_grads are
-   * written, beside those of the inputs' gradients, in `grad` of `inputs`, whose `tensor` may then be NULL. */
+  /* Of luattn_backward_jvp and luattn_cpu_backward_jvp alone: tangents of dout and dlse; and where those of dq, dk, dv
+   * and scalar_grads are written, beside those of the inputs' gradients, in `grad` of `inputs`, whose `tensor` may then be NULL. */
   const DLTensor *dout, *dlse;
   const DLTensor *dq, *dk, *dv, *scalar_grads;
 } luattn_tangents;
