@@ -528,7 +528,7 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(far) == LUATTN_PARAMS_THROUGH(grid) &&
                LUATTN_AT(append) == LUATTN_AT(weights) && LUATTN_AT(tangents) == LUATTN_AT(splits),
            "a part has padding of its own");
-ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 &&
+ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_PARAMS_THROUGH(tangents) <= LUATTN_PARAMS_THROUGH(far) &&
                (LUATTN_PARAMS_THROUGH(tangents) + 63) / 64 * 64 + sizeof(LuattnTangentMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(far) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=
