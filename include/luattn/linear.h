@@ -74,7 +74,7 @@ typedef struct luattn_linear_args {
    * smaller number. With rows = those of states: ring_k, ring_e [rows, heads_v, count, head_dim], ring_u, ring_y
    * [rows, heads_v, count, head_dim_v], of one type, float32, bfloat16 or float16; e and y where the spec has
    * `update.erase`; ring_decays, float32, where it has `decay`: [rows, heads_v, count, 1], or head_dim where it depends on d;
-   * ring_used, int32 [entries]. */
+   * ring_used, int32 [entries]. Rows begin at multiples of 16 bytes, but for those of one number. */
   const DLTensor *ring_k, *ring_u, *ring_decays, *ring_e, *ring_y, *ring_used;
   /* Forward: states before every states_every tokens of an entry, a multiple of 64: before token 0, states_every,
    * 2 * states_every, ..: [batch, count, heads_v, ..] with a state's last two axes, count being the tokens over states_every,

@@ -234,7 +234,8 @@ static luattn_status fill_ring_tensor(linear_call *l, const char *name, const DL
                             .is_row = true};
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0], out->head = stride[1], out->seq = stride[2];
-  if (!is_sums && ((uintptr_t)out->data % 16 != 0 || (stride[0] | stride[1] | stride[2]) % 8 != 0))
+  const bool is_number = is_sums && width == 1; /* read by itself; of other rows 16 bytes at once */
+  if (!is_number && ((uintptr_t)out->data % 16 != 0 || (stride[0] | stride[1] | stride[2]) % (is_sums ? 4 : 8) != 0))
     return args_fail(c, "%s: its rows do not all begin at multiples of 16 bytes; make it contiguous", name);
   return LUATTN_OK;
 }

@@ -193,9 +193,12 @@ class Ring(unittest.TestCase):
         torch.manual_seed(9)
 
     @there
-    def steps(self, case, ring_type, rows, tries, layout):
+    def steps(self, case, ring_type, rows, tries, layout, pitch=0):
         state = on_device(case.first)
         ring = case.attention.ring(state, len(case.first), state_layout=layout, rows=rows, dtype=ring_type)
+        if pitch > 0:
+            *outer, width = ring.decays.shape
+            ring.decays = torch.zeros(*outer, pitch)[..., :width]
         for name in ("k", "u", "e", "y", "decays", "used"):
             if getattr(ring, name) is not None:
                 setattr(ring, name, on_device(getattr(ring, name)))
@@ -231,6 +234,16 @@ class Ring(unittest.TestCase):
 
     def test_turns(self):
         self.compare("rwkv7", torch.float32, torch.float32, 32, 72, 5, [(2, 2)] * 3, entries=20)
+
+    def test_decays_between_others(self):
+        """Rows of channels are read by 16 bytes, numbers of tokens alone."""
+        for name, pitch in (("kda", 36), ("gated_delta", 3)):
+            case = Case(name, torch.float32, [2, 2], 32, 32, packed=False)
+            o, *_ = self.steps(case, torch.float32, 4, [(1, 1), (1, 1)], "vk", pitch)
+            self.assertLessEqual(off(o, case.on_cpu()[0]), 1e-5, name)
+        case = Case("kda", torch.float32, [2, 2], 32, 32, packed=False)
+        with self.assertRaisesRegex(luattn.InvalidError, "ring_decays: its rows do not all begin at multiples of 16 bytes; make it contiguous"):
+            self.steps(case, torch.float32, 4, [(1, 1), (1, 1)], "vk", 33)
 
     def test_state_is_read_alone(self):
         case = Case("gated_delta", torch.float32, [3, 3], 32, 32, packed=False)
