@@ -248,6 +248,9 @@ static inline const image_traits *manifest_traits(const image_manifest *m) {
   return m->weights ? &traits_of_weights : m->decode ? &traits_of_decode : &traits_of_family[m->family];
 }
 
+/* Of linear attention behind a ring: bytes of shared memory that so many tokens and rows of the ring need. */
+uint32_t manifest_ring_bytes(const image_manifest *m, int tokens, int rows);
+
 /* The call that launches it, as messages begin: "forward", "backward", "weights", "forward_jvp", "backward_jvp". */
 static inline const char *manifest_pass_name(const image_manifest *m) {
   if (m->tangents) return m->pass == LUATTN_FORWARD ? "forward_jvp" : "backward_jvp";

@@ -302,14 +302,8 @@ static unsigned walk_bytes(const linear_call *l) {
   const manifest_linear *of = &m->linear_facts[0];
   const manifest_entry *e = &m->entry[0];
   if (of->ring == 0) return e->shared_bytes;
-  const int k = layout_ceil((int)m->head_dim, 32) * 32, width = of->ring_width > 1 ? k : (int)of->ring_width;
-  const int most = linear_ring_places((int)of->step, (int)of->numbers_kept, (int)of->ring, k, (int)of->v_block, width,
-                                      1, (int)of->ring_erases)
-                       .numbers,
-            used = linear_ring_places(l->p.tokens, (int)of->numbers_kept, l->p.ring.count, k, (int)of->v_block, width,
-                                      1, (int)of->ring_erases)
-                       .numbers;
-  return e->shared_bytes - (unsigned)(most - used) * 4;
+  return e->shared_bytes - manifest_ring_bytes(m, (int)of->step, (int)of->ring) +
+         manifest_ring_bytes(m, l->p.tokens, l->p.ring.count);
 }
 
 /* How many blocks of the walk run at once. */
