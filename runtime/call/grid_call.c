@@ -89,7 +89,7 @@ static luattn_status fill_side(const args_call *c, const char *name, const DLTen
     if (a >= 0) TRY(check_extent(c, name, (uint32_t)a, extent, of_keys));
     places *= extent; /* below 2^60 */
     const int64_t boxes = boxes_along(extent, box, grid_step(c, axis));
-    all *= extent > 0 ? boxes * box : 0;
+    if (all <= INT32_MAX || extent == 0) all *= extent > 0 ? boxes * box : 0; /* below 2^54, and else too many */
     padded *= grid_is_far(c, axis) ? grid_padded_extent((int)extent, grid_step(c, axis)) : extent;
     *side_of(out, axis, of_keys) = (LuattnGridSide){.extent = (int)extent, .boxes = order_divisor(boxes)};
   }
