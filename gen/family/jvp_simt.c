@@ -45,13 +45,7 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status can_run(const plan *p, luattn_error *err) {
-  if (p->axes == 0) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: tangents: are given over a grid of %d axes, of which kernels on a GPU have no tangents "
-                     "yet; compute them on the CPU",
-                     p->axes);
-}
+static luattn_status can_run(const plan *p, luattn_error *err) { return family_can_run_tangents(p, 0, NULL, err); }
 
 const struct family family_jvp_simt = {.id = LUATTN_SIMT,
                                        .says = "multiply-adds in f32 or f64, with tangents",

@@ -14,18 +14,7 @@ static tile_table tiles(const plan *p) {
 
 static bool is_for(const luattn_target *t) { return t->tangents != 0 && t->pass == LUATTN_BACKWARD; }
 
-static luattn_status can_run(const plan *p, luattn_error *err) {
-  if (p->axes > 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: tangents: are given over a grid of %d axes, of which kernels on a GPU have no tangents "
-                       "yet; compute them on the CPU",
-                       p->axes);
-  if (most_of(p->head_dim, p->head_dim_v) <= 128) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_UNSUPPORTED,
-      "target: head_dim: is %d, and sm80 has kernels with tangents up to 128; simt has, or leave family 0",
-      most_of(p->head_dim, p->head_dim_v));
-}
+static luattn_status can_run(const plan *p, luattn_error *err) { return family_can_run_tangents(p, 128, "sm80", err); }
 
 static luattn_status check(const plan *p, luattn_error *err) {
   const int own = p->threads / 2; /* 16 for each warp */

@@ -25,6 +25,18 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .tangents = (int)(p->tangents & 7)};
 }
 
+luattn_status family_can_run_tangents(const plan *p, int most, const char *name, luattn_error *err) {
+  if (p->axes > 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: tangents: are given over a grid of %d axes, of which kernels on a GPU have no tangents "
+                       "yet; compute them on the CPU",
+                       p->axes);
+  if (most == 0 || most_of(p->head_dim, p->head_dim_v) <= most) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "target: head_dim: is %d, and %s has kernels with tangents up to %d; simt has, or leave family 0",
+                     most_of(p->head_dim, p->head_dim_v), name, most);
+}
+
 luattn_status family_refuse(const plan *p, bool keys, const char *rule, luattn_error *err) {
   const uint64_t asked = keys ? p->key_tile_size : p->query_tile_size;
   int box[LUATTN_MAX_AXES];

@@ -57,11 +57,11 @@ struct DisplacementSums {
     for (int i = 0; i < Pair::count(); i += 32)
       if (i + lane < Pair::count()) store_shared(line + (i + lane) * 4, 0);
   }
-  // ds(octet, half, i) returns dS of key g + 8 * half and query 2t + i of the octet.
   // ptxas moves no shuffle past a branch, even one that is never taken.
   LUATTN_FN void hold(float x) {
     if (__float_as_uint(x) == 0x7fc54321u) __nanosleep(0);
   }
+  // ds(octet, half, i) returns dS of key g + 8 * half and query 2t + i of the octet.
   // All rows take each step together, so that a lane waits for a shuffle three times and not as often for each four rows: beside
   // products shuffles take hundreds of cycles.
   template <class Get>

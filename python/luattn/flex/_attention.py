@@ -47,7 +47,8 @@ def to_attention(
     """The attention of a score_mod and a block_mask of create_block_mask, and the tensors and numbers that they capture, by the names of its inputs and
     scalars: for what takes an attention, as luattn.parallel.ContextParallel does. They are whole on every rank, since mods index them.
 
-    dtype: of q, k and v, in which a mod of numbers computes. device: where the tensors are that it captures.
+    dtype: of q, k and v, in which a mod of numbers computes. device: where the tensors are that it captures. A mask with lists of blocks of its own, as torch's
+    create_block_mask makes them, is for q and k of its lengths.
 
         attention, captured = luattn.flex.to_attention(score_mod, block_mask)
         o = attention(q, k, v, **captured)  # as flex_attention(q, k, v, score_mod, block_mask)
