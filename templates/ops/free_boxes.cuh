@@ -34,6 +34,15 @@ struct BoxesOfRange {
                  "r"(across.at[0]), "r"(across.at[1])
                  : "memory");
   }
+  // All but their count.
+  LUATTN_FN BoxesOfRange load(u32 address) {
+    BoxesOfRange x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.from.at[0]), "=r"(x.from.at[1]), "=r"(x.across.at[0]), "=r"(x.across.at[1])
+                 : "r"(address)
+                 : "memory");
+    return x;
+  }
   template <class Spec>
   LUATTN_FN BoxesOfRange of(const LuattnParams &p, const Site &s, int own) {
     using Side = GridSideOf<true>;

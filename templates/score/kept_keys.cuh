@@ -57,10 +57,10 @@ struct RowRanges {
 // The boxes of keys of a warp's q tile (BoxesOfRange), next to the ranges of its rows.
 struct WarpBoxes {
   LUATTN_FN u32 address(u32 ranges) { return ranges + Config::axes * RowRanges::rows * 4; }
-  // Keeps what the producer told with a q tile, whose place it may use again once Q is released.
+  // Keeps what the producer told with a q tile, whose place it may use again once lane 0 has released Q.
   LUATTN_FN void store(u32 told, int lane, u32 ranges) {
     __syncwarp();
-    if (lane < 4) store_shared(address(ranges) + lane * 4, load_shared(told + lane * 4));
+    if (lane == 0) BoxesOfRange::load(told).store(address(ranges));
     __syncwarp();
   }
   // Finds a box again, for scores that read its keys or are computed anew. Not volatile: other scores have no use for it.

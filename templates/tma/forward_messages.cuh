@@ -150,10 +150,11 @@ struct KvTileMessage<NumberedBox> : KvTileMessage<int> {
   __device__ __forceinline__ void store(u32 address) const {
     QTileMessage{int(at.at[0]), int(at.at[1]), 0, bits}.store(address);
   }
-  // Volatile, so that nothing is read for boxes that are kept whole.
+  // Reads the box in lane 0. Volatile, so that nothing is read for boxes that are kept whole.
   LUATTN_FN FreeBox load_box(u32 address) {
-    FreeBox x;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.at[0]), "=r"(x.at[1]) : "r"(address));
+    FreeBox x{{0, 0}};
+    if (threadIdx.x % 32 == 0)
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.at[0]), "=r"(x.at[1]) : "r"(address));
     return x;
   }
   LUATTN_FN KvTileMessage before() { return Number::before(); }

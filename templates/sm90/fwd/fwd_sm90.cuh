@@ -299,8 +299,7 @@ struct ConsumerSm90 {
 #ifdef LUATTN_FREE_BOXES
     const FreeBox at = k_back != 0 ? KvMessage::load_box(shared.k_message_of(k_back))
                                    : WarpBoxes::box(anew(row_ranges()), tile.tile().number).box;
-    __syncwarp();  // all lanes have read, before one of them gives K back
-    return {at, kv0.column};
+    return {{{uniform(at.at[0]), uniform(at.at[1])}}, kv0.column};
 #else
     return kv0;
 #endif
