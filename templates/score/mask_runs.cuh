@@ -118,3 +118,22 @@ __device__ __forceinline__ bool ask_queries(const Consumer &of, int q0, Bits (&k
   keep[0].word[0] &= listed, keep[1].word[0] &= listed;
   return true;
 }
+
+// Backward: sets bit j of keep[half] if the mask keeps the thread's column j in that half. Asks once for each run of queries
+// or each query, if it can, else for every element: that loop is rolled, because a hook may be long. `of`: as for
+// ask_query_runs and ask_queries, and ends().
+template <class Spec, class Fragment, int Size, bool OnLine, class Bits, class Consumer>
+__device__ __forceinline__ void ask_columns(const Consumer &of, int q0, Bits (&keep)[2]) {
+  if constexpr (Spec::keep_by_row && OnLine)
+    if (ask_query_runs<Spec, Fragment, Size>(of, q0, keep)) return;
+  if constexpr (Spec::keep_of_query && OnLine)
+    if (ask_queries<Spec, Fragment, Size>(of, q0, keep)) return;
+#pragma unroll 1
+  for (int j = 0; j < Fragment::columns(Size); ++j) {
+    const int at = q0 + Fragment::column(of.lane, j);
+    const auto keys = of.ends().keys_of(of.p, at);
+    const typename Spec::Row row = of.row_at(Fragment::column(of.lane, j));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) keep[half].set(j, of.keeps(row, half, at, of.kv_of(half), keys));
+  }
+}

@@ -27,10 +27,8 @@
 #pragma once
 #include "arch/warp.cuh"
 #include "score/dropout.cuh"
-#include "score/flag_lines.cuh"
 #include "score/fragment.cuh"
-#include "score/kept_queries.cuh"
-#include "score/mask_runs.cuh"
+#include "sm90/bwd/bwd_mask.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
 #include "sm90/bwd/distance_grad_writer.cuh"
 #include "sm90/bwd/dq_first_store.cuh"
@@ -192,57 +190,8 @@ struct ConsumerBwdSm90 {
     return {q0 + Fragment::column(lane), Fragment::pair_of(j / 2) + j % 2};
   }
 
-  // Sets bit j of keep[half] if the mask keeps column j of the thread in that half.
-  __device__ __forceinline__ void find_kept(TileMessage tile, int q0, KeepBits<cols> (&keep)[2]) const {
-    if constexpr (over_grid) {
-      BoxPlaces<over_grid>{shared.places(group * 4 + warp)}.template find<Spec, Fragment, Config>(*this, q0, keep);
-    } else if constexpr (Spec::column_intervals > 0) {
-      if (!Spec::columns_need_full_data || tile.by_range())
-        find_kept_queries<Spec, Fragment, tile_m>(p, site, int(kv_of(0)), q0, keep);
-      else
-        ask_all(q0, keep);
-    } else {
-      ask_all(q0, keep);
-    }
-  }
-  // Calls `keep` for every element, but for flags. The loop is rolled because a hook may be long.
-  __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
-    if constexpr (Spec::has_flag_line && on_line) {
-      if (ends().has_keys(p, kv0, 16) && ends().has_queries(p, q0, tile_m) && flags_are_wide<Spec>(p, kv0 + 16))
-        return read_flag_lines(q0, keep);
-    }
-    if constexpr (Spec::keep_by_row && on_line)
-      if (ask_query_runs<Spec, Fragment, tile_m>(*this, q0, keep)) return;
-    if constexpr (Spec::keep_of_query && on_line)
-      if (ask_queries<Spec, Fragment, tile_m>(*this, q0, keep)) return;
-#pragma unroll 1
-    for (int j = 0; j < cols; ++j) {
-      const int at = q0 + Fragment::column(lane, j);
-      const auto keys = ends().keys_of(p, at);
-      const Row row = row_at(Fragment::column(lane, j));
-#pragma unroll
-      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), keys));
-    }
-  }
-
-  // In a tile inside the lengths.
-  __device__ __forceinline__ void read_flag_lines(int q0, KeepBits<cols> (&keep)[2]) const {
-    read_query_flags<Spec, Fragment, tile_m>(*this, q0, kv0, keep);
-    if constexpr (Spec::has_keep_beside) {
-      KeepBits<cols> beside[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-#pragma unroll 1
-      for (int j = 0; j < cols; ++j) {
-        const Row row = row_at(Fragment::column(lane, j));
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          beside[half].set(
-              j, Spec::keep_beside(p, site, head, row, col[half], q0 + Fragment::column(lane, j), kv_of(half)));
-      }
-#pragma unroll
-      for (int w = 0; w < (cols + 31) / 32; ++w)
-        keep[0].word[w] &= beside[0].word[w], keep[1].word[w] &= beside[1].word[w];
-    }
-  }
+  using Mask = MaskBwdSm90<Spec, Config, ConsumerBwdSm90>;
+  __device__ __forceinline__ Mask mask(TileMessage tile, int q0) const { return {*this, tile, q0}; }
 
   // Loads the row numbers of columns j and j + 1 whose bits are set in Which.
   template <u32 Which>
@@ -287,7 +236,7 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void differentiate(TileMessage tile, int q0, const Terms &terms, BwdRow (&bwd)[cols],
                                                 float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-    if constexpr (Masked) find_kept(tile, q0, keep);
+    if constexpr (Masked) mask(tile, q0).find_kept(keep);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       if (j % 2 == 0) load_rows<~early_rows>(j, bwd);
@@ -306,66 +255,6 @@ struct ConsumerBwdSm90 {
                                                    dp[e], acc);
         if constexpr (Drops::any) s[e] *= weight;
       }
-    }
-  }
-  // Zeroes P and dS of the elements for which `kept` (of the thread's column and half) is false.
-  template <class Kept>
-  LUATTN_FN void select(float (&s)[tile_m / 2], float (&dp)[tile_m / 2], const Kept &kept) {
-#pragma unroll
-    for (int j = 0; j < cols; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int e = Fragment::element(half, j);
-        const bool stays = kept(j, half);
-        s[e] = stays ? s[e] : 0.f;
-        dp[e] = stays ? dp[e] : 0.f;
-      }
-  }
-  // Whether bits of the elements are set first: where intervals decide, and where the mask is long. If it is cheap, and
-  // needs data too, intervals decide in tiles by_range alone, and elsewhere it is asked for each element at once.
-  static constexpr bool asks_data_at_once = Spec::keep_is_cheap && Spec::columns_need_full_data && on_line;
-  static constexpr bool drops_by_bits =
-      over_grid || (Spec::has_mask &&
-                    ((Spec::column_intervals > 0 && !asks_data_at_once) || !Spec::keep_is_cheap || Spec::keep_by_row));
-  LUATTN_FN void drop_by_bits(float (&s)[tile_m / 2], float (&dp)[tile_m / 2], const KeepBits<cols> (&keep)[2]) {
-    if constexpr (!over_grid) return select(s, dp, [&](int j, int half) { return keep[half].get(j); });
-    // Tests a bit by one instruction, where NVVM would take three and a register.
-#pragma unroll
-    for (int j = 0; j < cols; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int e = Fragment::element(half, j);
-        asm("{\n.reg .pred p;\n.reg .b32 t;\nand.b32 t, %2, %3;\nsetp.ne.b32 p, t, 0;\nselp.f32 %0, %0, 0f00000000, "
-            "p;\n"
-            "selp.f32 %1, %1, 0f00000000, p;\n}"
-            : "+f"(s[e]), "+f"(dp[e])
-            : "r"(keep[half].word[0]), "r"(1u << j));
-      }
-  }
-  // Applies the mask and, in tiles at the ends, the bounds of the lengths. The two are separate because most
-  // masked tiles are not at an end.
-  __device__ __forceinline__ void drop(TileMessage tile, int q0, float (&s)[tile_m / 2],
-                                       float (&dp)[tile_m / 2]) const {
-    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-    if constexpr (drops_by_bits) {
-      find_kept(tile, q0, keep);
-      drop_by_bits(s, dp, keep);
-    } else {
-      if constexpr (Spec::column_intervals > 0) {
-        if (tile.by_range()) {
-          find_kept_queries<Spec, Fragment, tile_m>(p, site, int(kv_of(0)), q0, keep);
-          return drop_by_bits(s, dp, keep);
-        }
-      }
-      if constexpr (Spec::has_mask)
-        select(s, dp, [&](int j, int half) {
-          return Spec::keep(p, site, head, row_at(Fragment::column(lane, j)), col[half], q0 + Fragment::column(lane, j),
-                            kv_of(half));
-        });
-      if (!ends().has_queries(p, q0, tile_m) || !ends().has_keys(p, kv0 / tile_n * tile_n, tile_n))
-        select(s, dp, [&](int j, int half) {
-          return ends().has_query(p, q0 + Fragment::column(lane, j)) && ends().has_key(p, kv_of(half));
-        });
     }
   }
   // Draws which weights of a tile dropout keeps, while products are in flight. With many scores per thread ptxas would
@@ -438,7 +327,7 @@ struct ConsumerBwdSm90 {
         differentiate<false>(tile, q0, terms, bwd, s, dp);
     } else {
       differentiate<false>(tile, q0, terms, bwd, s, dp);
-      if (tile.masked(group)) drop(tile, q0, s, dp);
+      if (tile.masked(group)) mask(tile, q0).drop(s, dp);
     }
   }
 

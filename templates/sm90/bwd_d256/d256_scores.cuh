@@ -269,8 +269,7 @@ struct ScoresD256 {
     return {q0 + Fragment::column(lane), Fragment::pair_of(j / 2) + j % 2};
   }
 
-  // Sets bit j of keep[half] if the mask keeps column j of the thread in that half. The loop is rolled
-  // because a hook may be long.
+  // Sets bit j of keep[half] if the mask keeps column j of the thread in that half.
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
     if constexpr (over_grid) return BoxPlaces<over_grid>::template find_anew<Spec, Fragment, Config>(*this, q0, keep);
     if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && tile_m % 32 == 0 && on_line) {
@@ -278,18 +277,7 @@ struct ScoresD256 {
       if (ends().has_keys(p, first, 16) && ends().has_queries(p, q0, tile_m) && flags_are_wide<Spec>(p, first + 16))
         return read_query_flags<Spec, Fragment, tile_m>(*this, q0, first, keep);
     }
-    if constexpr (Spec::keep_by_row && on_line)
-      if (ask_query_runs<Spec, Fragment, tile_m>(*this, q0, keep)) return;
-    if constexpr (Spec::keep_of_query && on_line)
-      if (ask_queries<Spec, Fragment, tile_m>(*this, q0, keep)) return;
-#pragma unroll 1
-    for (int j = 0; j < cols; ++j) {
-      const int at = q0 + Fragment::column(lane, j);
-      const auto keys = ends().keys_of(p, at);
-      const Row row = row_at(Fragment::column(lane, j));
-#pragma unroll
-      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), keys));
-    }
+    ask_columns<Spec, Fragment, tile_m, on_line>(*this, q0, keep);
   }
   // Loads the row numbers of columns j and j + 1.
   __device__ __forceinline__ void load_numbers(int j, BwdRow (&bwd)[2]) const {
