@@ -28,7 +28,7 @@
 #include "arch/warp.cuh"
 #include "score/dropout.cuh"
 #include "score/fragment.cuh"
-#include "sm90/bwd/bwd_mask.cuh"
+#include "sm90/bwd/bwd_elements.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
 #include "sm90/bwd/distance_grad_writer.cuh"
 #include "sm90/bwd/dq_first_store.cuh"
@@ -42,13 +42,12 @@
 #include "tma/stages.cuh"
 #include "tma/warp_roles.cuh"
 #ifdef LUATTN_GRID
-#include "score/box_dropout.cuh"
 #include "score/kept_box_queries.cuh"
 #include "tma/warp_q_boxes.cuh"
 #endif
 
-// A consumer warpgroup. Its sections, in order: a thread's state; P and dS of its elements; staging of dS;
-// products; the loop over q tiles; the epilogue.
+// A consumer warpgroup. Its sections, in order: a thread's state; what is asked of its elements; staging of dS; products;
+// the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
@@ -58,7 +57,6 @@ struct ConsumerBwdSm90 {
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
-  using BwdRow = typename Spec::BwdRow;
   using Acc = typename Spec::Acc;
   static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
 
@@ -67,11 +65,7 @@ struct ConsumerBwdSm90 {
   static constexpr int cols = Fragment::columns(tile_m);  // a thread's scores in each of its two kv rows
   static constexpr int dq_cols = Shared::dq_cols;
 
-  static constexpr bool on_line = SequenceOf<Config>::is_line;
-  using Distances = DistanceTerms<Spec, Fragment, 2, tile_m / 8, true>;
   static constexpr bool over_grid = HasAxes<Config>;
-  static_assert(on_line || !(Distances::any || (Dropout<Config>::any && !over_grid)),
-                "distances, and what dropout draws, lie along lines");
   // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
   using Lines = BiasRowTerms<Spec, Fragment, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
@@ -87,13 +81,6 @@ struct ConsumerBwdSm90 {
   // If grad has no side effect, one copy of its code serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
   static constexpr bool reduces_acc = Spec::num_acc > 0 && (grad_adds || Sums::any);
-  // With many scores per thread, P is computed while dP is in flight, if the spec can compute P separately.
-  // grad is then called twice, with the same row numbers, and common subexpressions are shared. With few
-  // scores it is faster to add dQ of the previous tile during that time.
-  static constexpr bool weighs_first =
-      tile_m == 128 && needs_dp && Spec::prob_rows >= 0 && !grad_adds && !Shared::has_rows;
-  static_assert(!weighs_first || Lines::part == Lines::cols, "P asks for all terms at once");
-  static constexpr u32 early_rows = weighs_first ? u32(Spec::prob_rows) : 0;
   // Ping-pong: with few scores per thread, the consumers take turns at computing P and dS. Otherwise both
   // would do so at the same time, while no products run. With many scores per thread, ping-pong costs more
   // than it gains. The same holds where elements wait for memory or for terms from other lanes, and where
@@ -186,150 +173,8 @@ struct ConsumerBwdSm90 {
     else
       return Row{};
   }
-  __device__ __forceinline__ Position query(int q0, int j) const {
-    return {q0 + Fragment::column(lane), Fragment::pair_of(j / 2) + j % 2};
-  }
 
-  using Mask = MaskBwdSm90<Spec, Config, ConsumerBwdSm90>;
-  __device__ __forceinline__ Mask mask(TileMessage tile, int q0) const { return {*this, tile, q0}; }
-
-  // Loads the row numbers of columns j and j + 1 whose bits are set in Which.
-  template <u32 Which>
-  __device__ __forceinline__ void load_rows(int j, BwdRow (&bwd)[cols]) const {
-#pragma unroll
-    for (int i = 0; i < Spec::num_bwd_rows; ++i) {
-      if (!(Which >> i & 1)) continue;
-      const float2 pair =
-          *reinterpret_cast<const float2 *>(shared.numbers(q.stage) + i * tile_m + Fragment::column(lane, j));
-      bwd[j].x[i] = pair.x, bwd[j + 1].x[i] = pair.y;
-    }
-  }
-  // Computes only P. Makes distances opaque, so that the compiler takes them for other positions than those
-  // of the second call. Otherwise it would compute all terms that are not linear in the distance first and
-  // keep them, which takes more registers than there are.
-  template <class Terms>
-  __device__ __forceinline__ void softmax_step(int q0, const Terms &terms, BwdRow (&bwd)[cols],
-                                               const float (&s)[tile_m / 2]) {
-    float sum = 0;
-    int first = q0;
-#pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      if (j % 2 == 0) {
-        load_rows<early_rows>(j, bwd);
-        first = opaque(q0);
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float prob = 0.f, ds = 0.f;
-        Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[Fragment::element(half, j)], 0.f,
-                                   query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds, acc);
-        asm volatile("" ::"f"(prob));  // keeps P's computation here
-        if (j == cols - 1) sum += prob;
-      }
-    }
-    // ptxas would otherwise wait for dP first. Code before a branch stays before it, even if the branch is
-    // never taken.
-    if (__float_as_uint(sum) == 0x7fc54321u) __nanosleep(0);
-  }
-  // Turns dot products and dP into P and dS. With Masked, only for elements that the mask keeps.
-  template <bool Masked, class Terms>
-  __device__ __forceinline__ void differentiate(TileMessage tile, int q0, const Terms &terms, BwdRow (&bwd)[cols],
-                                                float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
-    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-    if constexpr (Masked) mask(tile, q0).find_kept(keep);
-#pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      if (j % 2 == 0) load_rows<~early_rows>(j, bwd);
-      if constexpr (Lines::any) lines.load(p, site, head, q0, kv0, lane, j + Lines::part);
-      const Row row = row_at(Fragment::column(lane, j));
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int e = Fragment::element(half, j);
-        float weight = 1;
-        if constexpr (Drops::any) {
-          weight = kept.get(j, half) ? float(Drops::factor) : 0.f;
-          dp[e] *= weight;
-        }
-        grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half], bwd[j],
-                                                   query(q0, j), kv_of(half), terms.get(half, j / 2, j % 2), s[e],
-                                                   dp[e], acc);
-        if constexpr (Drops::any) s[e] *= weight;
-      }
-    }
-  }
-  // Draws which weights of a tile dropout keeps, while products are in flight. With many scores per thread ptxas would
-  // draw between the instructions that issue the products, and all words at once, for which it spills. Branches that
-  // are never taken stop it.
-  __device__ __forceinline__ void draw(int q0) {
-    const int row = kv0 + dropout.first_kv(p, site);
-    int column = q0 + dropout.first_q(p, site);
-    if constexpr (over_grid) {
-      kept = Dropped::draw(dropout, p, row, column, lane);
-    } else if constexpr (tile_m == 64) {
-      kept = Dropped::draw(dropout, row, column, lane);
-    } else {
-      if (site.never()) __nanosleep(0);
-      asm volatile("" : "+r"(column));
-#pragma unroll
-      for (int w = 0; w < Dropped::words; ++w) {
-        kept.bits[w] = Dropped::draw_word(dropout, row, column, lane, w);
-        if (kept.bits[w] == 0x7fc54321u) __nanosleep(0);
-      }
-    }
-  }
-  // Turns the two products in flight into P and dS. Loads and computes the other arguments of grad meanwhile.
-  __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
-    const int q0 = tile.index() * tile_m;
-    if constexpr (Drops::any) draw(q0);
-    if constexpr (Lines::any) {
-      if constexpr (!reads_ahead) {
-        lines.load(p, site, head, q0, kv0, lane, 0);
-        if (site.never()) __nanosleep(0);  // keeps ptxas from moving the loads below
-      }
-      differentiate_with(tile, q0, lines, s, dp);
-    } else if constexpr (Shared::has_terms) {
-      differentiate_by_displacement(tile, q0, s, dp);
-    } else {
-      differentiate_with(tile, q0, Distances(p, site, head, q0 - (kv0 + 15), lane), s, dp);
-    }
-  }
-  __device__ __forceinline__ void differentiate_by_displacement(TileMessage tile, int q0, float (&s)[tile_m / 2],
-                                                                float (&dp)[tile_m / 2]) {
-#ifdef LUATTN_GRID
-    if constexpr (Shared::fills_terms) {
-      using Terms = DisplacementTerms<Fragment, BoxPair<tile_n>, tile_m / 8, true>;
-      barrier_wait(shared.terms_full(q.stage), q.parity);
-      differentiate_with(tile, q0, Terms(shared.all_terms(q.stage), group * 64 + warp * 16, lane), s, dp);
-      barrier_arrive(shared.terms_empty(q.stage));
-    } else {
-      using Terms = DisplacementTerms<Fragment, WarpBoxPair, tile_m / 8, true>;
-      differentiate_with(tile, q0, Terms(shared.terms(group * 4 + warp), 0, lane), s, dp);
-    }
-#endif
-  }
-  template <class Terms>
-  __device__ __forceinline__ void differentiate_with(TileMessage tile, int q0, const Terms &terms,
-                                                     float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
-    BwdRow bwd[cols];
-    if constexpr (weighs_first) {
-      wgmma_wait<1>();
-      wgmma_arrived(s);
-      softmax_step(q0, terms, bwd, s);
-    }
-    wgmma_wait<0>();
-    wgmma_arrived(s);
-    wgmma_arrived(dp);
-    await_ping_pong();
-    if constexpr (grad_adds) {
-      if (tile.masked(group))
-        differentiate<true>(tile, q0, terms, bwd, s, dp);
-      else
-        differentiate<false>(tile, q0, terms, bwd, s, dp);
-    } else {
-      differentiate<false>(tile, q0, terms, bwd, s, dp);
-      if (tile.masked(group)) mask(tile, q0).drop(s, dp);
-    }
-  }
+  __device__ __forceinline__ ElementsBwdSm90<Spec, Config, ConsumerBwdSm90> elements() { return {*this}; }
 
   LUATTN_FN void round(u32 (&a)[tile_m / 16][4], const float (&x)[tile_m / 2]) {
 #pragma unroll
@@ -503,7 +348,7 @@ struct ConsumerBwdSm90 {
       for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
     }
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
-    differentiate(tile, s, dp);
+    elements().differentiate(tile, s, dp);
     if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P then takes half as many registers
     if constexpr (!sums_behind) sums.add(sums_at(), tile.index() * tile_m, tile.same_bucket(), dp);
     if constexpr (needs_ds) round(a_ds, dp);
