@@ -34,7 +34,7 @@ typedef struct LayoutSizes {
                        * (templates/score/kept_box_queries.cuh) */
   int in_order;          /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
   int chunk;             /* sm80 backward with tangents: rows that a block streams at a time */
-  int tangents;          /* sm90 forward with tangents: of q, k and v, as bits 0, 1 and 2 */
+  int tangents;          /* forward with tangents on the tensor cores: of q, k and v, as bits 0, 1 and 2 */
 } LayoutSizes;
 
 ABI_FN int layout_ceil(int a, int b) { return (a + b - 1) / b; }
@@ -62,18 +62,18 @@ ABI_FN int simt_bytes(LayoutSizes s, int weights) {
   return 2 * l.slice + weights * l.weight + l.terms;
 }
 
-/* sm80 forward: Q, the stages of K, the stages of V. */
+/* sm80 forward: Q, the stages of K, the stages of V, each with its tangent behind it if that is given. */
 typedef struct FwdSm80Layout {
-  int q, k, v; /* bytes of a tile */
+  int q, k, v; /* bytes of a tile, with its tangent */
   int bytes;
 } FwdSm80Layout;
 
 ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
   const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16);
   FwdSm80Layout l = {0};
-  l.q = 2 * s.tile_m * dim;
-  l.k = 2 * s.tile_n * dim;
-  l.v = 2 * s.tile_n * dim_v;
+  l.q = 2 * s.tile_m * dim * (1 + (s.tangents & 1));
+  l.k = 2 * s.tile_n * dim * (1 + (s.tangents >> 1 & 1));
+  l.v = 2 * s.tile_n * dim_v * (1 + (s.tangents >> 2 & 1));
   l.bytes = l.q + s.stages * (l.k + l.v);
   return l;
 }

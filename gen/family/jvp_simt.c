@@ -36,12 +36,6 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: tangents: are given beside large_scores, which kernels with tangents have not; leave "
                        "one of both 0, or compute tangents on the CPU");
-  if (t->family == 1 + LUATTN_SM80 && t->pass == LUATTN_FORWARD)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "target: tangents: are given for the family %s, which has no forward kernel with tangents yet; leave "
-        "family 0",
-        kernel_family_name((uint32_t)t->family - 1));
   return LUATTN_OK;
 }
 

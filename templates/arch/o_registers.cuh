@@ -59,3 +59,16 @@ LUATTN_FN void scale_out(float upper, float lower) {
 }
 #undef LUATTN_EIGHT
 #undef LUATTN_BLOCK
+
+// Adds blocks From .. From + Count - 1, times the rows' factors, to blocks To and on.
+template <int From, int To, int Count>
+LUATTN_FN void add_scaled_out(float upper, float lower) {
+#define ADD(i, factor) "fma.rn.f32 o%3_" i ", o%2_" i ", " factor ", o%3_" i ";\n"
+  if constexpr (Count > 0) {
+    asm volatile(ADD("0", "%0") ADD("1", "%0") ADD("2", "%1") ADD("3", "%1") ADD("4", "%0") ADD("5", "%0")
+                     ADD("6", "%1") ADD("7", "%1")::"f"(upper),
+                 "f"(lower), "n"(From), "n"(To));
+    add_scaled_out<From + 1, To + 1, Count - 1>(upper, lower);
+  }
+#undef ADD
+}

@@ -14,6 +14,12 @@ struct DualState {
   State x, d;
 };
 
+// Which of q, k and v have tangents, as LayoutSizes says it.
+template <class Spec>
+LUATTN_FN constexpr int tangent_bits() {
+  return Spec::tangent_of_q * 1 + Spec::tangent_of_k * 2 + Spec::tangent_of_v * 4;
+}
+
 LUATTN_FN const LuattnTangents &tangents_of(const LuattnParams &p) {
   return static_cast<const LuattnTangentParams &>(p).tangents;
 }

@@ -20,6 +20,23 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
 
   State tangent[Rows];
 
+  // Scores and their tangents. dots(r, j): the dot product and scale times its tangent; query(r), key(j): where.
+  template <class Sequence, class Dots, class Query, class Key>
+  LUATTN_FN void score(const LuattnParams &p, const Sequence &site, const Head &head, const Row (&row)[Rows],
+                       const Dots &dots, const Query &query, const Key &key, Real (&x)[Rows][Cols],
+                       Real (&xt)[Rows][Cols]) {
+#pragma unroll
+    for (int j = 0; j < Cols; ++j) {
+      const auto kv = key(j);
+      const typename Spec::Col col = Spec::col(p, site, head, site.clamped_key(p, kv));
+#pragma unroll
+      for (int r = 0; r < Rows; ++r) {
+        const Dual<Real> dot = dots(r, j), y = Spec::score_dual(p, site, head, row[r], col, dot.x, dot.d, query(r), kv);
+        x[r][j] = y.x, xt[r][j] = y.d;
+      }
+    }
+  }
+
   __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head,
                                        const Row (&row)[Rows]) {
     kept.bits = 0;

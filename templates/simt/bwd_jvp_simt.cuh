@@ -67,29 +67,21 @@ struct DualProducts {
 
 // The tensors of a head, and their tangents.
 template <class Q, class K>
-struct DualTensors {
+struct DualTensors : DualKeys<K> {
   Q q, qt, dout, dout_t;
-  K k, kt, v, vt;
   __device__ __forceinline__ void at(int q0, int kv0) {
     q.first = qt.first = dout.first = dout_t.first = q0;
-    k.first = kt.first = v.first = vt.first = kv0;
+    DualKeys<K>::at(kv0);
   }
 };
 template <class Config>
 LUATTN_FN auto dual_tensors(const LuattnTangentParams &p, const SequenceOf<Config> &site, int h_kv) {
   using Elem = typename Config::Elem;
-  const auto q = q_slab<Elem>(p, site, p.tensors.q, 0);
-  const auto k = kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0);
-  return DualTensors<decltype(q_slab<Elem>(p, site, p.tensors.q, 0)),
-                     decltype(kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0))>{
-      q,
-      q_slab<Elem>(p, site, p.tangents.q, 0),
-      q_slab<Elem>(p, site, p.tensors.dout, 0),
-      q_slab<Elem>(p, site, p.tangents.o, 0),
-      k,
-      kv_slab<Elem>(p, site, p.tangents.k, h_kv, 0),
-      kv_slab<Elem>(p, site, p.tensors.v, h_kv, 0),
-      kv_slab<Elem>(p, site, p.tangents.v, h_kv, 0)};
+  const auto q = q_slab<Elem>(p, site, p.tensors.q, 0), qt = q_slab<Elem>(p, site, p.tangents.q, 0),
+             dout = q_slab<Elem>(p, site, p.tensors.dout, 0), dout_t = q_slab<Elem>(p, site, p.tangents.o, 0);
+  const auto keys = dual_keys<Config>(p, site, h_kv);
+  using Q = decltype(q_slab<Elem>(p, site, p.tensors.q, 0));
+  return DualTensors<Q, decltype(kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0))>{keys, q, qt, dout, dout_t};
 }
 
 // Puts S, S', dP and dP' of a tile in the four tiles of weights.
@@ -114,7 +106,7 @@ LUATTN_FN void grad_dual_tile(const Simt<Spec, Config> &t, const LuattnParams &p
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   using Dropped = DroppedSimt<Spec, Config>;
-  constexpr bool drops = Dropout<Config>::any;
+  constexpr bool drops = Dropout<Config>::any, by_lanes = WithInputs && HasLaneSums<Spec>;
   Dropped weights;
   if constexpr (drops) weights = Dropped::draw(dropout, t, p, site, q0, kv0);
   typename Spec::Col col[T::cols];
@@ -139,7 +131,6 @@ LUATTN_FN void grad_dual_tile(const Simt<Spec, Config> &t, const LuattnParams &p
       Real factor = 1;
       if constexpr (drops) factor = weights.factor(r, c);
       Dual<Real> prob = {}, ds = {};
-      constexpr bool by_lanes = WithInputs && HasLaneSums<Spec>;
       if constexpr (by_lanes) acc.lanes.kept = kept;
       if (kept || by_lanes)
         Spec::template grad_dual<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], Real(p.scale) * st[x],
@@ -152,6 +143,33 @@ LUATTN_FN void grad_dual_tile(const Simt<Spec, Config> &t, const LuattnParams &p
 }
 
 // ---- rows ----
+
+// Adds P dP of a tile to the lanes' sums of rows, with their tangents.
+template <class Spec, class Config>
+LUATTN_FN void add_dual_rows(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
+                             const Dropout<Config> &dropout, int q0, int kv0,
+                             const typename Spec::Real (&of)[4][Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
+                             const Dual<typename Spec::Real> (&scale)[Simt<Spec, Config>::rows],
+                             Dual<typename Spec::Real> (&sum)[Simt<Spec, Config>::rows]) {
+  using Real = typename Spec::Real;
+  using T = Simt<Spec, Config>;
+  constexpr bool drops = Dropout<Config>::any;
+  DroppedSimt<Spec, Config> kept;
+  if constexpr (drops) kept = DroppedSimt<Spec, Config>::draw(dropout, t, p, site, q0, kv0);
+#pragma unroll
+  for (int r = 0; r < T::rows; ++r) {
+    Dual<Real> more = {};
+#pragma unroll
+    for (int c = 0; c < T::cols; ++c) {
+      Real factor = 1;
+      if constexpr (drops) factor = kept.factor(r, c);
+      more.x += factor * of[0][r][c] * of[2][r][c];
+      more.d += factor * (of[1][r][c] * of[2][r][c] + of[0][r][c] * of[3][r][c]);
+    }
+    sum[r].d = scale[r].x * sum[r].d + scale[r].d * sum[r].x + more.d;
+    sum[r].x = scale[r].x * sum[r].x + more.x;
+  }
+}
 
 template <class Spec, class Config>
 LUATTN_FN void dual_rows_simt(const LuattnTangentParams &p) {
@@ -171,9 +189,8 @@ LUATTN_FN void dual_rows_simt(const LuattnTangentParams &p) {
   DualRows<Spec, rows, cols, T::lanes> online;
   online.init(p, site, head, row);
   Dual<Real> sum[rows] = {};  // of P dP, by lanes
-  using Drops = Dropout<Config>;
-  Drops dropout;
-  if constexpr (Drops::any) dropout.enter_head(p, site);
+  Dropout<Config> dropout;
+  if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
   auto of = dual_tensors<Config>(p, site, site.kv_head(p));
   const DualProducts<Spec, Config> products{t};
 
@@ -181,37 +198,15 @@ LUATTN_FN void dual_rows_simt(const LuattnTangentParams &p) {
 #pragma unroll 1
   for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
     const int kv0 = tile.index * T::tile_n;
-    Real s[rows][cols], st[rows][cols], dp[rows][cols], dpt[rows][cols];
-    of.at(q0, kv0);
-    products.template dual<Config::head_dim, Spec::tangent_of_q, Spec::tangent_of_k>(s, st, of.q, of.qt, of.k, of.kt);
-    products.template dual<Config::head_dim_v, Spec::tangent_of_dout, Spec::tangent_of_v>(dp, dpt, of.dout, of.dout_t,
-                                                                                          of.v, of.vt);
-    KeepBits<cols> keep[rows];
-#pragma unroll
-    for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
+    Real x[4][rows][cols];  // S, S', dP, dP'
     Dual<Real> scale[rows];
-    score_dual_tile(t, p, site, head, row, q0, kv0, s, st);
-    if (tile.masked) {
-      mask_tile(t, p, site, head, row, q0, kv0, s, keep);
-      online.template step<true>(p, site, head, row, s, st, keep, scale);
-    } else {
-      online.template step<false>(p, site, head, row, s, st, keep, scale);
-    }
-    DroppedSimt<Spec, Config> kept;
-    if constexpr (Drops::any) kept = DroppedSimt<Spec, Config>::draw(dropout, t, p, site, q0, kv0);
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      Dual<Real> more = {};
-#pragma unroll
-      for (int c = 0; c < cols; ++c) {
-        Real factor = 1;
-        if constexpr (Drops::any) factor = kept.factor(r, c);
-        more.x += factor * s[r][c] * dp[r][c];
-        more.d += factor * (st[r][c] * dp[r][c] + s[r][c] * dpt[r][c]);
-      }
-      sum[r].d = scale[r].x * sum[r].d + scale[r].d * sum[r].x + more.d;
-      sum[r].x = scale[r].x * sum[r].x + more.x;
-    }
+    of.at(q0, kv0);
+    products.template dual<Config::head_dim, Spec::tangent_of_q, Spec::tangent_of_k>(x[0], x[1], of.q, of.qt, of.k,
+                                                                                     of.kt);
+    products.template dual<Config::head_dim_v, Spec::tangent_of_dout, Spec::tangent_of_v>(x[2], x[3], of.dout,
+                                                                                          of.dout_t, of.v, of.vt);
+    step_dual_tile(t, p, site, head, row, online, q0, tile, x[0], x[1], scale);
+    add_dual_rows(t, p, site, dropout, q0, kv0, x, scale, sum);
   }
 
   online.finish();

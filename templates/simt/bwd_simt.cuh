@@ -24,15 +24,6 @@
 #include "work/dq_order.cuh"
 #include "work/tile_scheduler.cuh"
 
-// Writes the thread's elements of a score tile to shared memory.
-template <class T, class Real>
-LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) {
-#pragma unroll
-  for (int r = 0; r < T::rows; ++r)
-#pragma unroll
-    for (int c = 0; c < T::cols; ++c) w[t.row_at(r) * T::weight_stride + t.col_at(c)] = x[r][c];
-}
-
 // Turns the thread's dot products into P, in weights(0), and its dP into dS, in weights(1). The loop over
 // rows is not unrolled: the hooks' code has one copy for each column, which compiles much faster and needs
 // fewer registers. Hooks are called only for kept elements, because others must not reach acc either. Masked

@@ -8,26 +8,46 @@
 #pragma once
 #include "score/dual_rows.cuh"
 #include "simt/fwd_simt.cuh"
+#include "sink/dual_out.cuh"
 
-// Replaces the dot products of a tile, and their tangents, by scores and theirs.
-template <class Spec, class Config>
-LUATTN_FN void score_dual_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
-                               const typename Spec::Head &head,
-                               const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
-                               typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
-                               typename Spec::Real (&st)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
+// A head's keys and values, and their tangents.
+template <class K>
+struct DualKeys {
+  K k, kt, v, vt;
+  __device__ __forceinline__ void at(int kv0) { k.first = kt.first = v.first = vt.first = kv0; }
+};
+template <class Config>
+LUATTN_FN auto dual_keys(const LuattnTangentParams &p, const SequenceOf<Config> &site, int h_kv) {
+  using Elem = typename Config::Elem;
+  const auto k = kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0), kt = kv_slab<Elem>(p, site, p.tangents.k, h_kv, 0),
+             v = kv_slab<Elem>(p, site, p.tensors.v, h_kv, 0), vt = kv_slab<Elem>(p, site, p.tangents.v, h_kv, 0);
+  return DualKeys<decltype(kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0))>{k, kt, v, vt};
+}
+
+// Turns the dot products of a tile, and their tangents, into P and P', and finds the factors for what has been summed.
+template <class Spec, class Config, class Online>
+LUATTN_FN void step_dual_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
+                              const typename Spec::Head &head,
+                              const typename Spec::Row (&row)[Simt<Spec, Config>::rows], Online &online, int q0,
+                              const Tile &tile,
+                              typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
+                              typename Spec::Real (&st)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
+                              Dual<typename Spec::Real> (&scale)[Simt<Spec, Config>::rows]) {
   using T = Simt<Spec, Config>;
   using Real = typename Spec::Real;
-  const Real scale = Real(p.scale);
+  const Real unit = Real(p.scale);
+  const int kv0 = tile.index * T::tile_n;
+  KeepBits<T::cols> keep[T::rows];
 #pragma unroll
-  for (int c = 0; c < T::cols; ++c) {
-    const Position kv = t.kv_at(kv0, c);
-    const typename Spec::Col col = Spec::col(p, site, head, site.clamped_key(p, kv));
-#pragma unroll
-    for (int r = 0; r < T::rows; ++r) {
-      const Dual<Real> y = Spec::score_dual(p, site, head, row[r], col, s[r][c], scale * st[r][c], t.q_at(q0, r), kv);
-      s[r][c] = y.x, st[r][c] = y.d;
-    }
+  for (int r = 0; r < T::rows; ++r) keep[r] = KeepBits<T::cols>::none();
+  Online::score(
+      p, site, head, row, [&](int r, int c) { return Dual<Real>{s[r][c], unit * st[r][c]}; },
+      [&](int r) { return t.q_at(q0, r); }, [&](int c) { return t.kv_at(kv0, c); }, s, st);
+  if (tile.masked) {
+    mask_tile(t, p, site, head, row, q0, kv0, s, keep);
+    online.template step<true>(p, site, head, row, s, st, keep, scale);
+  } else {
+    online.template step<false>(p, site, head, row, s, st, keep, scale);
   }
 }
 
@@ -60,147 +80,157 @@ LUATTN_FN void finish_dual_rows(const Simt<Spec, Config> &t, const LuattnTangent
     t.template store<dim_v>(site.template q_row<Out>(p, p.tensors.o, at), a[r], drop_factor, wide, true);
     if (to.o.data != nullptr)
       t.template store<dim_v>(site.template q_row<Out>(p, to.o, at), b[r], drop_factor, wide_tangent, true);
-    if (t.lane != 0) continue;
-    write_row<Spec>(p, site, head, row[r], online.state[r], at, any);
-    if constexpr (Spec::has_lse) {
-      if (to.lse.data == nullptr) continue;
-      const Dual<Real> lse = Spec::lse_dual(p, site, head, row[r], online.state[r], online.tangent[r]);
-      *site.template q_row<Real>(p, to.lse, at) = any && lse.x != -infinity<Real>() ? lse.d : Real(0);
-    }
+    if (t.lane == 0) write_dual_numbers<Spec>(p, site, head, row[r], online.state[r], online.tangent[r], at, any);
   }
 }
 
+// A block's q tile. Each product requests the first slices of the one after it.
 template <class Spec, class Config>
-LUATTN_FN void fwd_jvp_simt(const LuattnTangentParams &p) {
+struct ForwardJvpSimt {
   static_assert(TangentSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   using Elem = typename Config::Elem;
-  constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
-  constexpr int each = LaneColumns<Real, dim_v>::each;
-  const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
-  const SequenceOf<Config> site(p, block.b, block.h);
-  const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = block.h_kv;
-  if (site.packed && !site.has_query(p, q0)) return;  // the grid is for the longest entry
-  T t;
-
-  const typename Spec::Head head = Spec::head(p, site);
-  typename Spec::Row row[rows];
-#pragma unroll
-  for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, site.clamped_query(p, q0 + t.row_at(r)));
-  DualRows<Spec, rows, cols, T::lanes> online;
-  online.init(p, site, head, row);
-  Real a[rows][each] = {}, b[rows][each] = {};
+  using Sequence = SequenceOf<Config>;
   using Drops = Dropout<Config>;
+  static constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
+  static constexpr int each = LaneColumns<Real, dim_v>::each;
+
+  const LuattnTangentParams &p;
+  const Sequence &site;
+  const int q_tile, q0;
+  T t;
+  const typename Spec::Head head;
+  typename Spec::Row row[rows];
+  DualRows<Spec, rows, cols, T::lanes> online;
+  Real a[rows][each] = {}, b[rows][each] = {};
   Drops dropout;
-  if constexpr (Drops::any) dropout.enter_head(p, site);
+  decltype(q_slab<Elem>(p, site, p.tensors.q, 0)) q, qt;
+  decltype(dual_keys<Config>(p, site, 0)) of;
 
-  const LuattnTangents &of = p.tangents;
-  const auto q = q_slab<Elem>(p, site, p.tensors.q, q0), qt = q_slab<Elem>(p, site, of.q, q0);
-  auto k = kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0), kt = kv_slab<Elem>(p, site, of.k, h_kv, 0);
-  auto v = kv_slab<Elem>(p, site, p.tensors.v, h_kv, 0), vt = kv_slab<Elem>(p, site, of.v, h_kv, 0);
-  Real *const weights = t.weights(0), *const weights_tangent = t.weights(1);
+  __device__ __forceinline__ ForwardJvpSimt(const LuattnTangentParams &p, const Sequence &site, const BlockSite &block)
+      : p(p),
+        site(site),
+        q_tile(block.q_tile),
+        q0(block.q_tile * T::tile_m),
+        head(Spec::head(p, site)),
+        q(q_slab<Elem>(p, site, p.tensors.q, q0)),
+        qt(q_slab<Elem>(p, site, p.tangents.q, q0)),
+        of(dual_keys<Config>(p, site, block.h_kv)) {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, site.clamped_query(p, q0 + t.row_at(r)));
+    online.init(p, site, head, row);
+    if constexpr (Drops::any) dropout.enter_head(p, site);
+  }
 
-  KvTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> walk(p, site, q_tile);
-  Tile tile = walk.next(p, site);
-  const auto request_scores = [&](const Tile &next) {
-    k.first = kt.first = next.index * T::tile_n;
-    t.template request_dot<dim>(q, k, 0);
-  };
-  const auto request_values = [&] { t.template request_rows<dim_v, T::tile_n>(v, 0); };
-  if (tile.valid()) request_scores(tile);
-#pragma unroll 1
-  while (tile.valid()) {
-    const int kv0 = v.first = vt.first = tile.index * T::tile_n;
-    Real s[rows][cols], st[rows][cols] = {};
-    Dual<Real> scale[rows];
-    t.template dot<dim>(s, q, k, [&] {
+  // ---- load ----
+
+  __device__ __forceinline__ void request_scores(const Tile &tile) {
+    if (!tile.valid()) return;
+    of.k.first = of.kt.first = tile.index * T::tile_n;
+    t.template request_dot<dim>(q, of.k, 0);
+  }
+  __device__ __forceinline__ void request_values() { t.template request_rows<dim_v, T::tile_n>(of.v, 0); }
+  __device__ __forceinline__ void request_value_tangents() { t.template request_rows<dim_v, T::tile_n>(of.vt, 0); }
+  __device__ __forceinline__ void request_key_tangents() {
+    if constexpr (Spec::tangent_of_k)
+      t.template request_dot<dim>(q, of.kt, 0);
+    else
+      request_values();
+  }
+
+  // ---- compute ----
+
+  // S and S'.
+  __device__ __forceinline__ void dots(Real (&s)[rows][cols], Real (&st)[rows][cols]) {
+    t.template dot<dim>(s, q, of.k, [&] {
       if constexpr (Spec::tangent_of_q)
-        t.template request_dot<dim>(qt, k, 0);
-      else if constexpr (Spec::tangent_of_k)
-        t.template request_dot<dim>(q, kt, 0);
+        t.template request_dot<dim>(qt, of.k, 0);
       else
-        request_values();
+        request_key_tangents();
     });
-    if constexpr (Spec::tangent_of_q)
-      t.template dot<dim>(st, qt, k, [&] {
-        if constexpr (Spec::tangent_of_k)
-          t.template request_dot<dim>(q, kt, 0);
-        else
-          request_values();
-      });
+    if constexpr (Spec::tangent_of_q) t.template dot<dim>(st, qt, of.k, [&] { request_key_tangents(); });
     if constexpr (Spec::tangent_of_k) {
       Real more[rows][cols];
-      t.template dot<dim>(more, q, kt, request_values);
+      t.template dot<dim>(more, q, of.kt, [&] { request_values(); });
 #pragma unroll
       for (int r = 0; r < rows; ++r)
 #pragma unroll
         for (int c = 0; c < cols; ++c) st[r][c] += more[r][c];
     }
-
-    KeepBits<cols> keep[rows];
+  }
+  __device__ __forceinline__ void drop(int kv0, Real (&s)[rows][cols], Real (&st)[rows][cols]) const {
+    const auto kept = DroppedSimt<Spec, Config>::draw(dropout, t, p, site, q0, kv0);
 #pragma unroll
-    for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
-    score_dual_tile(t, p, site, head, row, q0, kv0, s, st);
-    if (tile.masked) {
-      mask_tile(t, p, site, head, row, q0, kv0, s, keep);
-      online.template step<true>(p, site, head, row, s, st, keep, scale);
-    } else {
-      online.template step<false>(p, site, head, row, s, st, keep, scale);
-    }
-    if constexpr (Drops::any) {
-      const auto kept = DroppedSimt<Spec, Config>::draw(dropout, t, p, site, q0, kv0);
-#pragma unroll
-      for (int r = 0; r < rows; ++r)
-#pragma unroll
-        for (int c = 0; c < cols; ++c) {
-          s[r][c] = kept.get(r, c) ? s[r][c] : Real(0);
-          st[r][c] = kept.get(r, c) ? st[r][c] : Real(0);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows; ++r)
 #pragma unroll
       for (int c = 0; c < cols; ++c) {
-        const int at = t.row_at(r) * T::weight_stride + t.col_at(c);
-        weights[at] = s[r][c];
-        if constexpr (Spec::has_prob_tangent) weights_tangent[at] = st[r][c];
+        s[r][c] = kept.get(r, c) ? s[r][c] : Real(0);
+        st[r][c] = kept.get(r, c) ? st[r][c] : Real(0);
       }
-      if constexpr (Spec::has_rescale) {
+  }
+  // Puts P and P' where products read them, and rescales what has been summed.
+  __device__ __forceinline__ void put(const Real (&s)[rows][cols], const Real (&st)[rows][cols],
+                                      const Dual<Real> (&scale)[rows]) {
+    put_tile(t, t.weights(0), s);
+    if constexpr (Spec::has_prob_tangent) put_tile(t, t.weights(1), st);
+    if constexpr (Spec::has_rescale) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
 #pragma unroll
         for (int d = 0; d < each; ++d) {
           b[r][d] *= scale[r].x;
           if constexpr (Spec::has_rescale_tangent) b[r][d] += scale[r].d * a[r][d];
           a[r][d] *= scale[r].x;
         }
-      }
     }
-
-    const Tile next = walk.next(p, site);
-    const auto request_next = [&] {
-      if (next.valid()) request_scores(next);
+  }
+  // A += P V; B += P' V + P V'.
+  __device__ __forceinline__ void accumulate(const Tile &next) {
+    const auto after_values = [&] {
+      if constexpr (Spec::tangent_of_v)
+        request_value_tangents();
+      else
+        request_scores(next);
     };
-    const auto request_tangents = [&] { t.template request_rows<dim_v, T::tile_n>(vt, 0); };
-    t.template accumulate<dim_v>(a, weights, v, [&] {
+    t.template accumulate<dim_v>(a, t.weights(0), of.v, [&] {
       if constexpr (Spec::has_prob_tangent)
         request_values();
-      else if constexpr (Spec::tangent_of_v)
-        request_tangents();
       else
-        request_next();
+        after_values();
     });
-    if constexpr (Spec::has_prob_tangent)
-      t.template accumulate<dim_v>(b, weights_tangent, v, [&] {
-        if constexpr (Spec::tangent_of_v)
-          request_tangents();
-        else
-          request_next();
-      });
-    if constexpr (Spec::tangent_of_v) t.template accumulate<dim_v>(b, weights, vt, request_next);
-    tile = next;
+    if constexpr (Spec::has_prob_tangent) t.template accumulate<dim_v>(b, t.weights(1), of.v, after_values);
+    if constexpr (Spec::tangent_of_v)
+      t.template accumulate<dim_v>(b, t.weights(0), of.vt, [&] { request_scores(next); });
   }
 
-  finish_dual_rows(t, p, site, head, row, online, q0, a, b);
+  __device__ __forceinline__ void run() {
+    KvTilesOf<Spec, Sequence, T::tile_m, T::tile_n> walk(p, site, q_tile);
+    Tile tile = walk.next(p, site);
+    request_scores(tile);
+#pragma unroll 1
+    while (tile.valid()) {
+      of.at(tile.index * T::tile_n);
+      Real s[rows][cols], st[rows][cols] = {};
+      Dual<Real> scale[rows];
+      dots(s, st);
+      step_dual_tile(t, p, site, head, row, online, q0, tile, s, st, scale);
+      if constexpr (Drops::any) drop(of.k.first, s, st);
+      put(s, st, scale);
+      const Tile next = walk.next(p, site);
+      accumulate(next);
+      tile = next;
+    }
+    finish_dual_rows(t, p, site, head, row, online, q0, a, b);
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void fwd_jvp_simt(const LuattnTangentParams &p) {
+  const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
+  const SequenceOf<Config> site(p, block.b, block.h);
+  if (site.packed && !site.has_query(p, block.q_tile * Config::tile_m)) return;  // the grid is for the longest entry
+  ForwardJvpSimt<Spec, Config>(p, site, block).run();
 }
 
 template <class Spec, class Config>

@@ -456,3 +456,12 @@ LUATTN_FN constexpr int simt_blocks(int elements, int row_bytes, int bytes) {
   const int blocks = 65536 / (bound * Config::threads);
   return blocks > 1 ? blocks : 1;
 }
+
+// Writes the thread's elements of a score tile to shared memory.
+template <class T, class Real>
+LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) {
+#pragma unroll
+  for (int r = 0; r < T::rows; ++r)
+#pragma unroll
+    for (int c = 0; c < T::cols; ++c) w[t.row_at(r) * T::weight_stride + t.col_at(c)] = x[r][c];
+}

@@ -325,20 +325,25 @@ struct BwdJvpSm80 {
     read_blocks<S, tiles>(blocks[0]), read_blocks<ST, tiles>(blocks[1]), read_blocks<DS, tiles>(blocks[2]);
     read_blocks<DST, tiles>(blocks[3]);
     KeepBits<columns> keep[2] = {KeepBits<columns>::none(), KeepBits<columns>::none()};
+    online.score(
+        p, site, head, own_row,
+        [&](int half, int c) {
+          const int j = block_of(c), e = element_of(half, c);
+          return Dual<float>{blocks[0][j][e], float(p.scale) * blocks[1][j][e]};
+        },
+        [&](int half) { return owned_at(half); }, [&](int c) { return streamed_at(first, c); }, s, st);
+    if (masked) {
 #pragma unroll
-    for (int c = 0; c < columns; ++c) {
-      const Position kv = streamed_at(first, c);
-      const Col col = Spec::col(p, site, head, ends().clamped_key(p, kv));
+      for (int c = 0; c < columns; ++c) {
+        const Position kv = streamed_at(first, c);
+        const Col col = Spec::col(p, site, head, ends().clamped_key(p, kv));
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int j = block_of(c), e = element_of(half, c);
-        const Position q = owned_at(half);
-        const Dual<float> y = Spec::score_dual(p, site, head, own_row[half], col, blocks[0][j][e],
-                                               float(p.scale) * blocks[1][j][e], q, kv);
-        const bool kept = !masked || keeps(own_row[half], col, at(q), at(kv));
-        if (masked) keep[half].set(c, kept);
-        s[half][c] = kept ? y.x : Spec::mask_by_inf ? -infinity<float>() : 0.f;
-        st[half][c] = kept ? y.d : 0.f;
+        for (int half = 0; half < 2; ++half) {
+          const bool kept = keeps(own_row[half], col, at(owned_at(half)), at(kv));
+          keep[half].set(c, kept);
+          s[half][c] = kept ? s[half][c] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
+          st[half][c] = kept ? st[half][c] : 0.f;
+        }
       }
     }
     Dual<float> scale[2];

@@ -37,7 +37,16 @@
 #include "work/tile_scheduler.cuh"
 #include "work/tile_walk.cuh"
 
-template <class Spec, class Config>
+// What a kernel computes of a tile, here S = Q K^T and O += P V. sums: accumulators like O; q_parts: tiles of Q that K is
+// multiplied by; tangents: as in LayoutSizes. sm80/fwd_jvp_sm80.cuh has another.
+template <class Spec>
+struct PlainSm80 {
+  static constexpr int sums = 1, q_parts = 1, tangents = 0;
+  template <int Rows, int Cols, class Fragment>
+  using Online = OnlineRows<Spec, Rows, Cols, Fragment::row_lanes, Fragment::adjacent>;
+};
+
+template <class Spec, class Config, class Products = PlainSm80<Spec>>
 struct ForwardSm80 {
   static_assert(ForwardSpec<Spec>);
   using Elem = typename Config::Elem;
@@ -53,7 +62,8 @@ struct ForwardSm80 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int warp_rows = tile_m / (threads / 32);
   static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8,
-                       v_tiles = dim_v / 8;     // fragments of a warp
+                       v_tiles = dim_v / 8;  // fragments of a warp
+  static constexpr int q_tiles = m_tiles * Products::q_parts;
   static constexpr int v_blocks = v_tiles / 2;  // of O (sm80/o_mma.cuh), for each row of fragments
   static constexpr int rows = Fragment::rows(warp_rows), cols = Fragment::columns(tile_n);  // scores of a thread
   static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) && (warp_rows == 16 || warp_rows == 32));
@@ -61,7 +71,8 @@ struct ForwardSm80 {
                 dim_v <= LUATTN_MAX_HEAD_DIM);
 
   // Q stays in registers if that leaves enough of them for addresses and temporaries.
-  static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
+  static constexpr int accumulators = Products::sums * m_tiles * (n_tiles + v_tiles) * 4,
+                       q_registers = q_tiles * dim / 4;
   static constexpr bool q_in_registers = accumulators + q_registers <= 176;
   static constexpr bool copies_anew = accumulators >= 160;         // see load
   static constexpr bool rolls = !q_in_registers && dim % 64 == 0;  // see dots
@@ -71,7 +82,7 @@ struct ForwardSm80 {
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
-  static constexpr FwdSm80Layout layout = fwd_sm80_layout(layout_sizes<Config>());
+  static constexpr FwdSm80Layout layout = fwd_sm80_layout(layout_sizes<Config>({.tangents = Products::tangents}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   static_assert(has_shared<Config, layout.bytes>());
 
@@ -82,10 +93,10 @@ struct ForwardSm80 {
   const int kv_head;
   Head head;
   Row row[rows];
-  OnlineRows<Spec, rows, cols, Fragment::row_lanes, Fragment::adjacent> online;
+  typename Products::template Online<rows, cols, Fragment> online;
   using Drops = Dropout<Config>;
   Drops dropout;
-  u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
+  u32 q_frag[q_in_registers ? dim / 16 : 1][q_tiles][4];
 
   __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, const BlockSite &block)
       : p(params),
@@ -146,10 +157,13 @@ struct ForwardSm80 {
                                           copier());
   }
 
-  __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
+  // The row of fragment m behind the warp's first: other parts of Q are as many tiles further.
+  LUATTN_FN constexpr int q_row(int m) { return m / m_tiles * tile_m + m % m_tiles * 16; }
+  template <int M>
+  __device__ __forceinline__ void read_q(int step, u32 (&a)[M][4]) const {
     const LanePointer<dim, false> pointer{u32(lane)};
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
+    for (int m = 0; m < M; ++m) ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), q_row(m), step * 16));
   }
   __device__ __forceinline__ void keep_q() {
     if constexpr (q_in_registers) {
@@ -167,23 +181,32 @@ struct ForwardSm80 {
   // of a row's first channels to that of a round's channels by an exclusive or, within as many channels as
   // the swizzle and the alignment of rows allow.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
-    constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 2 : rounds;
-    const LanePointer<dim, true> pointer{u32(lane)};
-    const u32 k_tile = k_shared + slot * k_bytes, q_tile = q_shared + warp_row * (dim * 2);
-    const u32 k_first = pointer.at(k_tile, 0, 0), q_first = LanePointer<dim, false>{u32(lane)}.at(q_tile, 0, 0);
-    u32 a[2][m_tiles][4], b[2][4];
+    zero(s);
+    add_dots<0, m_tiles>(s, k_shared + slot * k_bytes);
+  }
+  template <int N>
+  LUATTN_FN void zero(float (&s)[N][n_tiles][4]) {
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m)
+    for (int m = 0; m < N; ++m)
 #pragma unroll
       for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
+  }
+  // s[First + m] += the first M fragments of Q times K.
+  template <int First, int M, int N>
+  __device__ __forceinline__ void add_dots(float (&s)[N][n_tiles][4], u32 k_tile) const {
+    constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 2 : rounds;
+    const LanePointer<dim, true> pointer{u32(lane)};
+    const u32 q_tile = q_shared + warp_row * (dim * 2);
+    const u32 k_first = pointer.at(k_tile, 0, 0), q_first = LanePointer<dim, false>{u32(lane)}.at(q_tile, 0, 0);
+    u32 a[2][M][4], b[2][4];
 #pragma unroll(rolls ? 1 : rounds)
     for (int first = 0; first < rounds; first += unit) {
       const auto get_q = [&](int i) {
         if constexpr (!q_in_registers && rolls) {
 #pragma unroll
-          for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[i % 2][m], at(q_first, first + i) + m * (32 * dim));
+          for (int m = 0; m < M; ++m) ldmatrix_x4(a[i % 2][m], at(q_first, first + i) + q_row(m) * (2 * dim));
         } else if constexpr (!q_in_registers) {
           read_q(i, a[i % 2]);
         }
@@ -201,7 +224,10 @@ struct ForwardSm80 {
         for (int j = 0; j < per_round; ++j) {
           const int step = i * per_round + j;
           if (step + 1 < unit * per_round) get_k(step + 1);
-          mma_16_columns<Elem>(s, 2 * j, q_fragment(a, i), b[step % 2]);
+          if constexpr (q_in_registers)
+            multiply<First>(s, 2 * j, q_frag[i], b[step % 2]);
+          else
+            multiply<First>(s, 2 * j, a[i % 2], b[step % 2]);
         }
       }
     }
@@ -210,11 +236,14 @@ struct ForwardSm80 {
     const u32 bytes = u32(round) * 32;
     return (dim & (dim - 1)) == 0 ? first ^ bytes : (first ^ (bytes & 127)) + (bytes & ~127u);
   }
-  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round) const)[m_tiles][4] {
-    if constexpr (q_in_registers)
-      return q_frag[round];
-    else
-      return a[round & 1];
+  template <int First, int N, int M>
+  LUATTN_FN void multiply(float (&s)[N][n_tiles][4], int n, const u32 (&a)[M][4], const u32 (&b)[4]) {
+    if constexpr (First == 0 && N == M) {
+      mma_16_columns<Elem>(s, n, a, b);
+    } else {
+      mma_16x8x16<Elem>(s[First][n], a[0], b[0], b[1]);
+      mma_16x8x16<Elem>(s[First][n + 1], a[0], b[2], b[3]);
+    }
   }
 
   // Turns dot products into scores. If only some tiles are masked, their masked elements are scored like the
@@ -526,23 +555,25 @@ struct ForwardSm80 {
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, Fragment::row_lanes);
-    write_output(scale);
+    write_output<0>(p.tensors.o, scale);
     cp_async_wait<0>();  // a block without tiles has not waited for Q
   }
 
   // Stores O directly from registers. Stores through shared memory would be wider and fill whole cache lines,
   // but they are no faster: L2 merges the lines.
-  __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
+  // From fragment First on.
+  template <int First>
+  __device__ __forceinline__ void write_output(const LuattnTensor &to, const float (&scale)[rows]) const {
     using Out = OutOf<Config>;
-    const auto out = site.template q_rows<Out>(p, p.tensors.o);
+    const auto out = site.template q_rows<Out>(p, to);
     OutRow row[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = position(r, lane);
       row[r] = {__cvta_generic_to_global(out.element(at, Fragment::column(lane))), scale[r], out.has(at)};
     }
-    store_out<Out, 0, Config::head_dim_v>(row[0], row[1]);
-    if constexpr (m_tiles > 1) store_out<Out, v_tiles, Config::head_dim_v>(row[2], row[3]);
+    store_out<Out, First, Config::head_dim_v>(row[0], row[1]);
+    if constexpr (m_tiles > 1) store_out<Out, First + v_tiles, Config::head_dim_v>(row[2], row[3]);
   }
 };
 

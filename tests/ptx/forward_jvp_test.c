@@ -2,8 +2,8 @@
  * of equal lengths, packed sequences, parts of a whole, with dropout, sinks, masks from data, rows that keep nothing, and
  * tangents that are missing; and what is refused.
  *
- * forward_jvp_test DTYPE [CELL]: f64, f32, f16, bf16
- * forward_jvp_test DTYPE drawn SEED: five specs whose score_mod, mask and online function are drawn
+ * forward_jvp_test DTYPE [CELL [FAMILY]]: f64, f32, f16, bf16; sm80: its kernels, else what the engine chooses
+ * forward_jvp_test DTYPE drawn SEED [FAMILY]: five specs whose score_mod, mask and online function are drawn
  * forward_jvp_test DTYPE sizes: the tangent of an input of another size is refused
  * forward_jvp_test targets: what is refused before anything is compiled
  */
@@ -348,9 +348,9 @@ static bool check_targets(void) {
       {"", {.tangents = 1, .large_scores = 1}, LUATTN_UNSUPPORTED, "tangents: are given beside large_scores"},
       {"", {.tangents = 1, .pages = 8}, LUATTN_UNSUPPORTED, "tangents: are given for keys in pages"},
       {"",
-       {.tangents = 1, .family = 1 + LUATTN_SM80},
+       {.tangents = 1, .head_dim = 192, .family = 1 + LUATTN_SM80},
        LUATTN_UNSUPPORTED,
-       "tangents: are given for the family sm80, which has no forward kernel"},
+       "sm80 has kernels with tangents up to 128"},
       {"", {.tangents = 1, .head_dim = 20}, LUATTN_UNSUPPORTED, "needs multiples of 8 in bf16"},
       {"", {.tangents = 8}, LUATTN_INVALID, "tangents: has the bits 0x8, and 'jvp' has no such input of real numbers"},
       {"inputs = { ids = { axes = {'kv'}, dtype = 'i32' } }, block_mask = function(b, h, q, kv) return eq(ids[kv], 1) "
@@ -416,7 +416,8 @@ int main(int argc, char **argv) {
   while (k < 4 && (argc < 2 || strcmp(argv[1], kind_name[k]) != 0)) ++k;
   if (k == 4) return 2;
   dim_qk = k == F64 || k == F32 ? 20 : 24;
-  const luattn_engine_options options = {.struct_size = sizeof options},
+  const luattn_engine_options options = {.struct_size = sizeof options,
+                                         .family = strcmp(argv[argc - 1], "sm80") == 0 ? 1 + LUATTN_SM80 : 0},
                               of_cpu = {.struct_size = sizeof of_cpu, .device = LUATTN_CPU};
   luattn_engine *engine, *cpu;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");

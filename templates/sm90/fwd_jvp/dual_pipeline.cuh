@@ -16,8 +16,8 @@ struct SharedDualSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int groups = tile_m / 64;  // consumer warpgroups
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int tangents = Spec::tangent_of_q * 1 + Spec::tangent_of_k * 2 + Spec::tangent_of_v * 4;
-  static constexpr FwdJvpSm90Layout layout = fwd_jvp_sm90_layout(layout_sizes<Config>({.tangents = tangents}));
+  static constexpr FwdJvpSm90Layout layout =
+      fwd_jvp_sm90_layout(layout_sizes<Config>({.tangents = tangent_bits<Spec>()}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;  // of one of both
   static constexpr int q_room = q_bytes * (1 + Spec::tangent_of_q), k_room = k_bytes * (1 + Spec::tangent_of_k),
                        v_room = v_bytes * (1 + Spec::tangent_of_v);

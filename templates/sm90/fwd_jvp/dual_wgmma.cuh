@@ -38,18 +38,6 @@ OUT_SUMS_BOTH(8, 112)
 OUT_SUMS_BOTH(8, 128)
 #endif
 
-// Adds Count blocks of A from Block on, times the rows' factors, to those of B.
-template <int Block, int Count>
-LUATTN_FN void add_scaled_out(float upper, float lower) {
-#define ADD(i, factor) "fma.rn.f32 o%3_" i ", o%2_" i ", " factor ", o%3_" i ";\n"
-  if constexpr (Count > 0) {
-    asm volatile(ADD("0", "%0") ADD("1", "%0") ADD("2", "%1") ADD("3", "%1") ADD("4", "%0") ADD("5", "%0")
-                     ADD("6", "%1") ADD("7", "%1")::"f"(upper),
-                 "f"(lower), "n"(Block), "n"(Block + dual_block));
-    add_scaled_out<Block + 1, Count - 1>(upper, lower);
-  }
-#undef ADD
-}
 template <int Count>
 LUATTN_FN void scale_dual_out(float upper, float lower) {
   scale_out<dual_block, Count>(upper, lower);

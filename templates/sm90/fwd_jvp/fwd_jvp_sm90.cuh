@@ -7,9 +7,7 @@
 // What has no tangent has no product. It issues S and S' of the next tile before A and B of this one, and runs the step
 // while these are in flight; P and P' are packed once the products that read the ones before have ended.
 //
-// Centring: where Spec::centres, tangents of a row's scores are taken less a number of the row, their mean over the first
-// tile in which the row keeps something, and that times the row's own O and lse is added at the end. That is exact, and
-// P' then holds what differs between keys: keys with a large common mean would else lose it to rounding.
+// Tangents of scores are centred (score/dual_centres.cuh).
 //
 // Config: head_dim and head_dim_v are multiples of 8 up to 128. tile_m is 128, threads 384. tile_n is a multiple of 16: at
 // head_dim_v 128 registers have room for 48, at 96 for 64, at 80 for 80. Dynamic shared memory: FwdJvpSm90Layout.
@@ -17,10 +15,11 @@
 #include "arch/warp.cuh"
 #include "arch/wgmma.cuh"
 #include "score/dropout.cuh"
+#include "score/dual_centres.cuh"
 #include "score/dual_rows.cuh"
 #include "score/fragment.cuh"
+#include "sink/dual_out.cuh"
 #include "sink/padding.cuh"
-#include "sink/row_numbers.cuh"
 #include "sm90/fwd/mask.cuh"
 #include "sm90/fwd_jvp/dual_pipeline.cuh"
 #include "sm90/fwd_jvp/dual_wgmma.cuh"
@@ -43,7 +42,6 @@ struct DualConsumerSm90 {
   static constexpr int rows = Fragment::rows(16), cols = Fragment::columns(tile_n), scores = tile_n / 2;
   static constexpr bool has_dots = Spec::tangent_of_q || Spec::tangent_of_k;  // S' has products
   static constexpr bool has_sums = Spec::has_prob_tangent || Spec::tangent_of_v;
-  static constexpr bool centres = Spec::centres && Spec::has_score_tangent;
   // Masked scores are -inf, and no others need a test: P, P' and sums of both are then 0.
   static constexpr bool by_inf = Spec::mask_by_inf && Spec::centres;
   static constexpr int blocks = dim_v / 16;
@@ -65,8 +63,7 @@ struct DualConsumerSm90 {
   Head head;
   Row row[rows];
   Online online;
-  float centre[rows];
-  u32 centred;  // a bit for each row: it has its centre
+  DualCentres<Spec, rows, cols, Fragment::row_lanes> centres;
   PipelineState<stages> k, v;
   PipelineState<1> q;
   u32 v_back;                                        // the barrier that releases V of the sums in flight
@@ -139,59 +136,25 @@ struct DualConsumerSm90 {
       if (!__any_sync(0xffffffffu, scale[0].x != 1.f || scale[1].x != 1.f || scale[0].d != 0.f || scale[1].d != 0.f))
         return;
       if constexpr (has_sums) scale_dual_out<blocks>(scale[0].x, scale[1].x);
-      if constexpr (Spec::has_rescale_tangent) add_scaled_out<0, blocks>(scale[0].d, scale[1].d);
+      if constexpr (Spec::has_rescale_tangent) add_scaled_out<0, dual_block, blocks>(scale[0].d, scale[1].d);
       scale_out<0, blocks>(scale[0].x, scale[1].x);
     }
   }
 
   // ---- the step ----
 
-  __device__ __forceinline__ void score(const Key &kv0, const float (&s)[scores], const float (&st)[scores],
-                                        float (&x)[rows][cols], float (&xt)[rows][cols]) const {
-    const float scale = float(p.scale);
-#pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      const typename Sequence::KeyPlace kv{kv0, Fragment::column_of(j)};
-      const typename Spec::Col col = Spec::col(p, site, head, site.clamped_key(p, kv));
-#pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const int at = Fragment::element(r, j);
-        const float of_dot = has_dots ? scale * st[at] : 0.f;
-        const Dual<float> y = Spec::score_dual(p, site, head, row[r], col, s[at], of_dot, position(r), kv);
-        x[r][j] = y.x, xt[r][j] = y.d;
-      }
-    }
-  }
-  // Takes the mean of the tangents of the row's kept scores as its centre, in the first tile that has any. Where these are
-  // scale times S', it multiplies by a scale that ptxas does not know: then no other use of the product keeps it from
-  // becoming one instruction with the subtraction of the centre.
-  __device__ __forceinline__ void find_centres(const float (&st)[scores], const float (&x)[rows][cols],
-                                               const float (&xt)[rows][cols]) {
-    if (__all_sync(0xffffffffu, centred == Online::all)) return;
-    float scale = float(p.scale);
-    asm volatile("" : "+f"(scale));
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      float sum = 0, count = 0;
-#pragma unroll
-      for (int j = 0; j < cols; ++j) {
-        const bool counts = x[r][j] != -infinity<float>();
-        const float of = Spec::score_tangent_as_is ? scale * st[Fragment::element(r, j)] : xt[r][j];
-        sum += counts ? of : 0.f, count += counts ? 1.f : 0.f;
-      }
-      sum = lanes_sum<Fragment::row_lanes>(sum), count = lanes_sum<Fragment::row_lanes>(count);
-      const bool takes = (centred >> r & 1u) == 0 && count > 0;
-      centre[r] =
-          takes ? __fdividef(sum, count) : centre[r];  // any number serves, and a call would take uniform registers
-      centred |= u32(takes) << r;
-    }
-  }
   // Turns S and S' into P and P', in `x` and `xt`, and finds the factors for what has been summed.
   __device__ __forceinline__ void step(const float (&s)[scores], const float (&st)[scores], const KvMessage &tile,
                                        float (&x)[rows][cols], float (&xt)[rows][cols]) {
     const Key kv0 = Sequence::template first_key<tile_n>(tile.tile()) + Fragment::column(lane);
     KeepBits<cols> keep[rows];
-    score(kv0, s, st, x, xt);
+    const float unit = float(p.scale);
+    const auto tangent_of = [&](int r, int j) { return has_dots ? st[Fragment::element(r, j)] : 0.f; };
+    online.score(
+        p, site, head, row,
+        [&](int r, int j) { return Dual<float>{s[Fragment::element(r, j)], unit * tangent_of(r, j)}; },
+        [&](int r) { return position(r); },
+        [&](int j) { return typename Sequence::KeyPlace{kv0, Fragment::column_of(j)}; }, x, xt);
     if (tile.masked()) {
       const Mask mask{p, site, head, row, first_row, lane, 0};
       mask.apply(tile, kv0, x, keep, online);
@@ -205,13 +168,7 @@ struct DualConsumerSm90 {
     } else {
       online.kept.bits = Online::all;
     }
-    if constexpr (centres) {
-      find_centres(st, x, xt);
-#pragma unroll
-      for (int r = 0; r < rows; ++r)
-#pragma unroll
-        for (int j = 0; j < cols; ++j) xt[r][j] -= centre[r];
-    }
+    centres.take_off(unit, tangent_of, x, xt);
     if (Spec::mask_by_inf && tile.masked()) {
 #pragma unroll
       for (int r = 0; r < rows; ++r)
@@ -282,11 +239,8 @@ struct DualConsumerSm90 {
     first_row = message.q_tile * tile_m + group * 64 + warp * 16;
     head = Spec::head(p, site);
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      row[r] = Spec::row(p, site, head, site.clamped_query(p, position(r)));
-      centre[r] = 0;
-    }
-    centred = 0;
+    for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, site.clamped_query(p, position(r)));
+    centres.init();
     online.init(p, site, head, row);
     if constexpr (Drops::any) dropout.enter_head(p, site);
     zero_out<16>();
@@ -354,37 +308,20 @@ struct DualConsumerSm90 {
   __device__ __forceinline__ void finish() {
     online.finish();
     const LuattnTangents &to = p.tangents;
-    float factor[rows], some[rows], of_a[rows], of_b[rows];
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const bool kept = online.kept[r];
-      const float drops = Drops::any ? float(Drops::factor) : 1.f;
-      if constexpr (centres)  // A has what B lacks, and so have states
-#pragma unroll
-        for (int i = 0; i < Spec::num_state; ++i) online.tangent[r].x[i] += centre[r] * online.state[r].x[i];
-      const Dual<float> out = Spec::out_dual(p, site, head, row[r], online.state[r], online.tangent[r]);
-      const float more = centres ? out.d + centre[r] * out.x : out.d;
-      factor[r] = kept ? out.x * drops : 0.f, some[r] = kept ? drops : 0.f;
-      of_b[r] = kept ? out.x : 0.f, of_a[r] = kept ? more : 0.f;
-    }
-    write<0>(p.tensors.o, factor);
+    DualOut<rows> out;
+    out.template find<Spec, Drops>(p, site, head, row, online, centres);
+    write<0>(p.tensors.o, out.of_o);
     if (to.o.data != nullptr) {
-      scale_dual_out<blocks>(of_b[0], of_b[1]);
-      add_scaled_out<0, blocks>(of_a[0], of_a[1]);
-      write<dual_block>(to.o, some);
+      scale_dual_out<blocks>(out.of_b[0], out.of_b[1]);
+      add_scaled_out<0, dual_block, blocks>(out.of_a[0], out.of_a[1]);
+      write<dual_block>(to.o, out.of_kept);
     }
     const int mine = lane % 2;
     if (Fragment::lane_in_row(lane) >= rows || !site.has_query(p, position(mine))) return;
     const Row my_row = mine == 0 ? row[0] : row[1];
     const typename Spec::State state = mine == 0 ? online.state[0] : online.state[1],
                                tangent = mine == 0 ? online.tangent[0] : online.tangent[1];
-    const bool kept = online.kept[mine];
-    write_row<Spec>(p, site, head, my_row, state, position(mine), kept);
-    if constexpr (Spec::has_lse) {
-      if (to.lse.data == nullptr) return;
-      const Dual<float> lse = Spec::lse_dual(p, site, head, my_row, state, tangent);
-      *site.template q_row<float>(p, to.lse, position(mine)) = kept && lse.x != -infinity<float>() ? lse.d : 0.f;
-    }
+    write_dual_numbers<Spec>(p, site, head, my_row, state, tangent, position(mine), online.kept[mine]);
   }
 
   __device__ __forceinline__ void run() {
