@@ -25,12 +25,12 @@ typedef struct LayoutSizes {
                        * forward, of a warp's in backward; else 0 (templates/score/displacement_terms.cuh) */
   int displacement_sums; /* sm90 backward over a grid: likewise, of a warp's sums of dS, with hands_sums
                           * (templates/grads/displacement_sums.cuh) */
-  int row_axes;          /* sm90 forward over a grid: axes along which rows' ranges are kept; 0: none */
+  int row_axes;          /* sm80 and sm90 forward over a grid: axes along which rows' ranges are kept; 0: none */
   int warps_n;           /* sm80 backward: warps along the keys */
   int has_terms;         /* simt: scores have a distance_term */
   int hands_sums;        /* sm90 backward: consumer warps hand distance sums to a writer warp
                        * (templates/sm90/bwd/distance_grad_writer.cuh) */
-  int axes;              /* sm90 backward: of the grid whose places kept by keys lie there; 0: along a line
+  int axes;              /* sm80 and sm90 backward: of the grid whose places kept by keys lie there; 0: along a line
                        * (templates/score/kept_box_queries.cuh) */
   int in_order;          /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
   int chunk;             /* sm80 backward with tangents: rows that a block streams at a time */
@@ -62,9 +62,12 @@ ABI_FN int simt_bytes(LayoutSizes s, int weights) {
   return 2 * l.slice + weights * l.weight + l.terms;
 }
 
-/* sm80 forward: Q, the stages of K, the stages of V, each with its tangent behind it if that is given. */
+/* sm80 forward: Q, the stages of K, the stages of V, each with its tangent behind it if that is given; over a grid the
+ * ranges of rows (templates/score/kept_keys.cuh). */
 typedef struct FwdSm80Layout {
-  int q, k, v; /* bytes of a tile, with its tangent */
+  int q, k, v;    /* bytes of a tile, with its tangent */
+  int row_ranges; /* of 16 rows */
+  int at_row_ranges;
   int bytes;
 } FwdSm80Layout;
 
@@ -74,7 +77,9 @@ ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
   l.q = 2 * s.tile_m * dim * (1 + (s.tangents & 1));
   l.k = 2 * s.tile_n * dim * (1 + (s.tangents >> 1 & 1));
   l.v = 2 * s.tile_n * dim_v * (1 + (s.tangents >> 2 & 1));
-  l.bytes = l.q + s.stages * (l.k + l.v);
+  l.row_ranges = 16 * 4 * s.row_axes;
+  l.at_row_ranges = l.q + s.stages * (l.k + l.v);
+  l.bytes = l.at_row_ranges + s.tile_m / 16 * l.row_ranges;
   return l;
 }
 
@@ -111,11 +116,12 @@ ABI_FN DecodeLayout decode_layout(LayoutSizes s) {
 }
 
 /* sm80 backward: K and V; the stages of Q, dO and dS; P, where warps share its rows; the stages of row
- * numbers. */
+ * numbers; over a grid the places that keys keep (templates/score/kept_box_queries.cuh). */
 typedef struct BwdSm80Layout {
   int q, dout, p;                                         /* bytes of a tile */
   int bwd_row, row;                                       /* bytes for the rows of a q tile */
   int at_v, at_q, at_do, at_ds, at_p, at_bwd_row, at_row; /* K is at 0 */
+  int at_places;
   int bytes;
 } BwdSm80Layout;
 
@@ -135,7 +141,8 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
   l.at_p = l.at_ds + s.stages * l.p;
   l.at_bwd_row = l.at_p + (shares_p ? l.p : 0);
   l.at_row = l.at_bwd_row + s.stages * l.bwd_row;
-  l.bytes = layout_round(l.at_row + s.stages * l.row, 16);
+  l.at_places = layout_round(l.at_row + s.stages * l.row, 16);
+  l.bytes = l.at_places + 4 * s.axes * s.tile_n;
   return l;
 }
 

@@ -139,10 +139,11 @@ static luattn_status list_within(compilation *c, const list_call *call, luattn_e
   box_choice_take(&choice, &target);
   TRY(plan_choose(c->a, &c->spec, &target, &l.own, err));
   if (plan_kernel(&l.own)->box_pairs == NULL)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "boxes: the %s family, which '%s' has for %s and this target, takes the boxes of its tiles "
-                       "alone, so there is nothing to choose; the sm90 family has pairs of boxes (sm_90, bf16 and f16)",
-                       kernel_family_name(l.own.family->id), c->spec.traced.name, kernel_dtype_name(l.own.dtype));
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "boxes: the %s family, which '%s' has for %s and this target, takes the boxes of its tiles "
+        "alone, so there is nothing to choose; the sm80 and sm90 families have pairs of boxes (bf16 and f16)",
+        kernel_family_name(l.own.family->id), c->spec.traced.name, kernel_dtype_name(l.own.dtype));
   TRY(pair_of(&l.own, choice.origin, axis, &own, err));
   l.own_cycles = own.cycles;
   add(&l, &own, choice.best);

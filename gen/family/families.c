@@ -28,14 +28,7 @@ static luattn_status refuse_dtype(const struct family *f, const plan *p, luattn_
                      kernel_family_name(f->id), kernel_dtype_name(p->dtype), kernel_family_name(other->id));
 }
 
-static luattn_status refuse_grid(const struct family *f, const plan *p, luattn_error *err) {
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: family: %s has no kernels over a grid of %d axes yet; simt has, or leave family 0",
-                     kernel_family_name(f->id), p->axes);
-}
-
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err) {
-  if (p->axes > 0 && f->grid_dtypes == 0) return refuse_grid(f, p, err);
   if ((1u << p->dtype & (p->axes > 0 ? f->grid_dtypes : f->dtypes)) == 0) return refuse_dtype(f, p, err);
   if (f->kernel[p->pass].file == NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: pass: is %s, and the %s family has no kernel of it",

@@ -205,6 +205,7 @@ typedef struct family_kernel {
   bool has_lane_sums;      /* sums of gradients for which registers are too few are left to lanes */
   bool reads_query_lists;  /* a list of a query is read once for keys of one block */
   bool masks_without_row;  /* columns are queries, and a mask needs no Row */
+  bool keeps_places;       /* backward over a grid: makes bits of what keys keep along each axis */
   bool regroups_all_masks; /* in tiles kept in part, flags and runs are read together whatever the mask */
   bool sums_in_small_warp; /* dS is summed in a warp with few registers */
 } family_kernel;
@@ -271,6 +272,9 @@ int family_arch(int family);
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err);
 /* Whether families can run the calls that a target asks for. */
 luattn_status family_check_target(const luattn_target *t, luattn_error *err);
+
+/* Whether the row covers the head dims and the shared memory of a plan. */
+bool family_row_suits(const tile_row *row, const plan *p);
 
 /* Gives p the family of its tiles. */
 void family_settle(plan *p);

@@ -56,6 +56,7 @@ static plan_copies backward_copies(const plan *p) {
 const struct family family_jvp_sm80 = {.id = LUATTN_SM80,
                                        .says = "mma.sync with f32 accumulation, with tangents",
                                        .dtypes = FAMILY_HALVES,
+                                       .grid_dtypes = FAMILY_HALVES,
                                        .is_for = is_for,
                                        .can_run = can_run,
                                        .page_multiple = 1,

@@ -25,6 +25,14 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .tangents = (int)(p->tangents & 7)};
 }
 
+static int class_of(int shared_limit) {
+  return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
+}
+
+bool family_row_suits(const tile_row *row, const plan *p) {
+  return most_of(p->head_dim, p->head_dim_v) <= row->max_dim && (row->classes & class_of(p->shared_limit)) != 0;
+}
+
 luattn_status family_can_run_tangents(const plan *p, int most, const char *name, luattn_error *err) {
   if (p->axes > 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,

@@ -31,6 +31,8 @@ static inline bool is_of_large_dims(const plan *p) { return p->head_dim > 192 &&
 
 extern const family_thresholds simt_forward_measured, simt_backward_measured, sm80_forward_measured,
     sm80_backward_measured;
+/* The pairs of boxes of the tiles that come first of a table. sm80_boxes.c */
+int sm80_box_pairs(const plan *p, tile_table tiles, const box_extents **pairs);
 luattn_status simt_check(const plan *p, luattn_error *err);
 bool simt_suits(const plan *p);
 plan_copies simt_copies(const plan *p);

@@ -60,15 +60,11 @@ static int forward_left_out(const plan *p, bool is_grid, const char **out) {
   return n;
 }
 
-/* sm90 alone has other kernels over a grid of several axes. */
+/* Of half types other families have faster kernels over a grid, too. */
 static const char *note(arena *a, const plan *p) {
   (void)a;
-  if (p->axes == 0) return "";
-  return p->keep == SPEC_KEEP_ALL
-             ? "grid: of the other families sm90 alone has kernels over several axes, of bf16 and f16\n"
-             : "grid: of the other families sm90 alone has kernels over several axes, of bf16 and f16; this one draws "
-               "for each "
-               "score alone\n";
+  if (p->axes == 0 || p->keep == SPEC_KEEP_ALL) return "";
+  return "grid: this family draws for each score alone\n";
 }
 
 static int backward_left_out(const plan *p, bool is_grid, const char **out) {

@@ -27,6 +27,8 @@ static tile_table tiles(const plan *p) {
   return p->pass == LUATTN_FORWARD ? TILE_TABLE(forward) : TILE_TABLE(backward);
 }
 
+static int box_pairs(const plan *p, const box_extents **pairs) { return sm80_box_pairs(p, tiles(p), pairs); }
+
 static luattn_status check_forward(const plan *p, luattn_error *err) {
   const int warps = p->threads / 32;
   if (p->tile_m != 16 * warps && p->tile_m != 32 * warps)
@@ -174,6 +176,7 @@ static const char *note(arena *a, const plan *p) {
 const struct family family_sm80 = {.id = LUATTN_SM80,
                                    .says = "mma.sync with f32 accumulation, head dims that are multiples of 8",
                                    .dtypes = FAMILY_HALVES,
+                                   .grid_dtypes = FAMILY_HALVES,
                                    .note = note,
                                    .page_multiple = 1,
                                    .fast_math = true,
@@ -181,16 +184,19 @@ const struct family family_sm80 = {.id = LUATTN_SM80,
                                    .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_sm80.cu",
                                                                   .entry = "luattn_fwd",
                                                                   .tiles = tiles,
+                                                                  .box_pairs = box_pairs,
                                                                   .check = check_forward,
                                                                   .suits = suits_forward,
                                                                   .fits_registers = fits_registers,
                                                                   .shared_bytes = forward_bytes,
                                                                   .copies = forward_copies,
                                                                   .measured = &sm80_forward_measured,
+                                                                  .free_boxes = true,
                                                                   .steps_of_16 = true,
                                                                   .has_distance_terms = true},
                                               [LUATTN_BACKWARD] = {.file = "entry/bwd_sm80.cu",
                                                                    .tiles = tiles,
+                                                                   .box_pairs = box_pairs,
                                                                    .check = check_backward,
                                                                    .suits = suits_backward,
                                                                    .shared_bytes = backward_bytes,
@@ -199,4 +205,5 @@ const struct family family_sm80 = {.id = LUATTN_SM80,
                                                                    .measured = &sm80_backward_measured,
                                                                    .accumulates_dq = true,
                                                                    .stages_spill_alike = true,
+                                                                   .keeps_places = true,
                                                                    .has_lane_sums = true}}};

@@ -304,6 +304,7 @@ const struct family family_sm90 = {SM90_FACTS, .takes_tiles = takes_tiles,
                                                                    .stores_dq_first = true,
                                                                    .reads_query_lists = true,
                                                                    .masks_without_row = true,
+                                                                   .keeps_places = true,
                                                                    .regroups_all_masks = true,
                                                                    .has_displacement_terms = true,
                                                                    .sums_displacements = sums_displacements}}};

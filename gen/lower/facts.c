@@ -131,7 +131,7 @@ static bool rows_need_full_data(const lowered *f) {
 /* Whether one interval along each axis of a grid is what a row, or a column, keeps, for kernels that make bits of them. */
 static bool has_axis_intervals(const lowered *f, bool of_rows) {
   const mask_info *m = f->mask;
-  bool all = m->is_product && (of_rows ? tiles_free_boxes(f->plan) : plan_kernel(f->plan)->masks_without_row);
+  bool all = m->is_product && (of_rows ? tiles_free_boxes(f->plan) : plan_kernel(f->plan)->keeps_places);
   for (int a = 0; a < m->num_axes; a++) {
     const mask_intervals *own = of_rows ? &m->axis[a].rows : &m->axis[a].columns;
     all &= own->count == 1 && own->period == 0 && !own->apart;
@@ -325,9 +325,12 @@ void facts_find(lowered *f) {
 
 /* ---- for the plan ---- */
 
-/* Whether a kernel keeps Row. The sm90 backward, whose columns are queries, does not need Row for masks. */
+/* Whether a kernel keeps Row. The sm90 backward, whose columns are queries, does not need Row for masks, nor does one that
+ * makes bits of boxes. */
 static bool needs_rows(const lowered *f) {
-  if (!plan_kernel(f->plan)->masks_without_row || f->facts.grad_reads_row) return true;
+  const family_kernel *kernel = plan_kernel(f->plan);
+  const bool only_keep_reads = kernel->masks_without_row || (f->plan->axes > 0 && kernel->keeps_places);
+  if (!only_keep_reads || f->facts.grad_reads_row) return true;
   return f->keep != IR_NONE && (f->facts.column_intervals == 0 || f->mask->columns.apart);
 }
 

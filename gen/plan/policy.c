@@ -1,29 +1,18 @@
 #include "gen/plan/policy.h"
 
-static int max_of(int a, int b) { return a > b ? a : b; }
-
 /* ---- tiles ---- */
-
-static int class_of(int shared_limit) {
-  return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
-}
-
-/* Whether the row covers these head dims and this shared memory. */
-static bool is_row_of(const tile_row *row, const plan *p) {
-  return max_of(p->head_dim, p->head_dim_v) <= row->max_dim && (row->classes & class_of(p->shared_limit)) != 0;
-}
 
 bool policy_knows_short(const plan *p) {
   const tile_table t = plan_kernel(p)->tiles(p);
   bool any = false;
-  for (int i = 0; i < t.count; i++) any |= is_row_of(&t.row[i], p) && (t.row[i].classes & NOT_SHORT) != 0;
+  for (int i = 0; i < t.count; i++) any |= family_row_suits(&t.row[i], p) && (t.row[i].classes & NOT_SHORT) != 0;
   return any;
 }
 
 bool policy_knows_many_rows(const plan *p) {
   const tile_table t = plan_kernel(p)->tiles(p);
   for (int i = 0; i < t.count; i++)
-    if (is_row_of(&t.row[i], p)) return (t.row[i].classes & MANY_ROWS) != 0;
+    if (family_row_suits(&t.row[i], p)) return (t.row[i].classes & MANY_ROWS) != 0;
   return false;
 }
 
@@ -39,7 +28,7 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
   rank -= preferred;
   for (int i = 0; i < t.count; i++) {
     const tile_row *row = &t.row[i];
-    if (!is_row_of(row, p)) continue;
+    if (!family_row_suits(row, p)) continue;
     if ((p->lengths == LUATTN_SHORT && (row->classes & NOT_SHORT) != 0) ||
         (!p->many_rows && (row->classes & MANY_ROWS) != 0))
       continue;

@@ -1,5 +1,5 @@
-// ops/free_boxes.cuh: boxes of keys that begin at any place of a grid (LUATTN_FREE_BOXES): those of forward in the sm90
-// family, which begin where the range of a box of queries does. A key is known by its box and its column there.
+// ops/free_boxes.cuh: boxes of keys that begin at any place of a grid (LUATTN_FREE_BOXES): those of forward in the
+// sm80 and sm90 families, which begin where the range of a box of queries does. A key is known by its box and its column there.
 #pragma once
 #include "ops/grid_places.cuh"
 

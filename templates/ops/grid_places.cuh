@@ -42,6 +42,7 @@ LUATTN_FN i64 step_in(const LuattnTensor &t, const LuattnGridSteps &steps) {
 
 template <bool Keys>
 struct GridSideOf {
+  static constexpr bool of_keys = Keys;
   static constexpr int first_axis = LUATTN_GRID_AXES - Config::axes,
                        rows = Keys ? Config::kv_box(0) * Config::kv_box(1) * Config::kv_box(2) * Config::kv_box(3)
                                    : Config::q_box(0) * Config::q_box(1) * Config::q_box(2) * Config::q_box(3);

@@ -4,15 +4,15 @@
 #include "ops/grid_places.cuh"
 #include "score/dropout.cuh"
 
-// A lane's scores of a tile of 16 rows by Blocks * 16 columns, as DroppedBlocks. A lane draws once for columns that come
+// A lane's scores of a tile of RowBlocks * 16 rows by Blocks * 16 columns, as DroppedBlocks. A lane draws once for columns that come
 // one after another in the same patch.
-template <class Config, class Fragment, bool Transposed, int Blocks>
+template <class Config, class Fragment, bool Transposed, int Blocks, int RowBlocks = 1>
 struct DroppedBoxes {
   static constexpr int columns = Fragment::columns(Blocks * 16), words = (columns + 31) / 32;
-  u32 bits[2][words];  // of the two rows
+  u32 bits[2 * RowBlocks][words];  // of two rows of each block
 
-  __device__ __forceinline__ bool get(int column, int half) const {
-    return (bits[half][column / 32] >> column % 32 & 1u) != 0;
+  __device__ __forceinline__ bool get(int column, int half, int row_block = 0) const {
+    return (bits[2 * row_block + half][column / 32] >> column % 32 & 1u) != 0;
   }
   // As that of DroppedBlocks.
   __device__ __forceinline__ u32 mask_of_two(int column, int half) const {
@@ -26,8 +26,8 @@ struct DroppedBoxes {
     using Columns = GridSideOf<!Transposed>;
     DroppedBoxes made;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      draw_row(made.bits[half], from, Rows::drawn_at(p, row + Fragment::row(lane, half)),
+    for (int r = 0; r < 2 * RowBlocks; ++r)
+      draw_row(made.bits[r], from, Rows::drawn_at(p, row + Fragment::row(lane, r % 2) + r / 2 * 16),
                [&](int j) { return Columns::drawn_at(p, column + Fragment::column(lane, j)); });
     return made;
   }
@@ -59,5 +59,5 @@ struct DroppedBoxes {
 template <>
 struct DroppedOf<true> {
   template <class Config, class Fragment, bool Transposed, int Blocks, int RowBlocks>
-  using type = DroppedBoxes<Config, Fragment, Transposed, Blocks>;
+  using type = DroppedBoxes<Config, Fragment, Transposed, Blocks, RowBlocks>;
 };

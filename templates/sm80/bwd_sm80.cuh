@@ -61,6 +61,12 @@
 #include "work/dq_order.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
+#ifdef LUATTN_GRID
+#include "score/box_dropout.cuh"
+#include "score/kept_box_queries.cuh"
+#include "source/box_tile.cuh"
+#include "work/query_box_walk.cuh"
+#endif
 
 // Its sections, in order: the shape of a block and its shared memory; a thread's state; P and dS of its
 // elements; products; the loop over q tiles; the epilogue.
@@ -75,6 +81,7 @@ struct BwdSm80 {
   using BwdRow = typename Spec::BwdRow;
   using Acc = typename Spec::Acc;
   using Keys = typename SequenceOf<Config>::Keys;
+  static constexpr bool on_line = SequenceOf<Config>::is_line;
   static_assert(same_type<typename Spec::Real, float>::value, "the sm80 family accumulates in f32");
 
   // ---- shape -------------------------------------------------------------------------------------------
@@ -100,7 +107,8 @@ struct BwdSm80 {
   using Need = Needs<Spec, Config>;
   using Sums = SumsSm80<Spec, Config>;
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
-  static constexpr bool has_rows = !__is_empty(Row);
+  static constexpr bool keep_reads_rows = on_line || (Spec::has_mask && Spec::column_intervals == 0);
+  static constexpr bool has_rows = !__is_empty(Row) && (keep_reads_rows || Spec::grad_reads_row);
   // If grad has no side effect, one copy of its code serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
 
@@ -115,10 +123,18 @@ struct BwdSm80 {
   using QK = SharedTile<DP>;
   using VO = SharedTile<DVP>;
   using PT = SharedTile<M>;  // P^T and dS^T: kv rows, q columns
+#ifdef LUATTN_GRID
+  static constexpr int axes = Config::axes;
+  using Walk = QueryBoxWalk<Spec, false, Need::dq_in_order>;
+#else
+  static constexpr int axes = 0;
+  using Walk = QTilesOf<Spec, SequenceOf<Config>, M, N>;
+#endif
   static constexpr BwdSm80Layout layout =
       bwd_sm80_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
                                             .bwd_row = int(sizeof(SharedRow<BwdRow>)),
-                                            .warps_n = warps_n}));
+                                            .warps_n = warps_n,
+                                            .axes = axes}));
   static constexpr int q_bytes = layout.q, do_bytes = layout.dout, p_bytes = layout.p;
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.row;
   static constexpr int at_k = 0, at_v = layout.at_v, at_q = layout.at_q, at_do = layout.at_do;
@@ -135,7 +151,7 @@ struct BwdSm80 {
   Acc acc;
   Sums sums;
   using Drops = Dropout<Config>;
-  using Dropped = DroppedBlocks<Config, Fragment, true, chunk / 16, frags>;
+  using Dropped = DroppedKind<Config, Fragment, true, chunk / 16, frags>;
   Drops dropout;
   unsigned char *shared;
   u32 base;  // address of `shared` in shared memory
@@ -198,6 +214,14 @@ struct BwdSm80 {
     if constexpr (reduces_acc || HasLaneSums<Spec>) acc = zero_acc<Acc>();
     if constexpr (Drops::any) dropout.enter_head(p, site);
     sums.enter_head();
+    if constexpr (!on_line) keep_places();
+  }
+  // Over a grid: what the tile's keys keep along each axis, read from the next barrier on.
+  __device__ __forceinline__ u32 places(int row) const { return base + layout.at_places + u32(row * 4 * axes); }
+  __device__ __forceinline__ void keep_places() const {
+#pragma unroll 1
+    for (int row = int(warp) * 16; row < N; row += warps * 16)
+      BoxPlaces<!on_line>{places(row)}.template store<Spec>(p, site, kv0 + row, int(lane));
   }
 
   // keys: those that exist for query q (work/positions.cuh).
@@ -218,7 +242,9 @@ struct BwdSm80 {
   // Which elements of a chunk dropout keeps.
   __device__ __forceinline__ Dropped draw(int q0, int column) const {
     Dropped kept;
-    if constexpr (Drops::any)
+    if constexpr (Drops::any && !on_line)
+      kept = Dropped::draw(dropout, p, kv0 + score_row(), q0 + column, int(lane));
+    else if constexpr (Drops::any)
       kept = Dropped::draw(dropout, kv0 + score_row() + dropout.first_kv(p, site),
                            q0 + column + dropout.first_q(p, site), int(lane));
     return kept;
@@ -233,14 +259,18 @@ struct BwdSm80 {
   // Replaces S and dP of one q position by P and dS. With Masked, only for elements that the mask keeps.
   template <bool Masked>
   __device__ __forceinline__ void differentiate_column(int q0, int column, int c, int stage, float (&s)[chunk_rows],
-                                                       float (&dp)[chunk_rows], const Terms &terms) {
+                                                       float (&dp)[chunk_rows], const Terms &terms,
+                                                       const u32 (&of_grid)[frags] = {}) {
     const int m = in_tile(column, c);
     const Position q{q0 + column + Fragment::column(lane), Fragment::column_of(c)};
     const BwdRow bwd = shared_bwd(stage)[m].value;
     Row row{};
     if constexpr (has_rows) row = shared_rows(stage)[m].value;
     bool kept[chunk_rows];
-    if constexpr (Masked) keeps_column(q0, column, c, stage, kept);
+    if constexpr (Masked && on_line) keeps_column(q0, column, c, stage, kept);
+    if constexpr (Masked && !on_line)
+#pragma unroll
+      for (int r = 0; r < chunk_rows; ++r) kept[r] = (of_grid[r / 2] >> (2 * c + r % 2) & 1u) != 0;
 #pragma unroll
     for (int r = 0; r < chunk_rows; ++r)
       grad_where<Spec, Need::parameters, Masked>(
@@ -278,6 +308,8 @@ struct BwdSm80 {
   __device__ __forceinline__ void differentiate_in_turn(int q0, int column, int stage) {
     const Terms terms(p, site, head, 0, int(lane));
     const Dropped kept = draw(q0, column);
+    u32 of_grid[frags] = {};
+    if constexpr (!on_line) find_kept(q0, column, stage, of_grid);
 #pragma unroll 1
     for (int c = 0; c < chunk_columns; c += 2) {
       float s[2][chunk_rows], dp[2][chunk_rows];
@@ -286,7 +318,7 @@ struct BwdSm80 {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         drop_column(kept, c + i, dp[i]);
-        differentiate_column<true>(q0, column, c + i, stage, s[i], dp[i], terms);
+        differentiate_column<true>(q0, column, c + i, stage, s[i], dp[i], terms, of_grid);
         drop_column(kept, c + i, s[i]);
       }
       next_octet<c_s, chunk_tiles, frags>(s);
@@ -299,12 +331,13 @@ struct BwdSm80 {
   // Finds which elements of each fragment the mask keeps. Bits 2 c and 2 c + 1 are the elements of q position
   // c. The code of a long mask has one copy for all positions.
   __device__ __forceinline__ void find_kept(int q0, int column, int stage, u32 (&bits)[frags]) const {
-    if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && SequenceOf<Config>::is_line) {
+    if constexpr (!on_line) return find_kept_of_box(q0, column, stage, bits);
+    if constexpr (Spec::has_flag_line && !Spec::has_keep_beside && on_line) {
       const int first = kv0 + score_row(), end = first + frags * 16;
       if (ends().has_keys(p, first, frags * 16) && ends().has_queries(p, q0, M) && flags_are_wide<Spec>(p, end))
         return read_flag_lines(q0 + column, bits);
     }
-    if constexpr (Spec::keep_by_row && SequenceOf<Config>::is_line)
+    if constexpr (Spec::keep_by_row && on_line)
       if (ask_runs(q0, column, stage, bits)) return;
 #pragma unroll 1
     for (int c = 0; c < chunk_columns; ++c) {
@@ -314,16 +347,52 @@ struct BwdSm80 {
       for (int r = 0; r < chunk_rows; ++r) bits[r / 2] |= u32(kept[r]) << (2 * c + r % 2);
     }
   }
+  // From the places that keys keep along each axis; a mask that is no product is asked for what may be kept.
+  __device__ __forceinline__ void find_kept_of_box(int q0, int column, int stage, u32 (&bits)[frags]) const {
+#ifdef LUATTN_GRID
+#pragma unroll
+    for (int f = 0; f < frags; ++f) {
+      const BoxPlaces<true> of_rows{places(score_row() + f * 16)};
+      const KeptPlaces kept[2] = {of_rows.load(Fragment::row(lane, 0)), of_rows.load(Fragment::row(lane, 1))};
+      KeepBits<Fragment::columns(M)> keep[2];
+      find_kept_box_queries<Fragment, Config>(p, kept, q0, keep);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const u32 of_chunk = keep[half].word[0] >> Fragment::columns(column) & ((1u << chunk_columns) - 1);
+        bits[f] |= every_second(of_chunk) << half;
+      }
+    }
+    if constexpr (Spec::has_mask && Spec::column_intervals == 0) ask_for_some(q0, column, stage, bits);
+#endif
+  }
+  // Asks for the elements in `bits`, of queries and keys that exist.
+  __device__ __forceinline__ void ask_for_some(int q0, int column, int stage, u32 (&bits)[frags]) const {
+#pragma unroll 1
+    for (int c = 0; c < chunk_columns; ++c) {
+      const int m = in_tile(column, c);
+      Row row{};
+      if constexpr (has_rows) row = shared_rows(stage)[m].value;
+#pragma unroll
+      for (int r = 0; r < chunk_rows; ++r) {
+        const u32 bit = 1u << (2 * c + r % 2);
+        if ((bits[r / 2] & bit) != 0 && !Spec::keep(p, site, head, row, col[r / 2][r % 2], q0 + m, kv_of(r / 2, r % 2)))
+          bits[r / 2] &= ~bit;
+      }
+    }
+  }
+  // Bit c of eight becomes bit 2 c.
+  LUATTN_FN u32 every_second(u32 x) {
+    x = (x | x << 4) & 0x0f0fu;
+    x = (x | x << 2) & 0x3333u;
+    return (x | x << 1) & 0x5555u;
+  }
   // Calls `keep` once for each run of queries of a chunk. False: there are too many.
   __device__ __forceinline__ bool ask_runs(int q0, int column, int stage, u32 (&bits)[frags]) const {
     const int first_query = q0 + column;
     const auto row = [&](int i) { return shared_rows(stage)[column + i].value; };
     return for_runs_of_queries<Spec, Fragment, chunk>(
         int(lane), site.q_end(p) - first_query, row, [&](int first, u32 of_run) {
-          u32 apart = of_run;  // bit c becomes bit 2 c
-          apart = (apart | apart << 4) & 0x0f0fu;
-          apart = (apart | apart << 2) & 0x3333u;
-          apart = (apart | apart << 1) & 0x5555u;
+          const u32 apart = every_second(of_run);
           const Row here = row(first);
 #pragma unroll
           for (int r = 0; r < chunk_rows; ++r)
@@ -357,14 +426,15 @@ struct BwdSm80 {
   // Zeroes P and dS of elements that the mask drops.
   __device__ __forceinline__ void drop(int q0, int column, int stage) const {
     u32 bits[frags] = {}, kept[chunk_blocks][8];
-    if constexpr (!Spec::keep_is_cheap) find_kept(q0, column, stage, bits);
+    constexpr bool by_bits = !Spec::keep_is_cheap || !on_line;
+    if constexpr (by_bits) find_kept(q0, column, stage, bits);
 #pragma unroll
     for (int c = 0; c < chunk_columns; ++c) {
       bool x[chunk_rows];
-      if constexpr (Spec::keep_is_cheap) keeps_column(q0, column, c, stage, x);
+      if constexpr (!by_bits) keeps_column(q0, column, c, stage, x);
 #pragma unroll
       for (int r = 0; r < chunk_rows; ++r)
-        kept[block_of(c, r)][element_of(c, r)] = Spec::keep_is_cheap ? u32(x[r]) : bits[r / 2] & 1u << (2 * c + r % 2);
+        kept[block_of(c, r)][element_of(c, r)] = by_bits ? bits[r / 2] & 1u << (2 * c + r % 2) : u32(x[r]);
     }
     drop_blocks<c_s, c_dp, chunk_blocks>(kept);
   }
@@ -749,7 +819,7 @@ struct BwdSm80 {
   // Computes all q tiles of one q head. The first iteration only loads the first tile.
   __device__ __forceinline__ void run_head(int h) {
     site.h = h;
-    QTilesOf<Spec, SequenceOf<Config>, M, N> walk(p, site, kv_tile());
+    Walk walk(p, site, kv_tile());
     enter_head();
     Tile tile{-1, false};
     int stage = 0, last = -1;

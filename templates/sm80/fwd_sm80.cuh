@@ -36,6 +36,12 @@
 #include "source/cp_async_tile.cuh"
 #include "work/tile_scheduler.cuh"
 #include "work/tile_walk.cuh"
+#ifdef LUATTN_FREE_BOXES
+#include "score/box_dropout.cuh"
+#include "score/kept_keys.cuh"
+#include "source/box_tile.cuh"
+#include "work/key_box_walk.cuh"
+#endif
 
 // What a kernel computes of a tile, here S = Q K^T and O += P V. sums: accumulators like O; q_parts: tiles of Q that K is
 // multiplied by; tangents: as in LayoutSizes. sm80/fwd_jvp_sm80.cuh has another.
@@ -51,6 +57,10 @@ struct ForwardSm80 {
   static_assert(ForwardSpec<Spec>);
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
+  using Sequence = SequenceOf<Config>;
+  using Tile = TileOf<typename Sequence::KeyTile>;
+  using Key = typename Sequence::Key;
+  using KeyPlace = typename Sequence::KeyPlace;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
@@ -82,12 +92,18 @@ struct ForwardSm80 {
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
-  static constexpr FwdSm80Layout layout = fwd_sm80_layout(layout_sizes<Config>({.tangents = Products::tangents}));
+#ifdef LUATTN_FREE_BOXES
+  static constexpr int row_axes = Config::axes;
+#else
+  static constexpr int row_axes = 0;
+#endif
+  static constexpr FwdSm80Layout layout =
+      fwd_sm80_layout(layout_sizes<Config>({.row_axes = row_axes, .tangents = Products::tangents}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   static_assert(has_shared<Config, layout.bytes>());
 
   const LuattnParams &p;
-  const SequenceOf<Config> site;
+  const Sequence site;
   const int q_tile, lane, warp_row;  // the warp's first row in the tile
   const u32 q_shared, k_shared, v_shared;
   const int kv_head;
@@ -115,6 +131,7 @@ struct ForwardSm80 {
     for (int r = 0; r < rows; ++r)
       row[r] = Spec::only_keep_reads_row ? Row{} : Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
+    keep_ranges();
     if constexpr (Drops::any) dropout.enter_head(p, site);
     declare_out();
     declare_weights();
@@ -126,6 +143,19 @@ struct ForwardSm80 {
     return {q_tile * tile_m + warp_row + Fragment::row(lane), Fragment::row_of(r)};
   }
   __device__ __forceinline__ int query(int r, int lane) const { return site.clamped_query(p, position(r, lane)); }
+
+  // The ranges of the warp's rows, 16 of them from row fragment m on (score/kept_keys.cuh).
+  __device__ __forceinline__ u32 row_ranges(int m) const {
+    return q_shared + layout.at_row_ranges + (warp_row / 16 + m) * layout.row_ranges;
+  }
+  __device__ __forceinline__ void keep_ranges() const {
+#ifdef LUATTN_FREE_BOXES
+#pragma unroll 1
+    for (int m = 0; m < m_tiles; ++m)
+      RowRanges::store<Spec>(p, site, site.clamped_query(p, q_tile * tile_m + warp_row + m * 16 + lane % 16), lane,
+                             row_ranges(m));
+#endif
+  }
 
   // ---- load ----
 
@@ -153,8 +183,7 @@ struct ForwardSm80 {
   template <int Dim>
   __device__ __forceinline__ void copy_tile(u32 to, const LuattnTensor &t, Tile tile) const {
     const int h = copies_anew ? anew(kv_head) : kv_head;
-    copy_tile_async<tile_n, Dim, threads>(to, site.template kv_rows<const Elem>(p, t, h), tile.index * tile_n,
-                                          copier());
+    copy_tile_async<tile_n, Dim, threads>(to, site.template kv_rows<const Elem>(p, t, h), first_key(tile), copier());
   }
 
   // The row of fragment m behind the warp's first: other parts of Q are as many tiles further.
@@ -246,14 +275,16 @@ struct ForwardSm80 {
     }
   }
 
+  LUATTN_FN Key first_key(const Tile &tile) { return Sequence::template first_key<tile_n>(tile.index); }
+
   // Turns dot products into scores. If only some tiles are masked, their masked elements are scored like the
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
-  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0, float (&x)[rows][cols]) const {
-    const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head,
-                                                              kv0 - (q_tile * tile_m + warp_row + warp_rows - 1), lane);
+  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], const Key &kv0,
+                                        float (&x)[rows][cols]) const {
+    const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head, distance(kv0), lane);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const Position kv = column(kv0, j);
+      const KeyPlace kv = column(kv0, j);
       const Col col = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
@@ -261,26 +292,46 @@ struct ForwardSm80 {
                                  position(r, lane), kv, terms.get(r, j / 2, j % 2));
     }
   }
-  __device__ __forceinline__ Position column(int kv0, int j) const {
+  __device__ __forceinline__ KeyPlace column(const Key &kv0, int j) const {
     return {kv0 + Fragment::column(lane), Fragment::column_of(j)};
+  }
+  // From the warp's last row to the tile's first key.
+  static_assert(Sequence::is_line || !Spec::has_distance_term, "distances lie along lines");
+  __device__ __forceinline__ int distance(const Key &kv0) const {
+    if constexpr (Sequence::is_line)
+      return kv0 - (q_tile * tile_m + warp_row + warp_rows - 1);
+    else
+      return 0;
   }
 
   // Evaluates the mask in a rolled loop over columns: it may be a long expression, and few tiles are masked.
   // Row values that only the mask uses are recomputed here, so that they take no registers elsewhere.
-  __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
+  __device__ __forceinline__ void find_kept(const Key &kv0, KeepBits<cols> (&keep)[rows]) const {
     const int lane = lane_anew();
+    if constexpr (!Sequence::is_line && Spec::row_intervals > 0) return find_kept_of_box(kv0, lane, keep);
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
     Row row_here[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       row_here[r] = Spec::only_keep_reads_row ? Spec::row(p, site, head, query(r, lane)) : row[r];
-    if constexpr (Spec::has_flag_line && tile_n % 64 == 0 && SequenceOf<Config>::is_line)
+    if constexpr (Spec::has_flag_line && tile_n % 64 == 0 && Sequence::is_line)
       if (site.has_keys(p, kv0, tile_n) && flags_are_wide<Spec>(p, kv0 + tile_n))
         return read_flag_lines(kv0, lane, row_here, keep);
-    if constexpr (Spec::keep_by_column && SequenceOf<Config>::is_line)
+    if constexpr (Spec::keep_by_column && Sequence::is_line)
       if (ask_runs(kv0, lane, row_here, keep)) return;
     ask_all<false>(kv0, lane, row_here, keep);
+  }
+  // From what rows keep along each axis.
+  __device__ __forceinline__ void find_kept_of_box(const Key &kv0, int lane, KeepBits<cols> (&keep)[rows]) const {
+#ifdef LUATTN_FREE_BOXES
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+      KeepBits<cols> of_two[2];
+      find_kept_keys<Spec, Fragment>(p, row_ranges(m), lane, kv0, of_two);
+      keep[2 * m] = of_two[0], keep[2 * m + 1] = of_two[1];
+    }
+#endif
   }
   // Asks once for each run of keys. False: there are too many.
   __device__ __forceinline__ bool ask_runs(int kv0, int lane, const Row (&row_here)[rows],
@@ -306,14 +357,14 @@ struct ForwardSm80 {
   }
   // Beside: only the part of the mask that is no flag.
   template <bool Beside>
-  __device__ __forceinline__ void ask_all(int kv0, int lane, const Row (&row_here)[rows],
+  __device__ __forceinline__ void ask_all(const Key &kv0, int lane, const Row (&row_here)[rows],
                                           KeepBits<cols> (&keep)[rows]) const {
 #pragma unroll
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
       for (int bit = 0; bit < 32 && 32 * w + bit < cols; ++bit) {
-        const int j = 32 * w + bit, at = kv0 + Fragment::pair_of(j / 2) + Fragment::column(lane) + j % 2,
-                  kv = site.clamped_key(p, at);
+        const int j = 32 * w + bit;
+        const Key at = kv0 + Fragment::pair_of(j / 2) + Fragment::column(lane) + j % 2, kv = site.clamped_key(p, at);
         const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
@@ -349,7 +400,7 @@ struct ForwardSm80 {
     }
   }
   template <bool Beside>
-  __device__ __forceinline__ bool keeps(const Row &row, const Col &col, int q, int kv) const {
+  __device__ __forceinline__ bool keeps(const Row &row, const Col &col, int q, const Key &kv) const {
     if constexpr (Beside)
       return Spec::keep_beside(p, site, head, row, col, q, kv);
     else if constexpr (Spec::has_mask)
@@ -381,12 +432,27 @@ struct ForwardSm80 {
   }
 
   // Zeroes the weights that dropout drops.
-  __device__ __forceinline__ void drop(int kv0, float (&x)[rows][cols]) const {
+  __device__ __forceinline__ void drop(const Key &kv0, float (&x)[rows][cols]) const {
+    using Kept = DroppedKind<Config, Fragment, false, tile_n / 16>;
+    if constexpr (!Sequence::is_line) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        u32 kept[Kept::words];
+        Kept::draw_keys(kept, dropout, p, int(position(r, lane)), kv0 + Fragment::column(lane));
+#pragma unroll
+        for (int j = 0; j < cols; ++j) x[r][j] = (kept[j / 32] >> j % 32 & 1u) != 0 ? x[r][j] : 0.f;
+      }
+      return;
+    } else {
+      drop_blocks<Kept>(kv0, x);
+    }
+  }
+  template <class Kept>
+  __device__ __forceinline__ void drop_blocks(const Key &kv0, float (&x)[rows][cols]) const {
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
-      const auto kept = DroppedBlocks<Config, Fragment, false, tile_n / 16>::draw(
-          dropout, q_tile * tile_m + warp_row + m * 16 + dropout.first_q(p, site), kv0 + dropout.first_kv(p, site),
-          lane);
+      const auto kept = Kept::draw(dropout, q_tile * tile_m + warp_row + m * 16 + dropout.first_q(p, site),
+                                   kv0 + dropout.first_kv(p, site), lane);
 #pragma unroll
       for (int j = 0; j < cols; ++j)
 #pragma unroll
@@ -423,7 +489,7 @@ struct ForwardSm80 {
   template <Kind kind>
   __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
     float x[rows][cols], scale[rows];
-    const int kv0 = tile.index * tile_n;
+    const Key kv0 = first_key(tile);
     score(s, kv0, x);
     online.enter_tile(column(kv0, 0));
     if constexpr (kind == MIXED) {
@@ -439,7 +505,8 @@ struct ForwardSm80 {
       } else {
         online.kept.bits = online.all;
       }
-      if (stages == 1 && !__any_sync(0xffffffffu, some)) return;  // with two stages, has_work decides this
+      // With two stages has_work decides this, but over a grid, where it knows of no part of a box.
+      if ((stages == 1 || !Sequence::is_line) && !__any_sync(0xffffffffu, some)) return;
       online.step_by_inf(p, site, head, row, x, scale);
     } else {
       KeepBits<cols> keep[rows];
@@ -460,15 +527,16 @@ struct ForwardSm80 {
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = site.last_query(p, first, warp_rows);
     bool work = tile.valid() && first <= last;
-    if (SequenceOf<Config>::is_line && work && tile.masked) {
-      const int kv0 = tile.index * tile_n, kv1 = site.last_key(p, kv0, tile_n);
-      if constexpr (Spec::num_block_bounds > 0) {
-        const Range kept = kept_keys<Spec>(p, site, first, last);
-        work = kept.lo <= kv1 && kv0 < kept.hi;
-      } else {
-        work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+    if constexpr (Sequence::is_line)
+      if (work && tile.masked) {
+        const int kv0 = tile.index * tile_n, kv1 = site.last_key(p, kv0, tile_n);
+        if constexpr (Spec::num_block_bounds > 0) {
+          const Range kept = kept_keys<Spec>(p, site, first, last);
+          work = kept.lo <= kv1 && kv0 < kept.hi;
+        } else {
+          work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+        }
       }
-    }
     return __any_sync(0xffffffffu, work);
   }
 
@@ -477,7 +545,7 @@ struct ForwardSm80 {
   // scores are those of the previous iteration, and must not depend on has_work: a branch around everything
   // that uses them adds a tenth to the compile time.
   struct Iteration {
-    KvTilesOf<Spec, SequenceOf<Config>, tile_m, tile_n> walk;
+    KvTilesOf<Spec, Sequence, tile_m, tile_n> walk;
     Tile tile;
     int slot;
   };
@@ -514,7 +582,7 @@ struct ForwardSm80 {
   }
 
   __device__ __forceinline__ void run() {
-    Iteration t{{p, site, q_tile}, {-1, false}, 1};
+    Iteration t{{p, site, q_tile}, {Tile::none(), false}, 1};
     float s[m_tiles][n_tiles][4];
     begin();
     if constexpr (one_loop) {

@@ -125,11 +125,13 @@ struct BoxWalk {
   }
 };
 
-// The walks of a GridSequence.
+// The walks of a GridSequence. Boxes of keys that begin anywhere have one of their own (work/key_box_walk.cuh).
+#ifndef LUATTN_FREE_BOXES
 template <class Spec, int TileM, int TileN>
 struct KvTilesKind<Spec, GridSequence, TileM, TileN> {
   using type = BoxWalk<Spec, true>;
 };
+#endif
 template <class Spec, int TileM, int TileN>
 struct QTilesKind<Spec, GridSequence, TileM, TileN> {
   using type = BoxWalk<Spec, false>;

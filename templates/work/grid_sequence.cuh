@@ -50,9 +50,17 @@ struct GridPlaces {
   }
 };
 
+// Keys from a slot on.
+struct GridRest {
+  const LuattnParams &p;
+  int first;
+  __device__ __forceinline__ bool has(int slot) const { return GridSideOf<true>::has(p, first + slot); }
+};
+
 struct GridSite : Site {
   using Queries = GridSideOf<false>;
   using KeysOf = GridSideOf<true>;
+  using Keys = GridPlaces<true>;
   enum : bool { is_line = false };
   using Site::Site;
 
@@ -83,6 +91,7 @@ struct GridSite : Site {
   __device__ __forceinline__ GridPlaces<true> keys_of(const LuattnParams &p, int query) const {
     return {p, has_query(p, query)};
   }
+  __device__ __forceinline__ GridRest keys_from(const LuattnParams &p, int first) const { return {p, first}; }
 #ifdef LUATTN_FREE_BOXES
   using KeyTile = NumberedBox;
   using Key = BoxKey;

@@ -1,8 +1,8 @@
-/* box_pairs_test.c: forward of the sm90 family over grids whose extents take several boxes, full and partial ones, for
+/* box_pairs_test.c: forward of the sm90 and sm80 families over grids whose extents take several boxes, full and partial ones, for
  * pairs of boxes that a call names and for those that the engine chooses: O and lse beside the CPU path in double. NaN
  * lies past the ends of every axis, in K and V too, and outputs begin with it.
  *
- * box_pairs_test DTYPE CASE
+ * box_pairs_test DTYPE CASE [sm80]
  */
 #include <math.h>
 #include <stdio.h>
@@ -225,8 +225,31 @@ static const pair_row rows[] = {
      {3, 2, 19, 3},
      LUATTN_BOX(2, 4, 4, 4),
      LUATTN_BOX(3, 2, 4, 4)},
+    /* Of sm80 alone. */
+    {"thin_keys",
+     "grid = {'y', 'x'}, score_mod = function(s, b, h, q, k) return s + 0.1 * (k.x - q.y) end, block_mask = "
+     "neighborhood { kernel_size = {9, 7}, stride = {2, 1}, dilation = {1, 2} }",
+     2,
+     1,
+     64,
+     false,
+     {19, 23},
+     {19, 23},
+     LUATTN_BOX(0, 0, 64, 2),
+     LUATTN_BOX(0, 0, 32, 2)},
+    {"odd_keys",
+     "grid = {'t', 'y', 'x'}, score_mod = function(s, b, h, q, k) return s + 0.1 * k.x - 0.2 * k.y end, block_mask = "
+     "causal_along('t')",
+     3,
+     2,
+     72,
+     true,
+     {4, 9, 7},
+     {5, 6, 11},
+     LUATTN_BOX(0, 1, 4, 16),
+     LUATTN_BOX(0, 2, 8, 3)},
 };
-enum { NUM_ROWS = sizeof rows / sizeof *rows };
+enum { NUM_ROWS = sizeof rows / sizeof *rows, NUM_SM90_ROWS = NUM_ROWS - 2 };
 
 /* [batch 2, heads, axes of the grid, dim], or without dim contiguous. */
 typedef struct placed {
@@ -338,14 +361,16 @@ static bool check(luattn_engine *engine, const pair_row *row, kind k) {
 }
 
 int main(int argc, char **argv) {
-  const luattn_engine_options options = {.struct_size = sizeof options, .family = 1 + LUATTN_SM90};
+  const bool is_sm80 = argc > 3 && strcmp(argv[3], "sm80") == 0;
+  const luattn_engine_options options = {.struct_size = sizeof options,
+                                         .family = 1 + (is_sm80 ? LUATTN_SM80 : LUATTN_SM90)};
   luattn_engine *engine;
   int k = 0, failed = 0;
   while (argc > 1 && k < 4 && strcmp(argv[1], kind_name[k]) != 0) ++k;
   if (argc < 2 || k == 4) return 2;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
-  for (int i = 0; i < NUM_ROWS; ++i)
+  for (int i = 0; i < (is_sm80 ? NUM_ROWS : NUM_SM90_ROWS); ++i)
     if (argc < 3 || strcmp(argv[2], rows[i].name) == 0) failed += !check(engine, &rows[i], (kind)k);
   luattn_engine_close(engine);
   return failed != 0;

@@ -2,7 +2,7 @@
  * machine executes, beside the CPU path in double: O, lse, weights and all gradients. Extents are no multiples of boxes,
  * those of q and kv differ, tensors lie heads first and heads last, and NaN lies past the ends of every axis.
  *
- * boxes_test FAMILY DTYPE [SPEC]: simt f64, simt f32, .., cpu f64
+ * boxes_test FAMILY DTYPE [SPEC]: simt f64, simt f32, sm80 bf16, .., cpu f64
  */
 #include <math.h>
 #include <stdio.h>
@@ -323,7 +323,7 @@ typedef struct run {
   const luattn_spec *spec;
   const spec_row *row;
   kind k;
-  bool is_sm90;
+  bool is_sm90, is_sm80;
 } run;
 
 static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = 77, .offset = 12};
@@ -448,14 +448,15 @@ static bool same_bits(const run *r, luattn_args *args, placed *const gradient[3]
 static bool check(const run *r, bool heads_last, bool deterministic) {
   const spec_row *row = r->row;
   const kind k = r->k, real = k == F64 ? F64 : F32;
-  const int dim = !r->is_sm90    ? row->dim
-                  : row->is_wide ? 136
-                  : heads_last   ? 128
-                                 : 64,
-            dim_v = !r->is_sm90    ? row->dim_v
-                    : row->is_wide ? 192
-                    : heads_last   ? 72
-                                   : 64;
+  const bool on_tensor_cores = r->is_sm90 || r->is_sm80;
+  const int dim = !on_tensor_cores ? row->dim
+                  : row->is_wide   ? 136
+                  : heads_last     ? 128
+                                   : 64,
+            dim_v = !on_tensor_cores ? row->dim_v
+                    : row->is_wide   ? 192
+                    : heads_last     ? 72
+                                     : 64;
   placed q, key, v, o, lse, dout, dlse, dq, dk, dv;
   extra x[INPUTS];
   luattn_input given[INPUTS], on_cpu[INPUTS];
@@ -494,8 +495,8 @@ static bool check(const run *r, bool heads_last, bool deterministic) {
   if (r->is_sm90) args.query_tile_size = row->backward_box[0], args.key_tile_size = row->backward_box[1];
   launch(r, LUATTN_BACKWARD, &args);
   ok &= judge(r, "dq", difference(&dq)) & judge(r, "dk", difference(&dk)) & judge(r, "dv", difference(&dv));
-  if (deterministic && r->is_sm90) ok &= same_bits(r, &args, (placed *[]){&dq, &dk, &dv}, x, n);
-  if (!r->is_sm90 && !heads_last && n == 0) ok &= check_weights(r, &args, &want);
+  if (deterministic && on_tensor_cores) ok &= same_bits(r, &args, (placed *[]){&dq, &dk, &dv}, x, n);
+  if (!on_tensor_cores && !heads_last && n == 0) ok &= check_weights(r, &args, &want);
   for (int i = 0; i < n; ++i) ok &= check_input(r, &x[i], row->input[i].name);
   placed *const all[] = {&q, &key, &v, &o, &lse, &dout, &dlse, &dq, &dk, &dv};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) clear(all[i]);
@@ -504,7 +505,7 @@ static bool check(const run *r, bool heads_last, bool deterministic) {
 
 int main(int argc, char **argv) {
   static const char *const families[] = {"simt", "sm80", "sm90", "cpu"};
-  enum { SM90 = 2, CPU = 3 };
+  enum { SM80 = 1, SM90, CPU };
   if (argc < 3) return 2;
   int family = 0, k = 0, failed = 0;
   while (family < 4 && strcmp(argv[1], families[family]) != 0) ++family;
@@ -515,7 +516,7 @@ int main(int argc, char **argv) {
                                            .device = family == CPU ? LUATTN_CPU : 0,
                                            .family = family == CPU ? 0 : 1 + family,
                                            .deterministic = deterministic};
-    run r = {.k = (kind)k, .is_sm90 = family == SM90};
+    run r = {.k = (kind)k, .is_sm90 = family == SM90, .is_sm80 = family == SM80};
     need(luattn_engine_open(&options, &r.engine, &err) == LUATTN_OK, "engine");
     driver = luattn_engine_driver(r.engine);
     for (int i = 0; i < NUM_SPECS; ++i) {
