@@ -22,6 +22,7 @@ struct BoxCopy {
   int own, chunk;  // its first row
   bool exists;     // whether its chunk holds channels
   int at[LUATTN_GRID_AXES];
+  i64 from_first;  // of its first row; else of the corner
 
   template <class Elem, class Where>
   __device__ __forceinline__ BoxCopy(const LuattnParams &p, const GridRows<Elem, Side::of_keys> &src,
@@ -31,23 +32,28 @@ struct BoxCopy {
         steps(*src.steps),
         own(thread / width),
         chunk(thread % width),
-        exists(src.exist && (Dim % 16 == 0 || chunk * 8 < Dim)) {
-    corner([&](auto axis, int first) { at[axis.value] = first + (apart ? Side::template along<axis.value>(own) : 0); });
+        exists(src.exist && (Dim % 16 == 0 || chunk * 8 < Dim)),
+        from_first(chunk * 8) {
+    corner([&](auto axis, int first) {
+      constexpr int a = axis.value;
+      at[a] = first + (apart ? Side::template along<a>(own) : 0);
+      from_first += at[a] * step_in<a>(t, steps);
+    });
   }
   __device__ __forceinline__ bool has_part() const { return width == Tile::chunks || chunk < Tile::chunks; }
-  // Copies the thread's row of pass i.
+  // Copies the thread's row of pass i. What `i` gives is a constant where the loop is unrolled.
   template <class Elem>
   __device__ __forceinline__ void copy(u32 tile, Elem *data, int i) const {
     const int row = own + i * pass;
     bool in = exists;
-    i64 from_first = chunk * 8;
+    i64 more = 0;
     each_axis([&](auto axis) {
       constexpr int a = axis.value;
-      const int place = at[a] + Side::template along<a>(apart ? i * pass : row);
-      in = in && u32(place) < u32(Side::extent(p, a));
-      from_first += place * step_in<a>(t, steps);
+      const int along = Side::template along<a>(apart ? i * pass : row);
+      in = in && u32(at[a] + along) < u32(Side::extent(p, a));
+      more += along * step_in<a>(t, steps);
     });
-    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), data + (in ? from_first : 0), in);
+    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), data + from_first + more, in);
   }
 };
 

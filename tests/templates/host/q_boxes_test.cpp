@@ -1,4 +1,4 @@
-// q_boxes_test.cpp: compares backward's walk over boxes of a grid (tma/warp_q_boxes.cuh) with scores, one by one: random
+// q_boxes_test.cpp: compares backward's walk over boxes of a grid (work/query_box_walk.cuh) with scores, one by one: random
 // grids of three axes, whose extents are no multiples of boxes, lattices of queries with a phase, windows, and boxes that a
 // mask empties besides. Each box of queries that has a kept score is in one share of the walk, once, and says what halves
 // of keys keep; boxes of keys add to one of queries in one chain, the last one first. stepped_boxes_test.cpp has the same with
@@ -19,7 +19,7 @@ struct Config {
 };
 #include "host_cuda.hpp"
 #include "abi/params.h"
-#include "tma/warp_q_boxes.cuh"
+#include "work/query_box_walk.cuh"
 
 using Queries = GridSideOf<false>;
 using Keys = GridSideOf<true>;
@@ -150,7 +150,7 @@ static void check_walk(const Chain &given) {
       if (lane == 0) memset(met, 0, sizeof met);
       __syncwarp();
       for (int split = 0; split < p.schedule.num_splits; ++split) {
-        WarpQBoxes<Spec, true, InOrder> walk(p, s, kv_tile, QShare{split});
+        QueryBoxWalk<Spec, true, InOrder> walk(p, s, kv_tile, QShare{split});
         int before = -1;
         for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {
           if (t.index <= before || t.index >= q_tiles) host_fail("boxes come out of order");
