@@ -17,6 +17,13 @@
 #define LUATTN_GRID_EXTENT_MAX 32767        /* positions along an axis */
 #define LUATTN_GRID_POSITIONS_MAX (1 << 30) /* positions of a grid */
 #define LUATTN_TMA_STEPS 8                  /* the most by which TMA steps along an axis */
+#define LUATTN_TMA_REACH 256                /* places along an axis, those between its steps included, of one copy */
+
+/* Whether TMA cannot step along an axis whose boxes take every step-th place, at most `box` of them: then its groups are an
+ * axis of the descriptor (LuattnFarPlaces). */
+ABI_FN int grid_step_is_far(int step, int box) {
+  return step > LUATTN_TMA_STEPS || (step > 1 && step * box > LUATTN_TMA_REACH);
+}
 
 /* Of an axis whose boxes take every step-th place: the extent at which all groups have as many places. */
 ABI_FN int grid_padded_extent(int extent, int step) {

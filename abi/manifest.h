@@ -143,7 +143,7 @@ typedef struct manifest_grid {
 } manifest_grid;
 
 /* From a place of a box to the next one along each axis; of unused axes, which come first, 1. Steps of a kernel with TMA
- * descriptors that are above LUATTN_TMA_STEPS, along other axes than the outermost of four, need LuattnFarPlaces. */
+ * descriptors that are far (grid_step_is_far), along other axes than the outermost of four, need LuattnFarPlaces. */
 enum { MANIFEST_STEP_MAX = 32767 };
 typedef struct manifest_steps {
   uint32_t of[LUATTN_MAX_AXES];

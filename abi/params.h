@@ -367,8 +367,8 @@ typedef struct LuattnRowPasses {
   const void *sums;                  /* Real [sums][batch][heads][q_len], contiguous, as saved */
 } LuattnRowPasses;
 
-/* Boxes over a grid of places that are further apart than TMA steps (LUATTN_TMA_STEPS) along an axis of a descriptor: there
- * it has the places of one group (templates/ops/grid_places.cuh), and the groups are among the units. The groups of an
+/* Boxes over a grid of places that TMA does not step between (grid_step_is_far) along an axis of a descriptor: there it has
+ * the places of one group (templates/ops/grid_places.cuh), and the groups are among the units. The groups of an
  * axis are of one length, so where an extent is no multiple of the step, LuattnTensors has copies with zeros up to the next
  * one, of q and k and v and, in backward, dout; forward copies its o back. */
 typedef struct LuattnFarPlaces {

@@ -13,8 +13,6 @@ luattn_status family_refuse(const plan *p, bool keys, const char *rule, luattn_e
 luattn_status family_can_run_tangents(const plan *p, int most, const char *name, luattn_error *err);
 /* Bytes of the sums of parameter gradients of a block: one number per warp. */
 int family_sum_bytes(const plan *p, const plan_rows *rows);
-/* Refuses boxes that TMA cannot step through; `rows`: of queries, a copy has as many. tile_boxes.c */
-luattn_status family_check_steps(const plan *p, int rows, luattn_error *err);
 /* Numbers of a head that a forward kernel's call hands on are live in all of its loops. Those that registers do
  * not hold beside the accumulators lie in memory, in the caller and as parameters of the called function, and
  * ptxas takes a time that grows with their square: chains x - 0.1 * floor(x * (a * c)) of 139, 203, 267 and 331

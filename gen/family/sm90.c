@@ -109,7 +109,7 @@ static luattn_status check_boxes(const plan *p, luattn_error *err) {
                        kv[LUATTN_MAX_AXES - 1], valid);
   if (p->key_tile_size != 0 && (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256))
     return luattn_fail(err, LUATTN_INVALID, "target: key_tile_size: has %d keys: %s", p->tile_n, valid);
-  return family_check_steps(p, 64, err);
+  return LUATTN_OK;
 }
 
 static luattn_status check_forward(const plan *p, luattn_error *err) {
@@ -125,7 +125,7 @@ static luattn_status check_backward(const plan *p, luattn_error *err) {
   if (p->tile_m != 64 && !(p->tile_m == 128 && is_narrow(p)))
     return family_refuse(p, false, "sm90 backward takes 64, or 128 for head dims up to 64", err);
   if (p->tile_n != 128) return family_refuse(p, true, "sm90 backward takes 128, or 64 where tile_m is 64", err);
-  return p->axes > 0 ? family_check_steps(p, p->tile_m, err) : LUATTN_OK;
+  return LUATTN_OK;
 }
 
 bool sm90_suits(const plan *p) {

@@ -53,25 +53,6 @@ void family_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) {
   default_box(p, keys ? columns : p->tile_m, box);
 }
 
-luattn_status family_check_steps(const plan *p, int rows, luattn_error *err) {
-  enum { SPAN = 256 }; /* places that a copy of TMA reaches along an axis */
-  for (int keys = 0; keys < 2; keys++) {
-    int box[AXES], left = rows;
-    family_box(p, keys, box);
-    for (int a = AXES - 1; a >= AXES - p->axes; a--) {
-      const int extent = keys || box[a] < left ? box[a] : left;
-      const bool steps = a > 0 && p->step[a] > 1 && p->step[a] <= LUATTN_TMA_STEPS; /* TMA does, along this axis */
-      if (steps && extent * p->step[a] > SPAN)
-        return luattn_fail(err, LUATTN_INVALID,
-                           "target: %s: has an extent of %d along an axis with a dilation of %d, and TMA reaches %d "
-                           "places; give at most %d",
-                           keys ? "key_tile_size" : "query_tile_size", box[a], p->step[a], SPAN, SPAN / p->step[a]);
-      left = left / extent > 1 ? left / extent : 1;
-    }
-  }
-  return LUATTN_OK;
-}
-
 int family_displacements(const plan *p) {
   int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES], count = 1;
   int rows = p->pass == LUATTN_BACKWARD ? 16 : INT32_MAX, before = p->pass == LUATTN_BACKWARD;

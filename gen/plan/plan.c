@@ -173,10 +173,12 @@ static void explain_copies(arena *a, const plan *p, text *t) {
   if (!tiles_step_far(p)) return;
   text_add(
       t,
-      "copies: TMA steps by at most %d, so boxes of every %s place have the groups of a larger dilation as an axis; "
+      "copies: TMA steps by at most %d and reaches %d places, so boxes of every %s place have the groups of a dilation "
+      "that "
+      "it does not step by as an axis; "
       "where an extent is above its dilation there and no multiple, luattn_copy_in copies q, k%s with zeros up to "
       "the next multiple%s: %d bytes for each head and place of queries and %d for those of keys, in the workspace\n",
-      LUATTN_TMA_STEPS, family_box_text(a, p, p->step), forward ? " and v" : ", v and dout",
+      LUATTN_TMA_STEPS, LUATTN_TMA_REACH, family_box_text(a, p, p->step), forward ? " and v" : ", v and dout",
       tiles_copies_o(p) ? ", and luattn_copy_out the o of such extents back" : "", of_q, 2 * p->head_dim + of_v);
 }
 

@@ -55,7 +55,10 @@ bool tiles_step(const plan *p) {
 
 /* The outermost of four axes is none of a descriptor's. */
 bool tiles_is_far(const plan *p, int axis) {
-  return axis > 0 && p->step[axis] > LUATTN_TMA_STEPS && traits_of_family[p->family->id].takes_descriptors;
+  int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES];
+  if (axis == 0 || p->step[axis] == 1 || !traits_of_family[p->family->id].takes_descriptors) return false;
+  family_box(p, false, q), family_box(p, true, kv);
+  return grid_step_is_far(p->step[axis], q[axis] > kv[axis] ? q[axis] : kv[axis]) != 0;
 }
 
 bool tiles_step_far(const plan *p) {

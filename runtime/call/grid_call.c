@@ -21,7 +21,9 @@ static LuattnGridSide *side_of(LuattnCallParams *all, int axis, bool of_keys) {
 int grid_step(const args_call *c, int axis) { return c->info->has_steps ? (int)c->info->steps[0].of[axis] : 1; }
 
 bool grid_is_far(const args_call *c, int axis) {
-  return axis > 0 && grid_step(c, axis) > LUATTN_TMA_STEPS && manifest_traits(c->info)->takes_descriptors;
+  const uint32_t q = grid_of(c)->q_box[axis], kv = grid_of(c)->kv_box[axis];
+  return axis > 0 && grid_step_is_far(grid_step(c, axis), (int)(q > kv ? q : kv)) &&
+         manifest_traits(c->info)->takes_descriptors;
 }
 
 /* The boxes of all groups along an axis (templates/ops/grid_places.cuh): the last ones of those that begin at the same

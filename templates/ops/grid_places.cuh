@@ -67,7 +67,10 @@ struct GridSideOf {
   LUATTN_FN int extent(const LuattnParams &p, int axis) { return of(p, axis).extent; }
 
   // Whether the groups of a far axis (LuattnFarPlaces) are among the units of TMA descriptors.
-  static constexpr __device__ bool is_far(int axis) { return axis > 0 && place_step(axis) > LUATTN_TMA_STEPS; }
+  static constexpr __device__ bool is_far(int axis) {
+    const int q = Config::q_box(axis), kv = Config::kv_box(axis);
+    return axis > 0 && grid_step_is_far(place_step(axis), q > kv ? q : kv);
+  }
 
   // The group of a coordinate, and the coordinate's number there, rounded up; of places from -255 * d on.
   template <int Axis>

@@ -229,6 +229,17 @@ static const spec_row specs[] = {
      {{"rpb", 3, {HEADS, 5, 9}}},
      .is_wide = false,
      .backward_box = {LUATTN_BOX(0, 0, 2, 32), LUATTN_BOX(0, 0, 8, 16)}},
+    {"far_by_reach",
+     "return attention { grid = {'y', 'x'}, block_mask = neighborhood { kernel_size = {2, 3}, dilation = {5, 1} } }",
+     2,
+     1,
+     8,
+     8,
+     {13, 9},
+     {13, 9},
+     {{NULL, 0, {0}}},
+     .is_wide = false,
+     .backward_box = {LUATTN_BOX(0, 0, 8, 8), LUATTN_BOX(0, 0, 64, 2)}},
 };
 enum { NUM_SPECS = sizeof specs / sizeof *specs };
 
