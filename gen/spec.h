@@ -230,6 +230,8 @@ struct luattn_spec {
   /* Of a compilation, once its mask is analysed: it is evaluated for cells (mask_evaluated), what it reads differs
    * between blocks of queries, and its own blocks have as many keys as a cell. */
   bool by_cells, by_query_blocks, by_narrow_blocks;
+  bool
+      learns_displacements; /* an input's gradient is a sum over scores with the same kv - q along each axis of a grid */
   int step[LUATTN_MAX_AXES]; /* of boxes along axes of a grid, those that it has the last ones (mask_axis); 0: 1 */
   double load_ms;
   uint64_t hash[2];       /* luattn_spec_info.hash */

@@ -10,6 +10,7 @@
 #include "gen/analysis/specs/large_scores.h"
 #include "gen/analysis/online/merge.h"
 #include "gen/analysis/specs/mod_rows.h"
+#include "gen/ir/passes.h"
 #include "gen/plan/check_target.h"
 
 /* Notes that kernels have no backward, so that programs that compile only forward learn it at once. */
@@ -83,6 +84,36 @@ static void take_steps(compilation *c) {
   c->mask.keep = c->mask.within;
 }
 
+/* Says along which axes boxes do not step, although the mask has a dilation there. */
+static luattn_status note_asked_steps(compilation *c, luattn_error *err) {
+  for (int a = 0; a < c->mask.num_axes; a++)
+    if (c->mask.axis[a].asks_step)
+      TRY(compilation_note(c,
+                           arena_printf(c->a,
+                                        "slow: dilation along %s: its d is no constant, so boxes have consecutive "
+                                        "places, about d times as many keys, and ask (kv_idx.%s - q_idx.%s) %% d for "
+                                        "each score; write d as a constant from 2 to %d, by which boxes step",
+                                        c->spec.traced.grid_axis[a], c->spec.traced.grid_axis[a],
+                                        c->spec.traced.grid_axis[a], MASK_STEP_MAX),
+                           err));
+  return LUATTN_OK;
+}
+
+/* Whether the gradient of an input adds scores with the same kv - q at one of its elements. */
+static bool learns_displacements(arena *a, const traced_spec *t, const derived_terms *terms) {
+  uint8_t *level = t->grid_axes > 1 ? arena_array(a, ir_count(t->g), sizeof *level) : NULL;
+  bool learns = false;
+  if (level == NULL) return false;
+  analyse_levels(t->g, level);
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *x = &terms->term[i];
+    bool moves = false;
+    for (int k = 0; k < x->num_index; k++) moves |= level[x->index[k]] == LEVEL_ELEMENT;
+    learns |= moves && analyse_distance(a, t->g, x->index, x->num_index);
+  }
+  return learns;
+}
+
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err) {
   luattn_target taken;
@@ -125,6 +156,8 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   TRY(mask_analyse(c->a, &c->spec.traced, &c->mask, err));
   take_steps(c);
+  TRY(note_asked_steps(c, err));
+  c->spec.learns_displacements = learns_displacements(c->a, &c->spec.traced, &c->spec.derived.element_terms);
   TRY(decisions_apply(c->a, &c->spec, &c->mask, c->target.dtype == LUATTN_F64, err));
   c->spec.by_cells = c->mask.evaluated.is;
   c->spec.by_query_blocks = c->mask.evaluated.is && c->mask.evaluated.by_query && c->mask.evaluated.rows > 1;
@@ -159,9 +192,9 @@ const char *compilation_why(const compilation *c) {
   return why != NULL ? why : c->at.why;
 }
 
-const char *compilation_add_line(arena *a, const char *text, const char *line) {
-  const char *both = arena_printf(a, "%s%s\n", text, line);
-  return both != NULL ? both : text;
+const char *compilation_add_line(arena *a, const char *before, const char *line) {
+  const char *both = arena_printf(a, "%s%s\n", before, line);
+  return both != NULL ? both : before;
 }
 
 bool compilation_has_line_info(void) {

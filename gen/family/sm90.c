@@ -46,8 +46,14 @@ static int forward_pairs(const plan *p, const box_extents **pairs) {
  * 80 with a window of 18 x 24 x 24, and the second for the same in strides of 16 x 8 x 8, whose blocks it leaves whole. */
 static const box_extents backward_of_three[] = {{{1, 4, 4, 4}, {1, 2, 8, 8}}, {{1, 2, 4, 8}, {1, 2, 8, 8}}};
 static const box_extents backward_of_two[] = {{{1, 1, 8, 8}, {1, 1, 16, 8}}};
+/* Where gradients are summed by displacement, for which both have rows of 8. */
+static const box_extents summed[] = {{{1, 2, 4, 8}, {1, 2, 8, 8}}},
+                         summed_of_64[] = {{{1, 2, 8, 8}, {1, 2, 8, 8}}}; /* of four axes, for head dims up to 64 */
 int sm90_backward_pairs(const plan *p, const box_extents **pairs) {
-  if (most_of(p->head_dim, p->head_dim_v) <= 64) return 0;
+  const int dim = most_of(p->head_dim, p->head_dim_v);
+  if (p->learns_displacements && dim <= 64 && p->axes == 4) return BOX_PAIRS(summed_of_64);
+  if (p->learns_displacements && dim > 64 && dim <= 128 && p->axes > 2) return BOX_PAIRS(summed);
+  if (dim <= 64) return 0;
   return p->axes == 2 ? BOX_PAIRS(backward_of_two) : p->axes == 3 ? BOX_PAIRS(backward_of_three) : 0;
 }
 

@@ -357,6 +357,8 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->draws = spec_draws(&spec->traced);
   p->axes = spec->traced.grid_axes > 1 ? spec->traced.grid_axes : 0;
   for (int a = 0; a < LUATTN_MAX_AXES; a++) p->step[a] = spec->step[a] > 1 ? spec->step[a] : 1;
+  p->learns_displacements =
+      spec->learns_displacements && p->pass == LUATTN_BACKWARD && (p->wants & LUATTN_WANT_INPUTS) != 0;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0 || p->query_tile_size != 0 || p->key_tile_size != 0;
   TRY(choose_family(t, p, err));

@@ -216,6 +216,18 @@ static const spec_row specs[] = {
      {5, 18},
      {{NULL, 0, {0}}},
      .is_wide = true},
+    {"bias_four",
+     "return attention { grid = {'a', 't', 'y', 'x'}, inputs = { rpb = { axes = {'h', 3, 5}, grad = true } },\n"
+     "  score_mod = function(s, b, h, q, k) return s + rpb[{h, k.t - q.t + 1, k.x - q.x + 2}] end,\n"
+     "  block_mask = function(b, h, q, k) return abs(k.t - q.t) <= 1 and abs(k.x - q.x) <= 2 end }",
+     4,
+     1,
+     8,
+     8,
+     {2, 3, 3, 9},
+     {2, 3, 3, 9},
+     {{"rpb", 3, {HEADS, 3, 5}}},
+     .is_wide = false},
     {"named_boxes",
      "return attention { grid = {'y', 'x'}, inputs = { rpb = { axes = {'h', 5, 9}, grad = true } },\n"
      "  score_mod = function(s, b, h, q, k) return s + rpb[{h, k.y - q.y + 2, k.x - q.x + 4}] end,\n"

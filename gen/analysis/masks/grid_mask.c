@@ -65,6 +65,19 @@ static int step_of(const ir *g, ir_ref p, int axis) {
   return d > 0 && sum[0] * sum[1] == -1 && sum[2] % d == 0 ? d : 0;
 }
 
+/* Whether p asks for a remainder of the distance of q and kv by what is no constant, but the same for all of a head. */
+static bool asks_step(const axis_search *s, ir_ref p, int axis) {
+  const ir_node eq = *ir_get(s->g, p);
+  bool asks = false;
+  if (eq.op != IR_EQ || s->reads[p] != 1u << axis) return false;
+  for (int i = 0; i < 2; i++) {
+    double c;
+    const ir_node r = *ir_get(s->g, eq.arg[i]);
+    asks |= r.op == IR_MOD && s->reads[eq.arg[i]] != 0 && s->reads[r.arg[1]] == 0 && !ir_is_const(s->g, r.arg[1], &c);
+  }
+  return asks;
+}
+
 /* keep without the conjuncts that say steps, which are taken for their axes; IR_NONE: nothing is left. */
 static ir_ref take_steps(const axis_search *s, ir_ref p, mask_info *m) {
   const ir_node n = *ir_get(s->g, p);
@@ -74,6 +87,7 @@ static ir_ref take_steps(const axis_search *s, ir_ref p, mask_info *m) {
   }
   for (int axis = 0; axis < m->num_axes; axis++) {
     const int d = s->reads[p] == 1u << axis ? step_of(s->g, p, axis) : 0;
+    m->axis[axis].asks_step |= asks_step(s, p, axis);
     if (d == 0 || (m->axis[axis].step > 1 && m->axis[axis].step != d)) continue;
     m->axis[axis].step = d;
     return IR_NONE;

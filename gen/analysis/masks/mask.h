@@ -61,6 +61,7 @@ typedef struct mask_axis {
   mask_intervals rows, columns;    /* exact, if the mask is a product of axes; count 0: unknown */
   int step; /* its dilation: a query keeps keys alone whose distance is a multiple of it, so boxes take every step-th
              * place. Of such places the ranges and intervals above are. 1: none */
+  bool asks_step; /* it has a dilation by what is no constant, of which boxes know nothing */
 } mask_axis;
 #define MASK_STEP_MAX 32767 /* an axis has no more places */
 
