@@ -135,6 +135,8 @@ typedef struct LuattnLinearParams {
   LuattnTensor dq, dk, dv; /* of luattn_linear_rows, whose o is do; dq and dk have heads_v heads */
   LuattnLinearRows rows;
   LuattnStatesBetween between;
+  void *inverses; /* of updates that erase, decays not of channels: of each chunk of each value head (linear_chunk_slot), T
+                   * (luattn_linear_inverses), a box of Elem */
 } LuattnLinearParams;
 
 /* The number of the state before token t, a multiple of `every`, of an entry that begins at row `start`. */
@@ -153,13 +155,14 @@ ABI_ASSERT((sizeof(LuattnLinearParams) + 63) / 64 * 64 <= 4096 - sizeof(LuattnLi
 /* Bytes of a row of sums of decays of channels: rows begin in other banks. */
 ABI_FN int linear_gate_row(int k_dim) { return (k_dim + 63) / 64 * 256 + 16; }
 
-/* Shared memory of the sm90 family's forward kernel: the stages of q, k and v; of products of q and k, and of the inverse
- * where an update erases; what the inverse is made of; boxes of o for each warpgroup of 64 value channels, or those that it
+/* Shared memory of the sm90 family's forward kernel: the stages of q, k and v, and of the inverse where an update erases; of
+ * products of q and k. Where decays differ between channels the inverse is made here, beside these products, and what it is
+ * made of has a place. Boxes of o for each warpgroup of 64 value channels, or those that it
  * keeps of a chunk for backward; where decays differ between channels, their sums, factors of the state's columns, and of
  * erasing updates a tile of k; numbers of tokens; barriers. Boxes have 64 tokens of 64 channels. */
 typedef struct LinearLayout {
-  int qk, v, pairs, gates; /* bytes of a stage */
-  int boxes_o;             /* of a warpgroup */
+  int qk, v, stage, pairs, gates; /* bytes; stage: of q, k, v and all that comes with them */
+  int boxes_o;                    /* of a warpgroup */
   int gate_stages;
   int at_pairs, at_inverse, at_o, at_reads, at_gates, at_factors, at_numbers, at_barriers;
   int bytes;
@@ -179,10 +182,11 @@ ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int era
   LinearLayout l = {0};
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_block, 64) * LINEAR_BOX;
-  l.pairs = (erases ? 2 : 1) * LINEAR_BOX;
-  l.at_pairs = stages * (2 * l.qk + l.v);
+  l.stage = 2 * l.qk + l.v + (erases && !by_channel ? LINEAR_BOX : 0);
+  l.pairs = (erases && by_channel ? 2 : 1) * LINEAR_BOX;
+  l.at_pairs = stages * l.stage;
   l.at_inverse = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
-  l.at_o = l.at_inverse + (erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
+  l.at_o = l.at_inverse + (erases && by_channel ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
   l.boxes_o = boxes_o;
   l.at_reads = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
   l.at_gates = l.at_reads + (erases && by_channel ? l.qk : 0);
@@ -203,9 +207,35 @@ ABI_FN int linear_grad_stages(int k_dim, int v_block) {
   while (stages > 2 && linear_layout(k_dim, v_block, stages, 0, 0).bytes > LUATTN_SM90_SHARED_BYTES) stages--;
   return stages;
 }
-/* Shared memory of luattn_linear_numbers: a chunk's q, k, v and do; numbers of tokens; sums of warps. */
-ABI_FN int linear_numbers_bytes(int k_dim, int v_dim) {
-  return LUATTN_CHUNK * 4 * (layout_ceil(k_dim, 16) + layout_ceil(v_dim, 16)) * 16 + 24 * LUATTN_CHUNK * 4;
+/* Shared memory of luattn_linear_numbers: a chunk's q, k, v and do in boxes; both states; numbers of tokens; sums of warps;
+ * barriers. */
+typedef struct LinearNumbersLayout {
+  int state; /* bytes */
+  int at_k, at_v, at_dout, at_state, at_grad_state, at_numbers, at_sums, at_barriers;
+  int bytes;
+} LinearNumbersLayout;
+
+enum { LINEAR_WAY_NUMBERS = 4 * 256, LINEAR_WAY_SUMS = 10 * 256 + 64 };
+
+ABI_FN LinearNumbersLayout linear_numbers_layout(int k_dim, int v_dim) {
+  LinearNumbersLayout l = {0};
+  const int qk = layout_ceil(k_dim, 64) * LINEAR_BOX, v = layout_ceil(v_dim, 64) * LINEAR_BOX;
+  l.state = layout_ceil(k_dim, 64) * v;
+  l.at_k = qk;
+  l.at_v = l.at_k + qk;
+  l.at_dout = l.at_v + v;
+  l.at_state = l.at_dout + v;
+  l.at_grad_state = l.at_state + l.state;
+  l.at_numbers = l.at_grad_state + l.state;
+  l.at_sums = l.at_numbers + 2 * LINEAR_WAY_NUMBERS;
+  l.at_barriers = l.at_sums + LINEAR_WAY_SUMS;
+  l.bytes = l.at_barriers + 256;
+  return l;
+}
+/* Shared memory of luattn_linear_inverses: boxes of k, in whose place T is made, as it is in float, then T; numbers of tokens; a
+ * barrier. */
+ABI_FN int linear_inverses_bytes(int k_dim) {
+  return layout_ceil(k_dim, 64) * LINEAR_BOX + (k_dim > 64 ? 0 : LINEAR_BOX) + LINEAR_BOX + LINEAR_NUMBERS + 64;
 }
 /* Of kernels that keep states of chunks. */
 ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {

@@ -52,7 +52,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_CHAIN,      /* backward of updates that erase: the chain that keeps states, */
   LUATTN_ROLE_LINEAR_GRAD_CHAIN, /* that of their gradients; grids as LINEAR */
   LUATTN_ROLE_LINEAR_ROWS,       /* and rows of all chunks; grid (multiprocessors, or fewer, 1, 1) */
-  LUATTN_ROLE_LINEAR_WAYS,       /* gradients of numbers of tokens; grid (chunks * value heads, 1, 1) */
+  LUATTN_ROLE_LINEAR_WAYS,       /* gradients of numbers of tokens; grid as ROWS */
   LUATTN_ROLE_LINEAR_FINISH, /* gradients of rows and numbers to those of tensors, inputs and scalars; grid (the sum of
                               * LuattnLinearRows.blocks, 1, 1) */
   LUATTN_ROLE_LINEAR_RUNS, /* backward token by token: states before runs of tokens; grid (entries * value heads, 1, 1) */
@@ -68,6 +68,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_COPY_IN, /* attention over a grid: LuattnFarPlaces' copies of q, k, v and dout; grid (rows of a head and the
                         * longest copy / tile_m, heads, batch * 4). Nothing where no extent asks for copies */
   LUATTN_ROLE_COPY_OUT, /* its copy of o to the caller's o; grid (rows / tile_m, heads, batch) */
+  LUATTN_ROLE_LINEAR_INVERSES, /* T of all chunks of updates that erase; grid (chunks * value heads, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

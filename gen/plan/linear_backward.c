@@ -12,10 +12,11 @@
 enum {
   MOST = 128,
   FINISH_THREADS = 256,
-  NUMBER_THREADS = 128,
+  NUMBER_THREADS = 352,
   ROW_THREADS = 384,
   COLUMN_THREADS = 512,
   TILE_THREADS = 256,
+  INVERSE_THREADS = 128,
   CHAIN_STAGES = 2
 };
 
@@ -68,7 +69,8 @@ static void plan_additive(arena *a, const luattn_spec *spec, const luattn_target
   add_gradient(p, "luattn_linear_grad_q_states", "luattn_linear_grad_q", LUATTN_ROLE_LINEAR_GRAD_Q, V, K);
   add_gradient(p, "luattn_linear_grad_k_states", "luattn_linear_grad_k", LUATTN_ROLE_LINEAR_GRAD_K, V, K);
   add_gradient(p, "luattn_linear_grad_v_states", "luattn_linear_grad_v", LUATTN_ROLE_LINEAR_GRAD_V, K, V);
-  linear_plan_add(p, "luattn_linear_numbers", LUATTN_ROLE_LINEAR_WAYS, NUMBER_THREADS, linear_numbers_bytes(K, V));
+  linear_plan_add(p, "luattn_linear_numbers", LUATTN_ROLE_LINEAR_WAYS, NUMBER_THREADS,
+                  linear_numbers_layout(K, V).bytes);
   add_finish(p);
   p->why = arena_printf(a,
                         "backward of linear attention of class L%d: a pass over chunks of %d tokens for each of dq, dk "
@@ -100,15 +102,18 @@ static void add_chains(linear_plan *p) {
 static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   p->source = "entry/linear_erasing_bwd_sm90.cu";
+  linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, INVERSE_THREADS,
+                  linear_inverses_bytes(p->k_dim));
   add_chains(p);
   linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,
                   linear_rows_layout(p->k_dim, p->v_dim).bytes);
   add_finish(p);
   p->why =
       arena_printf(a,
-                   "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
-                   "their gradients, and a kernel over all chunks at once makes dq, dk, dv and gradients of "
-                   "numbers of tokens of these; a last kernel has those of mods, inputs and scalars\n",
+                   "backward of linear attention of class L%d: a kernel over all chunks of %d tokens at once inverts "
+                   "what they erase; with that, two chains keep states and their gradients, and a kernel over all "
+                   "chunks makes dq, dk, dv and gradients of numbers of tokens of these; a last kernel has those of "
+                   "mods, inputs and scalars\n",
                    (int)spec->linear->class.number, LUATTN_CHUNK);
 }
 

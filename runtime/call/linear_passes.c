@@ -173,11 +173,20 @@ static LuattnStates turned(LuattnStates s) {
   return s;
 }
 
-static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
+/* The slots of chunks of all value heads. */
+static size_t slots_of(const linear_call *l) {
   const LuattnLinearParams *p = &l->p;
+  return (size_t)linear_chunk_slots(p->entries, p->tokens, l->c.info->packed != 0) * (size_t)p->heads_v;
+}
+
+static void place_inverses(linear_call *l, room *r) {
+  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES)) l->p.inverses = take(r, slots_of(l) * LINEAR_BOX);
+}
+
+static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
+
   const LinearRowsLayout size = linear_rows_layout((int)l->c.info->head_dim, (int)l->c.info->head_dim_v);
-  const size_t slots = (size_t)linear_chunk_slots(p->entries, p->tokens, l->c.info->packed != 0) * (size_t)p->heads_v,
-               each = rows_of(l) * (size_t)p->heads_v * sizeof(float);
+  const size_t slots = slots_of(l), each = rows_of(l) * (size_t)l->p.heads_v * sizeof(float);
   LuattnLinearKept *kept = &l->p.kept;
   LuattnLinearSums *sums = &l->p.sums;
   const uint32_t which = l->c.info->linear_facts[0].numbers;
@@ -290,6 +299,7 @@ luattn_status linear_place_passes(linear_call *l, void *base) {
   TRY(l->c.info->linear_facts[0].run > 0   ? place_reverse(l, &r)
       : l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r)
                                            : place_forward(l));
+  place_inverses(l, &r);
   place_segments(l, &r);
   l->workspace = r.used;
   return LUATTN_OK;

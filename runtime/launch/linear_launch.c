@@ -43,8 +43,8 @@ static int64_t of_rows(const linear_call *l, const manifest_entry *e, const line
 static int64_t of_chunks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)pass;
   const int64_t all = (int64_t)linear_chunk_slots(l->p.entries, l->p.tokens, l->c.info->packed != 0) * l->p.heads_v;
-  if (e->role == LUATTN_ROLE_LINEAR_TILES) return all;
-  if (e->role == LUATTN_ROLE_LINEAR_WAYS) return l->p.rows.blocks[3] > 0 ? all : 0;
+  if (e->role == LUATTN_ROLE_LINEAR_TILES || e->role == LUATTN_ROLE_LINEAR_INVERSES) return all;
+  if (e->role == LUATTN_ROLE_LINEAR_WAYS && l->p.rows.blocks[3] == 0) return 0;
   return all < l->c.multiprocessors ? all : l->c.multiprocessors;
 }
 
@@ -95,12 +95,18 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_ROWS] = {of_chunks, 0},
     [LUATTN_ROLE_LINEAR_WAYS] = {of_chunks, 0},
     [LUATTN_ROLE_LINEAR_TILES] = {of_chunks, 0},
+    [LUATTN_ROLE_LINEAR_INVERSES] = {of_chunks, 0},
     [LUATTN_ROLE_LINEAR_FINISH] = {of_finish, 0},
     [LUATTN_ROLE_LINEAR_RUNS] = {of_value_heads, 0},
     [LUATTN_ROLE_LINEAR_REVERSE] = {of_value_heads, 0},
     [LUATTN_ROLE_LINEAR_HOOKS] = {of_hooks, 0},
     [LUATTN_ROLE_LINEAR_ROUND] = {of_sums, 0},
 };
+
+/* The pass whose tensors a role's entry takes: of either direction, the inverses those of the chain that goes forwards. */
+static int pass_of(const image_manifest *m, uint32_t role) {
+  return role == LUATTN_ROLE_LINEAR_INVERSES && m->pass == LUATTN_BACKWARD ? 1 : blocks_of[role].pass;
+}
 
 /* Gradients of inputs and scalars, which kernels add to. */
 static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu_stream stream) {
@@ -113,12 +119,17 @@ static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu
   return launch_zero(k, in->scalar_grad, k->info.num_scalars * sizeof(float), "scalar_grads", stream, l->c.err);
 }
 
+/* q, k, v and the gradient of o, of the passes for dq and dk of additive updates. */
+static LuattnTensorMaps maps_of_ways(const LuattnTensorMaps *maps) {
+  return (LuattnTensorMaps){.q = maps[2].v, .k = maps[1].v, .v = maps[1].k, .dout = maps[1].q};
+}
+
 static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream stream) {
   const image_manifest *m = &k->info;
   if (l->walk.threads > 0)
     return launch_threads(k, 0, l->walk.threads, l->walk.shared_bytes, &l->p, l->walk.grid, stream, l->c.err);
   const bool by_tma = m->family == LUATTN_SM90;
-  LuattnTensorMaps maps[LINEAR_PASSES];
+  LuattnTensorMaps maps[LINEAR_PASSES], of_ways;
   LuattnLinearRowMaps of_rows_maps;
   for (int i = 0; by_tma && i < LINEAR_PASSES; i++)
     if (l->pass[i].wanted) TRY(descriptors_fill_linear(k->driver, k->descriptors, l, i, &maps[i]));
@@ -126,17 +137,19 @@ static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream str
   TRY(clear_sums(k, l, stream));
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const uint32_t role = m->entry[i].role;
-    const role_blocks *of = &blocks_of[role];
-    LuattnLinearParams p = of->pass > 0                ? linear_pass_params(l, of->pass)
+    const int pass = pass_of(m, role);
+    LuattnLinearParams p = pass > 0                    ? linear_pass_params(l, pass)
                            : m->pass == LUATTN_FORWARD ? linear_pass_params(l, 0)
                                                        : l->p;
-    const int64_t blocks = of->blocks(l, &m->entry[i], &l->pass[of->pass]);
+    const int64_t blocks = blocks_of[role].blocks(l, &m->entry[i], &l->pass[pass]);
     if (blocks > INT32_MAX)
       return args_fail(&l->c, "q, v: are %lld blocks, more than a launch has; split the batch", (long long)blocks);
     const unsigned grid[] = {(unsigned)blocks, role == LUATTN_ROLE_LINEAR_ROUND ? m->num_inputs + 1 : 1, 1};
-    void *const given = role == LUATTN_ROLE_LINEAR_ROWS ? (void *)&of_rows_maps
-                        : by_tma                        ? (void *)&maps[of->pass]
-                                                        : NULL;
+    if (role == LUATTN_ROLE_LINEAR_WAYS && blocks > 0) of_ways = maps_of_ways(maps);
+    void *const given = role == LUATTN_ROLE_LINEAR_ROWS   ? (void *)&of_rows_maps
+                        : role == LUATTN_ROLE_LINEAR_WAYS ? (void *)&of_ways
+                        : by_tma                          ? (void *)&maps[pass]
+                                                          : NULL;
     TRY(launch_entry(k, i, &p, given, grid, stream, l->c.err));
   }
   return LUATTN_OK;

@@ -26,8 +26,8 @@ GRADIENT(luattn_linear_grad_q, LINEAR_GRAD_Q)
 GRADIENT(luattn_linear_grad_k, LINEAR_GRAD_K)
 GRADIENT(luattn_linear_grad_v, LINEAR_GRAD_V)
 
-extern "C" __global__ void __launch_bounds__(NumberGrads<Spec, Config>::threads)
-    luattn_linear_numbers(const __grid_constant__ LuattnLinearParams p) {
+extern "C" __global__ void __launch_bounds__(SharedNumbers<Spec, Config>::threads, 1)
+    luattn_linear_numbers(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  if constexpr (Config::has_ways) number_grads<Spec, Config>(p, shared);
+  if constexpr (Config::has_ways) number_grads<Spec, Config>(p, maps, shared);
 }

@@ -2,6 +2,7 @@
 #include "config.cuh"
 #include "entry/linear_entries_bwd.cuh"
 #include "linear/sm90/fwd_linear_sm90.cuh"
+#include "linear/sm90/linear_inverse_maker.cuh"
 #include "linear/sm90/linear_rows_sm90.cuh"
 #include "spec.cuh"
 
@@ -10,6 +11,13 @@ struct ChainConfig : PassConfig<Config, Pass> {
   static constexpr int stages = 2;
 };
 using RowsConfig = PassConfig<Config, LINEAR_ROWS>;
+
+// T of all chunks, for both chains.
+extern "C" __global__ void __launch_bounds__(128, 6)
+    luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  linear_make_inverses<Spec, ChainConfig<LINEAR_STATES>>(p, maps, shared);
+}
 
 #define CHAIN(name, pass, only_state, sums)                                                               \
   extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, ChainConfig<pass>>::threads, 1)         \

@@ -2,6 +2,7 @@
 #include "config.cuh"
 #include "entry/linear_entries.cuh"
 #include "linear/sm90/fwd_linear_sm90.cuh"
+#include "linear/sm90/linear_inverse_maker.cuh"
 #include "spec.cuh"
 
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
@@ -15,6 +16,13 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
   extern __shared__ __align__(1024) unsigned char shared[];
   if constexpr (Config::pass != LINEAR_STATES && Spec::decay_of != DECAY_CHANNEL)
     fwd_linear_sm90<Spec, Config, Config::pass != LINEAR_GRAD_STATES, true>(p, maps, shared);
+}
+// T of all chunks, where updates erase.
+extern "C" __global__ void __launch_bounds__(128, 6)
+    luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  if constexpr (SharedLinear<Spec, Config>::takes_inverse && !LinearChain<Config>::backwards)
+    linear_make_inverses<Spec, Config>(p, maps, shared);
 }
 // What makes states of segments of what these add, and of their maps, where updates erase.
 extern "C" __global__ void __launch_bounds__(LINEAR_JOIN_THREADS)

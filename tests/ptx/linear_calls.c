@@ -102,6 +102,10 @@ static void run_pass(const problem *x, linear_pass pass) {
   const bool erases = linear_is_erasing(c);
   const int blocks = linear_blocks(c, k.v_dim, k.v_block), threads = linear_threads(&k);
   const int maps = erases ? linear_blocks(c, k.k_dim, k.v_block) : 0;
+  if (pass == LINEAR_FORWARD && linear_takes_inverses(c)) {
+    d.p.inverses = linear_room_of_inverses(x);
+    linear_make_inverses(x, module, &d);
+  }
   if (d.p.segments.count > 1)
     linear_launch(module, "luattn_linear_states", (blocks + maps) * (d.p.segments.count - 1), threads, l.bytes, &d.p,
                   &d.maps);
@@ -115,6 +119,7 @@ static void run_pass(const problem *x, linear_pass pass) {
     if (!c->poisoned[e]) compare_entry(x, pass, e, o, pool);
   compare_rest(x, k.v_dim, o, pool);
   free(o), free(pool);
+  hand_release(d.p.inverses);
   linear_take_back(&d, c);
   hand_unload(module);
 }

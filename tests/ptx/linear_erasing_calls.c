@@ -28,6 +28,7 @@ typedef struct kept {
   LuattnLinearKept on;
   LuattnLinearSums sums;
   LuattnTensor grads[3]; /* dq, dk, dv */
+  void *inverses;
   LuattnSegments segments;
 } kept;
 
@@ -45,6 +46,7 @@ static kept make_room(const problem *x) {
   const size_t slots =
       (size_t)linear_chunk_slots(c->entries, packed ? x->cu[c->entries] : c->tokens[0], packed) * (size_t)c->heads_v;
   kept k;
+  k.inverses = linear_takes_inverses(c) ? linear_room_of_inverses(x) : NULL;
   k.on = (LuattnLinearKept){.states = hand_device(slots * (size_t)l.state, NULL),
                             .values = hand_device(slots * (size_t)l.v, NULL),
                             .grad_states = hand_device(slots * (size_t)l.state, NULL),
@@ -66,7 +68,8 @@ static void free_room(kept *k) {
   void *const all[] = {k->on.states,         k->on.values,       k->on.grad_states, k->on.grad_values,
                        k->on.tiles,          k->sums.decay,      k->sums.write,     k->sums.read,
                        k->sums.query_factor, k->sums.key_factor, k->grads[DQ].data, k->grads[DK].data,
-                       k->grads[DV].data,    k->segments.states, k->segments.maps,  k->segments.decays};
+                       k->grads[DV].data,    k->segments.states, k->segments.maps,  k->segments.decays,
+                       k->inverses};
   hand_release_all(all, sizeof all / sizeof all[0]);
 }
 
@@ -91,22 +94,19 @@ static void run_forward_segments(const problem *x, const kept *k) {
   void *module = linear_load(&x->c->kernel, LINEAR_FORWARD, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, LINEAR_FORWARD);
   const LuattnSegments own = d.p.segments;
+  d.p.inverses = k->inverses;
+  linear_make_inverses(x, module, &d);
   run_segments(x, LINEAR_FORWARD, module, k, &d);
-  d.p.segments = own;
+  d.p.segments = own, d.p.inverses = NULL;
   linear_take_back(&d, x->c);
   hand_unload(module);
-}
-static int chunks_of(const problem *x) {
-  const call *c = x->c;
-  const int tokens = c->kernel.packed ? x->cu[c->entries] : c->tokens[0];
-  return linear_chunk_slots(c->entries, tokens, c->kernel.packed) * c->heads_v;
 }
 /* Tiles that the chains of decays of channels take. */
 static void run_tiles(const problem *x, void *module, const kept *k) {
   const call *c = x->c;
   on_device d = linear_upload(x, LINEAR_STATES);
   d.p.kept = k->on;
-  linear_launch(module, "luattn_linear_tiles", chunks_of(x), 256,
+  linear_launch(module, "luattn_linear_tiles", linear_chunks_of(x), 256,
                 linear_maker_layout(c->kernel.k_dim, linear_is_erasing(c)).bytes, &d.p, NULL);
   linear_take_back(&d, c);
 }
@@ -130,12 +130,13 @@ static char *run_chain(const problem *x, linear_pass pass, void *columns, const 
   void *module = columns != NULL ? columns : linear_load(&c->kernel, pass, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, pass);
   const LuattnSegments own = d.p.segments;
-  d.p.kept = k->on;
+  d.p.kept = k->on, d.p.inverses = k->inverses;
+  if (pass == LINEAR_STATES && linear_takes_inverses(c)) linear_make_inverses(x, module, &d);
   if (by_channel(c)) d.maps.o = linear_map_of(x, &k->grads[DV], (side){NULL, c->heads_v, c->kernel.v_dim});
   if (c->segments > 1 && pass == LINEAR_GRAD_STATES) run_segments(x, pass, module, k, &d);
   if (c->segments > 1) d.p.segments = k->segments;
   launch_chain(x, pass, module, &d);
-  d.p.segments = own;
+  d.p.segments = own, d.p.inverses = NULL;
   char *pool = linear_take_pool(&d, c);
   linear_take_back(&d, c);
   if (columns == NULL) hand_unload(module);
@@ -159,7 +160,7 @@ static void run_rows(const problem *x, void *columns, const kept *k) {
                               .dv = linear_map_of(x, &k->grads[DV], of_v)};
   const int bytes = by_channel(c) ? linear_columns_layout(c->kernel.k_dim, c->kernel.v_dim, linear_is_erasing(c)).bytes
                                   : linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim).bytes,
-            chunks = chunks_of(x);
+            chunks = linear_chunks_of(x);
   linear_launch(module, by_channel(c) ? "luattn_linear_columns" : "luattn_linear_rows", chunks < 3 ? chunks : 3,
                 by_channel(c) ? 512 : 384, bytes, &d.p, &maps);
   d.p.v = dout;

@@ -308,6 +308,17 @@ on_device linear_upload(const problem *x, linear_pass pass) {
   }
   return d;
 }
+int linear_chunks_of(const problem *x) {
+  const call *c = x->c;
+  const int tokens = c->kernel.packed ? x->cu[c->entries] : c->tokens[0];
+  return linear_chunk_slots(c->entries, tokens, c->kernel.packed) * c->heads_v;
+}
+bool linear_takes_inverses(const call *c) { return linear_is_erasing(c) && linear_gate_width(c) == 1; }
+void *linear_room_of_inverses(const problem *x) { return hand_device((size_t)linear_chunks_of(x) * LINEAR_BOX, NULL); }
+void linear_make_inverses(const problem *x, void *module, on_device *d) {
+  linear_launch(module, "luattn_linear_inverses", linear_chunks_of(x), 128, linear_inverses_bytes(x->c->kernel.k_dim),
+                &d->p, &d->maps);
+}
 void linear_take_back(on_device *d, const call *c) {
   LuattnLinearParams *p = &d->p;
   void *const all[] = {p->q.data,

@@ -6,7 +6,8 @@
 //
 // A block has a warp that loads, three that make numbers of tokens (LinearNumbers) and of channels (LinearGates), a warpgroup that makes the products of q
 // and k ahead of the others (LinearScores), and one or two that own 64 value channels each (LinearValues). q, k, v are read
-// once and o is written once; the state stays in registers.
+// once and o is written once; the state stays in registers. Updates that erase take T of each chunk, which
+// luattn_linear_inverses has made, but where decays differ between channels.
 #pragma once
 #include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_join.cuh"
@@ -31,7 +32,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   using Registers = LinearRegisters<Spec>;
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
-  constexpr bool has_scores = !OnlyState || Spec::erases || Shared::by_channel,
+  constexpr bool has_scores = !OnlyState || Shared::by_channel,
                  has_maps = Sums && Spec::erases && !Shared::keeps;
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
@@ -49,7 +50,8 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
       LinearNumbers<Spec, Config>{{p, chain, lane}, shared, warp - 1}.run();
   } else if (warp < 8) {
     registers_down<Registers::scores>();
-    if (has_scores && !left_alone) LinearScores<Spec, Config, OnlyState>{shared, chain.chunks(), warp % 4, lane}.run();
+    if constexpr (has_scores)
+      if (!left_alone) LinearScores<Spec, Config>{shared, chain.chunks(), warp % 4, lane}.run();
   } else {
     registers_up<Registers::values>();
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};

@@ -134,7 +134,7 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
 #pragma unroll
     for (int s = 0; s < 4; ++s) Values::round(v[s], x, s);
     wgmma_fence();
-    Wgmma<Elem, 64>::sums64(r, v[0], v[1], v[2], v[3], wgmma_operand(shared.inverse(pairs.stage), 0));
+    Wgmma<Elem, 64>::sums64(r, v[0], v[1], v[2], v[3], wgmma_operand(shared.taken_inverse(in.stage), 0));
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_arrived(r), wgmma_arrived(state);

@@ -1,7 +1,7 @@
 // linear/sm90/linear_pipeline.cuh: shared memory and mbarriers of linear attention's forward kernel.
 //
 // | barrier | a phase ends with | who waits |
-// | `full` | the bytes of a chunk's q, k and v | scores, values |
+// | `full` | the bytes of a chunk's q, k and v, and T | scores, values |
 // | `empty` | a thread of each warp that has read them | the producer |
 // | `numbers_full` | the lanes of a warp that have written numbers of a chunk's tokens | scores, values |
 // | `numbers_empty` | a thread of each warp that has read them | the warps that write them |
@@ -69,6 +69,8 @@ struct SharedLinear {
   static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64;
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL,
                         by_token = Spec::decay_of == DECAY_HEAD || Spec::decay_of == DECAY_TOKEN;
+  // Whether T comes with q, k and v.
+  static constexpr bool takes_inverse = Spec::erases && !by_channel;
   // Whether states of chunks, and U, are kept for backward.
   static constexpr bool keeps = Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES;
   static constexpr LinearLayout layout =
@@ -92,11 +94,13 @@ struct SharedLinear {
 
   u32 start;  // a multiple of 1024
 
-  __device__ __forceinline__ u32 q(int stage) const { return start + stage * (2 * layout.qk + layout.v); }
+  __device__ __forceinline__ u32 q(int stage) const { return start + stage * layout.stage; }
   __device__ __forceinline__ u32 k(int stage) const { return q(stage) + layout.qk; }
   __device__ __forceinline__ u32 v(int stage) const { return k(stage) + layout.qk; }
   __device__ __forceinline__ u32 pairs(int stage) const { return start + layout.at_pairs + stage * layout.pairs; }
-  // Of erasing updates: the inverse of a stage; what it is made of, the upper and the lower halves of numbers; the
+  // Of erasing updates: the inverse that comes with a stage.
+  __device__ __forceinline__ u32 taken_inverse(int stage) const { return v(stage) + layout.v; }
+  // Where it is made here: the inverse of a stage of pairs; what it is made of, the upper and the lower halves of numbers; the
   // diagonal blocks in float.
   __device__ __forceinline__ u32 inverse(int stage) const { return pairs(stage) + box; }
   __device__ __forceinline__ u32 parts(int which) const { return start + layout.at_inverse + which * box; }

@@ -1,4 +1,4 @@
-// linear/sm90/linear_producer.cuh: the warp that loads chunks of q, k and v by TMA.
+// linear/sm90/linear_producer.cuh: the warp that loads chunks of q, k and v, and T, by TMA.
 #pragma once
 #include "linear/sm90/linear_pipeline.cuh"
 
@@ -13,7 +13,8 @@ struct LinearProducer {
   const LinearChain<Config> &chain;
 
   __device__ __forceinline__ void load(int stage, int chunk) const {
-    const int bytes = (OnlyState ? 1 : 2) * Shared::layout.qk + (chain.of_map ? 0 : Shared::layout.v);
+    const int bytes = (OnlyState ? 1 : 2) * Shared::layout.qk + (chain.of_map ? 0 : Shared::layout.v) +
+                      (Shared::takes_inverse ? Shared::box : 0);
     const u32 full = shared.full(stage);
     const auto box = chain.box(chunk);
     barrier_arrive_expect(full, bytes);
@@ -23,6 +24,9 @@ struct LinearProducer {
       if constexpr (!OnlyState)
         tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.key_head());
     }
+    if constexpr (Shared::takes_inverse)
+      bulk_load(shared.taken_inverse(stage),
+                static_cast<const unsigned char *>(p.inverses) + chain.slot(p, chunk) * Shared::box, Shared::box, full);
     if (chain.of_map) return;
 #pragma unroll
     for (int i = 0; i < Shared::groups; ++i)

@@ -2,25 +2,24 @@
 //
 //     P_ij = scale q_i k_j' w_j e^(G_i - G_j)     for j <= i, rounded; mirrored for j >= i, with e^(G_j - G_i)
 //
-// of erasing updates without w, and (I + A)^-1, rounded, where A_ij = r_i k_j' e^(G_i - G_j) for j < i. Where decays differ
-// between channels it also makes tiles of q and k (LinearTiles), in which they are.
+// of erasing updates without w. Where decays differ between channels it also makes tiles of q and k (LinearTiles), in which they
+// are, and of erasing updates (I + A)^-1, rounded, where A_ij = r_i k_j' e^(G_i - G_j) for j < i. Other decays leave that to
+// luattn_linear_inverses.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/stmatrix.cuh"
 #include "arch/wgmma.cuh"
 #include "linear/sm90/linear_inverse.cuh"
+#include "linear/sm90/linear_pair_weights.cuh"
 #include "linear/sm90/linear_triangles.cuh"
-#include "ops/math.cuh"
 #include "score/fragment.cuh"
 #include "source/cp_async_tile.cuh"
 
-// OnlyState: without P.
-template <class Spec, class Config, bool OnlyState>
+template <class Spec, class Config>
 struct LinearScores {
   using Shared = SharedLinear<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
-  static constexpr bool decays = Shared::by_token;
 
   const Shared shared;
   const int chunks, warp;
@@ -42,36 +41,9 @@ struct LinearScores {
     wgmma_wait<0>();
     wgmma_arrived(s);
   }
-  // Applies decays, and factors of rows and columns, to pairs up to the diagonal, or below it; mirrored, from it on.
-  // Pairs are selected, never multiplied by 0.
   template <bool Below>
   __device__ __forceinline__ void weigh(float (&s)[32]) const {
-    constexpr bool by_column = Shared::has_column_factor;
-    const u32 numbers = shared.numbers(of_tokens.stage), rows = numbers + (16 * warp + Fragment::row(lane)) * 4,
-              columns = numbers + Fragment::column(lane) * 4;
-    float row_sum[2], row_factor[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      row_sum[r] = load_number(rows + OF_SUM + r * 32);
-      row_factor[r] = load_number(rows + (Below ? OF_READ_ROW : OF_ROW) + r * 32);
-    }
-    const int behind = 16 * warp + Fragment::row(lane) - Fragment::column(lane);  // of the first row and column
-#pragma unroll
-    for (int j = 0; j < 16; j += 2) {
-      float2 sum = {0, 0}, factor = {1, 1};
-      if constexpr (decays) sum = load_pair(columns + OF_SUM + Fragment::column_of(j) * 4);
-      if constexpr (by_column) factor = load_pair(columns + OF_COLUMN + Fragment::column_of(j) * 4);
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          float &e = s[Fragment::element(r, j + n)];
-          float weight = row_factor[r] * (n == 0 ? factor.x : factor.y);
-          if constexpr (decays) weight *= fast_exp2(row_sum[r] - (n == 0 ? sum.x : sum.y));
-          const int column = Fragment::column_of(j + n) - 8 * r;
-          e = (LinearChain<Config>::mirrored ? column >= behind : column + Below <= behind) ? e * weight : 0.f;
-        }
-    }
+    PairWeights<Spec, Config>{shared.numbers(of_tokens.stage), warp, lane}.template apply<Below>(s);
   }
   __device__ __forceinline__ void store(const float (&s)[32], u32 to) const {
     const int row = 16 * warp + lane % 16;
@@ -103,17 +75,12 @@ struct LinearScores {
     float s[32];
     lane = lane_anew();
     barrier_wait(shared.full(in.stage), in.parity);
-    if constexpr (!OnlyState) multiply(s, shared.q(in.stage), in.stage);
-    if constexpr (!Spec::erases) release_rows();
+    multiply(s, shared.q(in.stage), in.stage);
+    release_rows();
     barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
-    if constexpr (!OnlyState) weigh<false>(s);
+    weigh<false>(s);
     barrier_wait(shared.read(out.stage), out.parity);
-    if constexpr (!OnlyState) store(s, shared.pairs(out.stage));
-    if constexpr (Spec::erases) {
-      multiply(s, shared.k(in.stage), in.stage);
-      release_rows();
-      invert(s);
-    }
+    store(s, shared.pairs(out.stage));
     tell_pairs();
   }
   __device__ __forceinline__ void store_pairs(float (&s)[32]) const {

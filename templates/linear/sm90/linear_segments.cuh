@@ -12,7 +12,7 @@ template <class Spec, class Config, bool OnlyState>
 struct ErasingChain : LinearValues<Spec, Config, OnlyState> {
   using Values = LinearValues<Spec, Config, OnlyState>;
   using Elem = typename Values::Elem;
-  using Values::chain, Values::in, Values::k_dim, Values::lane, Values::p, Values::pairs, Values::shared;
+  using Values::chain, Values::in, Values::k_dim, Values::lane, Values::p, Values::shared;
 
   // x = S' K'. Meanwhile `meanwhile` has S' rounded.
   template <class Meanwhile>
@@ -43,9 +43,8 @@ struct ErasingChain : LinearValues<Spec, Config, OnlyState> {
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i / 4][i % 4] = chain.of_map ? 0 : v[i / 4][i % 4];
     this->subtract(v, v, u);
-    this->await_pairs();
     wgmma_fence();
-    WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.inverse(pairs.stage), 0));
+    WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.taken_inverse(in.stage), 0));
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_arrived(u);

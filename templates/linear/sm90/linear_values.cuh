@@ -8,7 +8,7 @@
 // so no warp waits for another inside a chunk but where O goes to memory. Where an update erases, U is not V but
 //
 //     Y = S' K'              A: S' rounded          B: K, a row for each token
-//     U = (w V - r Y) T'     A: that, rounded       B: T = (I + A)^-1, a row for each token
+//     U = (w V - r Y) T'     A: that, rounded       B: T, a row for each token (linear_inverse.cuh)
 //
 // Where decays differ between channels, Q and K are tiles that have them (LinearTiles), and a differs between columns of S'.
 #pragma once
@@ -32,7 +32,7 @@ struct LinearValues {
   static constexpr int k_dim = Shared::k_dim;
   static constexpr bool decays = Shared::by_token;
   static constexpr bool by_key = decays || Shared::has_column_factor,
-                        has_scores = !OnlyState || Spec::erases || Shared::by_channel;
+                        has_scores = !OnlyState || Shared::by_channel;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
 
   const LuattnLinearParams &p;
@@ -87,6 +87,9 @@ struct LinearValues {
   __device__ __forceinline__ void write_state(float (&state)[k_dim / 2], u32 (&u)[4][4]) const {
     Wgmma<Elem, k_dim>::sums64(state, u[0], u[1], u[2], u[3], wgmma_operand(shared.k(in.stage), Shared::box));
     wgmma_commit();
+  }
+  __device__ __forceinline__ u32 inverse() const {
+    return Shared::takes_inverse ? shared.taken_inverse(in.stage) : shared.inverse(pairs.stage);
   }
   // U times the factors of its tokens.
   __device__ __forceinline__ void weigh(u32 (&weighed)[4][4], const u32 (&u)[4][4]) const {
@@ -302,12 +305,13 @@ struct LinearValues {
       load_values(v);
       modify(v, chunk);
       subtract(v, v, u);
-      await_pairs();
+      if constexpr (!Shared::takes_inverse) await_pairs();
       wgmma_fence();
-      WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.inverse(pairs.stage), 0));
+      WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(inverse(), 0));
       wgmma_commit();
     }
     scale_rows(o);
+    if constexpr (Shared::takes_inverse) await_pairs();
     wgmma_wait<0>();
     wgmma_arrived(u);
     u32 rounded[4][4], weighed[4][4];

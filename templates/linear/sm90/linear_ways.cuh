@@ -7,6 +7,7 @@
 // All are sums and none a difference: where decays are strong, what crosses t is far less than what does not.
 #pragma once
 #include "arch/mma.cuh"
+#include "linear/sm90/linear_token_sums.cuh"
 #include "linear/sm90/rows_pipeline.cuh"
 #include "score/fragment.cuh"
 
@@ -75,31 +76,12 @@ struct DecayWays {
   const Shared shared;
   const int lane;
 
-  // Of tokens 2 lane and 2 lane + 1: sums over tokens from them on; and over those before them.
-  __device__ __forceinline__ float2 suffix(float2 x) const {
-    float all = x.x + x.y;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const float other = __shfl_down_sync(0xffffffffu, all, step);
-      if (lane + step < 32) all += other;
-    }
-    const float behind = __shfl_down_sync(0xffffffffu, all, 1);
-    return {all, x.y + (lane < 31 ? behind : 0.f)};
-  }
-  __device__ __forceinline__ float2 prefix(float2 x) const {
-    float all = x.x + x.y;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const float other = __shfl_up_sync(0xffffffffu, all, step);
-      if (lane >= step) all += other;
-    }
-    const float up = __shfl_up_sync(0xffffffffu, all, 1), before = lane > 0 ? up : 0.f;
-    return {before, before + x.x};
-  }
   __device__ __forceinline__ float2 total(u32 ways) const {
     const u32 at = ways + 8 * u32(lane);
     const float2 query = load_pair(at + WAYS_TO_QUERY), read = load_pair(at + WAYS_TO_READ);
-    const float2 to = suffix({query.x + read.x, query.y + read.y}), from = prefix(load_pair(at + WAYS_FROM_KEY));
+    const TokenSums tokens{lane};
+    const float2 to = tokens.suffix({query.x + read.x, query.y + read.y}),
+                 from = tokens.prefix(load_pair(at + WAYS_FROM_KEY));
     float2 sum = {to.x + from.x, to.y + from.y};
 #pragma unroll
     for (int warp = 0; warp < 8; ++warp) {

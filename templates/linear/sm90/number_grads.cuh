@@ -1,5 +1,5 @@
-// linear/sm90/number_grads.cuh: luattn_linear_numbers: gradients of decays and of what is written, of additive updates, a chunk
-// of a value head at a time. A decay g_t lies on every way from a key to a query that crosses t: with c_ij = dP_ij P_ij of a
+// linear/sm90/number_grads.cuh: luattn_linear_numbers: gradients of decays and of what is written, of additive updates, of all
+// chunks of all value heads. A decay g_t lies on every way from a key to a query that crosses t: with c_ij = dP_ij P_ij of a
 // pair in the chunk, c0_i of what comes from the state S before it, cC_j of what goes to the state behind it, whose gradient is
 // dS,
 //
@@ -7,149 +7,275 @@
 //
 // all sums, none a difference. The gradient of w_j is (cC_j + sum over i >= j of c_ij) / w_j, which is summed without w_j.
 //
-// 128 threads: a warp has 16 tokens. S and dS are those that the passes for dq and dk have kept, fragments of B as they lie.
+// A block takes chunks in turns. It has a warp that loads, one that makes numbers of tokens, four that have queries as rows, 16
+// each, four that have keys, and one that adds up (NumberSums). Each tensor of a chunk has a place, and is loaded again as soon as
+// the chunk before has been read there. S and dS are those that the passes for dq and dk have kept, fragments of B as they lie.
 #pragma once
 #include "linear/sm90/linear_numbers.cuh"
+#include "linear/sm90/linear_token_sums.cuh"
 #include "score/fragment.cuh"
 #include "source/cp_async_tile.cuh"
 
+enum NumberTensor { OF_Q, OF_K, OF_V, OF_DOUT, OF_STATE, OF_GRAD_STATE, NUMBER_TENSORS };
+
+// Arrays of LUATTN_CHUNK floats. Numbers of tokens:
+enum {
+  TOKEN_SUM = 0,       // G, to the base of 2
+  TOKEN_ROW = 256,     // scale and q's factor
+  TOKEN_COLUMN = 512,  // k's factor
+  TOKEN_WRITE = 768    // w
+};
+// and sums: c0; cC without w; of four warps each, the last sum of dg, and that of dw; <S, dS> of four warps.
+enum { SUM_TO_QUERY = 0, SUM_FROM_KEY = 256, SUM_OF_PAIRS = 512, SUM_OF_WRITTEN = 1536, SUM_ACROSS = 2560 };
+
+template <class Spec, class Config>
+struct SharedNumbers {
+  static constexpr int boxes_k = ceil_div(Config::k_dim, 64), boxes_v = ceil_div(Config::v_dim, 64), box = LINEAR_BOX;
+  static constexpr LinearNumbersLayout layout = linear_numbers_layout(Config::k_dim, Config::v_dim);
+  static constexpr int threads = 32 * 11;
+  static_assert(layout.bytes <= LUATTN_SM90_SHARED_BYTES);
+
+  u32 start;  // a multiple of 1024
+
+  __device__ __forceinline__ static constexpr int size(int tensor) {
+    return tensor >= OF_STATE ? layout.state : tensor == OF_V || tensor == OF_DOUT ? boxes_v * box : boxes_k * box;
+  }
+  __device__ __forceinline__ u32 at(int tensor) const {
+    constexpr int places[] = {0, layout.at_k, layout.at_v, layout.at_dout, layout.at_state, layout.at_grad_state};
+    return start + places[tensor];
+  }
+  __device__ __forceinline__ u32 numbers(int stage) const {
+    return start + layout.at_numbers + stage * LINEAR_WAY_NUMBERS;
+  }
+  __device__ __forceinline__ u32 sums() const { return start + layout.at_sums; }
+  __device__ __forceinline__ u32 full(int tensor) const { return start + layout.at_barriers + tensor * 16; }
+  __device__ __forceinline__ u32 empty(int tensor) const { return full(tensor) + 8; }
+  __device__ __forceinline__ u32 numbers_full(int stage) const { return full(NUMBER_TENSORS + stage); }
+  __device__ __forceinline__ u32 numbers_empty(int stage) const { return numbers_full(stage) + 8; }
+  __device__ __forceinline__ u32 sums_full() const { return full(NUMBER_TENSORS + 2); }
+  __device__ __forceinline__ u32 sums_empty() const { return sums_full() + 8; }
+
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < NUMBER_TENSORS; ++i) {
+      barrier_init(full(i), 1);
+      barrier_init(empty(i), i == OF_K || i == OF_V || i == OF_STATE ? 8 : 4);  // warps that read it
+    }
+    for (int i = 0; i < 2; ++i) barrier_init(numbers_full(i), 32), barrier_init(numbers_empty(i), 9);
+    barrier_init(sums_full(), 8), barrier_init(sums_empty(), 1);
+    barrier_init_done();
+  }
+};
+
+// The warp that loads.
+template <class Spec, class Config>
+struct NumberProducer {
+  using Shared = SharedNumbers<Spec, Config>;
+  using Chain = LinearChain<Config>;
+
+  const LuattnLinearParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+
+  __device__ __forceinline__ void expect(int tensor, int done) const {
+    barrier_wait(shared.empty(tensor), u32(done + 1) & 1);
+    barrier_arrive_expect(shared.full(tensor), Shared::size(tensor));
+  }
+  __device__ __forceinline__ void load(int tensor, const LuattnTensorMap &map, const Chain &chain, int chunk, int head,
+                                       int boxes, int done) const {
+    expect(tensor, done);
+    for (int i = 0; i < boxes; ++i)
+      tensor_load(shared.at(tensor) + i * Shared::box, map, shared.full(tensor), i * 64, chain.box(chunk), head);
+  }
+  __device__ __forceinline__ void load_kept(int tensor, const void *kept, i64 slot, int done) const {
+    expect(tensor, done);
+    bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * Shared::layout.state,
+              Shared::layout.state, shared.full(tensor));
+  }
+  __device__ __forceinline__ void load_chunk(const Chain &chain, int chunk, int done) const {
+    const i64 slot = chain.slot(p, chunk);
+    load(OF_V, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v, done);
+    load_kept(OF_GRAD_STATE, p.kept.grad_states, slot, done);
+    load(OF_K, maps.k, chain, chunk, chain.site.h, Shared::boxes_k, done);
+    load(OF_Q, maps.q, chain, chunk, chain.site.h, Shared::boxes_k, done);
+    load(OF_DOUT, maps.dout, chain, chunk, chain.site.hv, Shared::boxes_v, done);
+    load_kept(OF_STATE, p.kept.states, slot, done);
+  }
+  __device__ __forceinline__ void run() const {
+    for_each_chunk<Config>(p, [&](const Chain &chain, int chunk, int done) {
+      if (elected()) load_chunk(chain, chunk, done);
+      __syncwarp();
+    });
+  }
+};
+
+// The warp that makes numbers of tokens.
+template <class Spec, class Config>
+struct WayNumbers {
+  using Shared = SharedNumbers<Spec, Config>;
+  using Chain = LinearChain<Config>;
+
+  const LuattnLinearParams &p;
+  const Shared shared;
+  const int lane;
+
+  __device__ __forceinline__ void run() const {
+    for_each_chunk<Config>(p, [&](const Chain &chain, int chunk, int done) {
+      const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
+      float key[2] = {1, 1};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int t = chunk * LUATTN_CHUNK + 2 * lane + i;
+        if constexpr (Spec::has_key_factor)
+          if (chain.has(t)) key[i] = Spec::key_factor(p, chain.site, t);
+      }
+      const u32 at = shared.numbers(done % 2) + 8 * u32(lane);
+      barrier_wait(shared.numbers_empty(done % 2), u32(done / 2 + 1) & 1);
+      store_pair(at + TOKEN_SUM, x.sum), store_pair(at + TOKEN_ROW, x.row);
+      store_pair(at + TOKEN_COLUMN, key), store_pair(at + TOKEN_WRITE, x.write);
+      barrier_arrive(shared.numbers_full(done % 2));
+    });
+  }
+};
+
+// The warp that adds up, and stores dg and dw.
+template <class Spec, class Config>
+struct NumberSums {
+  using Shared = SharedNumbers<Spec, Config>;
+  using Chain = LinearChain<Config>;
+  static constexpr bool decays = TokenNumbers<Spec, Config>::decays;
+
+  const LuattnLinearParams &p;
+  const Shared shared;
+  const int lane;
+
+  __device__ __forceinline__ static void add(float2 &x, float2 y) { x.x += y.x, x.y += y.y; }
+  __device__ __forceinline__ void run() const {
+    for_each_chunk<Config>(p, [&](const Chain &chain, int chunk, int done) {
+      const u32 numbers = shared.numbers(done % 2), at = shared.sums() + 8 * u32(lane);
+      barrier_wait(shared.numbers_full(done % 2), u32(done / 2) & 1);
+      const float2 write = load_pair(numbers + TOKEN_WRITE + 8 * u32(lane));
+      const float left = decays ? fast_exp2(load_number(numbers + TOKEN_SUM + 63 * 4)) : 1.f;
+      __syncwarp();
+      if (elected()) barrier_arrive(shared.numbers_empty(done % 2));
+      barrier_wait(shared.sums_full(), u32(done) & 1);
+      float2 written = load_pair(at + SUM_FROM_KEY);
+      const TokenSums tokens{lane};
+      float2 crossed = tokens.suffix(load_pair(at + SUM_TO_QUERY));
+      add(crossed, tokens.prefix({written.x * write.x, written.y * write.y}));
+      float across = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        add(crossed, load_pair(at + SUM_OF_PAIRS + i * 256)), add(written, load_pair(at + SUM_OF_WRITTEN + i * 256));
+        across += load_number(shared.sums() + SUM_ACROSS + 4 * i);
+      }
+      __syncwarp();
+      if (elected()) barrier_arrive(shared.sums_empty());
+      across *= left;
+      const int t = chunk * LUATTN_CHUNK + 2 * lane;
+      store(p.sums.decay, chain, t, {crossed.x + across, crossed.y + across});
+      store(p.sums.write, chain, t, written);
+    });
+  }
+  __device__ __forceinline__ void store(float *to, const Chain &chain, int t, float2 x) const {
+    if (to != nullptr && chain.has(t)) to[chain.token(p, t)] = x.x;
+    if (to != nullptr && chain.has(t + 1)) to[chain.token(p, t + 1)] = x.y;
+  }
+};
+
+// A warp that has 16 tokens as rows.
 template <class Spec, class Config>
 struct NumberGrads {
+  using Shared = SharedNumbers<Spec, Config>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
   using Chain = LinearChain<Config>;
-  static constexpr int threads = 128, warps = 4, C = LUATTN_CHUNK;
-  static constexpr int k_cols = ceil_div(Config::k_dim, 16) * 16, v_cols = ceil_div(Config::v_dim, 16) * 16;
-  static constexpr int boxes_k = ceil_div(Config::k_dim, 64), v_steps = ceil_div(Config::v_dim, 64) * 4;
-  using TileK = SharedTile<k_cols>;
-  using TileV = SharedTile<v_cols>;
+  static constexpr int boxes_k = Shared::boxes_k, v_steps = Shared::boxes_v * 4;
+  static constexpr bool decays = TokenNumbers<Spec, Config>::decays;
 
-  const LuattnLinearParams &p;
-  unsigned char *memory;
-  const int warp, lane;
+  const Shared shared;
+  const int warp, lane;  // warp: of four
 
-  // Arrays of C floats behind the tiles.
-  enum {
-    SUM,                            // G, to the base of 2
-    ROW,                            // scale and q's factor
-    COLUMN,                         // k's factor
-    WRITE,                          // w
-    TO_QUERY,                       // c0
-    FROM_KEY,                       // cC without w
-    OF_PAIRS,                       // of each warp, the last sum of dg
-    OF_WRITTEN = OF_PAIRS + warps,  // of each warp, that of dw
-    ACROSS = OF_WRITTEN + warps     // <S, dS> of each warp; GC
-  };
-  __device__ __forceinline__ u32 tile_q() const { return shared_address(memory); }
-  __device__ __forceinline__ u32 tile_k() const { return tile_q() + TileK::bytes(C); }
-  __device__ __forceinline__ u32 tile_v() const { return tile_k() + TileK::bytes(C); }
-  __device__ __forceinline__ u32 tile_dout() const { return tile_v() + TileV::bytes(C); }
-  __device__ __forceinline__ float *numbers(int which) const {
-    return reinterpret_cast<float *>(memory + 2 * TileK::bytes(C) + 2 * TileV::bytes(C)) + which * C;
+  __device__ __forceinline__ void await(int tensor, int done) const {
+    barrier_wait(shared.full(tensor), u32(done) & 1);
   }
-
-  // ---- load ----
-
-  template <class Tile, int Dim>
-  __device__ __forceinline__ void load_tile(u32 tile, const LuattnTensor &x, const Chain &chain, int head,
-                                            int first) const {
-    const Elem *const rows =
-        static_cast<const Elem *>(x.data) + (Config::packed ? 0 : chain.entry * x.batch) + head * x.head;
-#pragma unroll 1
-    for (int i = int(threadIdx.x); i < C * Tile::chunks; i += threads) {
-      const int t = i / Tile::chunks, part = i % Tile::chunks;
-      const bool has = chain.has(first + t) && part * 8 < Dim;
-      cp_async_16(tile + Tile::offset(t, part), rows + (has ? i64(chain.start + first + t) * x.seq + part * 8 : 0),
-                  has);
-    }
-  }
-  __device__ __forceinline__ void make_numbers(const Chain &chain, int chunk) const {
-    const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int n = 2 * lane + i, t = chunk * C + n;
-      float key = 1;
-      if constexpr (Spec::has_key_factor)
-        if (chain.has(t)) key = Spec::key_factor(p, chain.site, t);
-      numbers(SUM)[n] = x.sum[i], numbers(ROW)[n] = x.row[i], numbers(COLUMN)[n] = key, numbers(WRITE)[n] = x.write[i];
-    }
+  __device__ __forceinline__ void release(int tensor) const {
+    if (elected()) barrier_arrive(shared.empty(tensor));
   }
 
   // ---- products ----
 
-  // Of the warp's 16 tokens of `a` and all of `b`, over channels.
-  template <class Tile>
-  __device__ __forceinline__ void multiply(float (&s)[8][4], u32 a, u32 b) const {
-    const LanePointer<Tile::Cols, false> of_a(lane);
-    const LanePointer<Tile::Cols, true> of_b(lane);
+  // Place of a lane's row for ldmatrix: A operands of the warp's rows, and two B operands of columns from `first` on.
+  __device__ __forceinline__ u32 own_rows(u32 tile, int channel) const {
+    return tile + channel / 64 * Shared::box + box_place(16 * warp + lane % 16, channel % 64 + lane / 16 * 8);
+  }
+  __device__ __forceinline__ u32 columns(u32 tile, int first, int channel) const {
+    return tile + channel / 64 * Shared::box +
+           box_place(first + lane % 8 + lane / 16 * 8, channel % 64 + lane / 8 % 2 * 8);
+  }
+  // Of the warp's 16 tokens of `a` and all of `b`, over boxes of channels.
+  __device__ __forceinline__ void multiply(float (&s)[8][4], int a, int b, int boxes) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = 0;
 #pragma unroll 2
-    for (int d = 0; d < Tile::Cols; d += 16) {
+    for (int d = 0; d < 64 * boxes; d += 16) {
       u32 x[4], y[4];
-      ldmatrix_x4(x, of_a.at(a, 16 * warp, d));
+      ldmatrix_x4(x, own_rows(shared.at(a), d));
 #pragma unroll
       for (int n = 0; n < 8; n += 2) {
-        ldmatrix_x4(y, of_b.at(b, 8 * n, d));
+        ldmatrix_x4(y, columns(shared.at(b), 8 * n, d));
         mma_16x8x16<Elem>(s[n], x, y[0], y[1]);
         mma_16x8x16<Elem>(s[n + 1], x, y[2], y[3]);
       }
     }
   }
   // For each token of the warp, (x S') . y: two rows of a thread, whole in each lane of a row.
-  __device__ __forceinline__ void meet_state(float (&dot)[2], const void *kept, i64 slot, u32 x_tile,
-                                             u32 y_tile) const {
-    const LanePointer<v_cols, false> of_x(lane);
+  __device__ __forceinline__ void meet_state(float (&dot)[2], int state, int x, int y) const {
+    u32 rows[v_steps][4];
+#pragma unroll
+    for (int step = 0; step < v_steps; ++step) ldmatrix_x4(rows[step], own_rows(shared.at(x), 16 * step));
     dot[0] = dot[1] = 0;
-#pragma unroll 1
-    for (int box = 0; box < boxes_k; ++box) {
-      const uint4 *const state = static_cast<const uint4 *>(kept) + (slot * boxes_k + box) * (v_steps * 128) + lane;
-#pragma unroll 1
-      for (int rows = 0; rows < 4; ++rows) {  // 16 channels of k
-        float s[2][4] = {};
+#pragma unroll 2
+    for (int n = 0; n < 4 * boxes_k; ++n) {  // 16 channels of k
+      const u32 from = shared.at(state) + n / 4 * (v_steps * 2048) + n % 4 * 512 + lane * 16;
+      float s[2][4] = {};
 #pragma unroll
-        for (int step = 0; step < v_cols / 16; ++step) {
-          u32 x[4];
-          const uint4 of = __ldg(state + step * 128 + rows * 32);
-          ldmatrix_x4(x, of_x.at(x_tile, 16 * warp, 16 * step));
-          mma_16x8x16<Elem>(s[0], x, of.x, of.z);
-          mma_16x8x16<Elem>(s[1], x, of.y, of.w);
-        }
-#pragma unroll
-        for (int n = 0; n < 2; ++n)
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int channel = box * 64 + rows * 16 + n * 8 + Fragment::column(lane);
-            if (channel >= k_cols) continue;
-            const u32 two =
-                load_shared(y_tile + TileK::offset(u32(16 * warp + Fragment::row(lane, r)), u32(channel / 8)) +
-                            u32(channel % 8 * 2));
-            dot[r] += s[n][2 * r] * to_real(Elem{u16(two)}) + s[n][2 * r + 1] * to_real(Elem{u16(two >> 16)});
-          }
+      for (int step = 0; step < v_steps; ++step) {
+        const uint4 of = load_shared_16(from + step * 2048);
+        mma_16x8x16<Elem>(s[0], rows[step], of.x, of.z);
+        mma_16x8x16<Elem>(s[1], rows[step], of.y, of.w);
       }
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const u32 two = load_shared(shared.at(y) + n / 4 * Shared::box +
+                                      box_place(16 * warp + Fragment::row(lane, r), n % 4 * 16 + half * 8) +
+                                      u32(Fragment::column(lane) * 2));
+          dot[r] += s[half][2 * r] * half_of(two, 0) + s[half][2 * r + 1] * half_of(two, 1);
+        }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int m = 1; m < Fragment::row_lanes; m *= 2) dot[r] += __shfl_xor_sync(0xffffffffu, dot[r], m);
   }
+  __device__ __forceinline__ static float half_of(u32 two, int which) {
+    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
+  }
   // The warp's part of <S, dS>.
-  __device__ __forceinline__ float across(i64 slot) const {
-    const i64 at = slot * boxes_k * (v_steps * 128) + threadIdx.x;
-    const uint4 *const a = static_cast<const uint4 *>(p.kept.states) + at, *const b = static_cast<const uint4 *>(
-                                                                                          p.kept.grad_states) +
-                                                                                      at;
+  __device__ __forceinline__ float across() const {
+    const u32 at = (32 * warp + lane) * 16;
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < boxes_k * v_steps; ++i) {
-      const uint4 x = __ldg(a + i * 128), y = __ldg(b + i * 128);
+      const uint4 x = load_shared_16(shared.at(OF_STATE) + at + i * 2048),
+                  y = load_shared_16(shared.at(OF_GRAD_STATE) + at + i * 2048);
       const u32 of_x[] = {x.x, x.y, x.z, x.w}, of_y[] = {y.x, y.y, y.z, y.w};
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        sum += to_real(Elem{u16(of_x[n])}) * to_real(Elem{u16(of_y[n])}) +
-               to_real(Elem{u16(of_x[n] >> 16)}) * to_real(Elem{u16(of_y[n] >> 16)});
+        sum += half_of(of_x[n], 0) * half_of(of_y[n], 0) + half_of(of_x[n], 1) * half_of(of_y[n], 1);
     }
 #pragma unroll
     for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
@@ -159,19 +285,23 @@ struct NumberGrads {
   // ---- pairs ----
 
   // Turns the two products into c without w_j, 0 above the diagonal.
-  __device__ __forceinline__ void weigh(float (&c)[8][4], const float (&s)[8][4]) const {
+  __device__ __forceinline__ void weigh(float (&c)[8][4], const float (&s)[8][4], u32 numbers) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = 16 * warp + Fragment::row(lane, r);
-      const float sum = numbers(SUM)[i], row = numbers(ROW)[i];
+      const float sum = load_number(numbers + TOKEN_SUM + i * 4), row = load_number(numbers + TOKEN_ROW + i * 4);
 #pragma unroll
-      for (int n = 0; n < 16; ++n) {
-        const int j = Fragment::column(lane, n);
-        float &e = c[n / 2][2 * r + n % 2];
-        const float weight = row * numbers(COLUMN)[j] * fast_exp2(sum - numbers(SUM)[j]);
-        e = j <= i ? e * s[n / 2][2 * r + n % 2] * weight : 0.f;
+      for (int n = 0; n < 8; ++n) {
+        const int j = 8 * n + Fragment::column(lane);
+        const float2 sums = load_pair(numbers + TOKEN_SUM + j * 4), column = load_pair(numbers + TOKEN_COLUMN + j * 4);
+        float &x = c[n][2 * r], &y = c[n][2 * r + 1];
+        x = j <= i ? x * s[n][2 * r] * (row * column.x * decay_between(sum, sums.x)) : 0.f;
+        y = j + 1 <= i ? y * s[n][2 * r + 1] * (row * column.y * decay_between(sum, sums.y)) : 0.f;
       }
     }
+  }
+  __device__ __forceinline__ static float decay_between(float later, float sooner) {
+    return decays ? fast_exp2(later - sooner) : 1.f;
   }
   // Over the warp's rows; each lane of a column has it.
   __device__ __forceinline__ static float over_rows(float x) {
@@ -180,17 +310,17 @@ struct NumberGrads {
     return x;
   }
   // Sums of columns, of c w up to each column but that one, and of c.
-  __device__ __forceinline__ void sum_pairs(const float (&c)[8][4]) const {
+  __device__ __forceinline__ void sum_pairs(const float (&c)[8][4], u32 numbers) const {
     float before[2] = {0, 0};  // a row's sums over the blocks of columns to the left
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const int j = 8 * n + Fragment::column(lane);
-      const float w[2] = {numbers(WRITE)[j], numbers(WRITE)[j + 1]};
+      const float2 w = load_pair(numbers + TOKEN_WRITE + j * 4);
       float crossed[2] = {0, 0}, written[2] = {0, 0};
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = 16 * warp + Fragment::row(lane, r);
-        const float x = c[n][2 * r] * w[0], y = c[n][2 * r + 1] * w[1];
+        const float x = c[n][2 * r] * w.x, y = c[n][2 * r + 1] * w.y;
         float up_to = x + y;  // and over the lanes of the row
 #pragma unroll
         for (int m = 1; m < Fragment::row_lanes; m *= 2) {
@@ -207,73 +337,92 @@ struct NumberGrads {
       for (int m = 0; m < 2; ++m) {
         const float of_pairs = over_rows(crossed[m]), of_written = over_rows(written[m]);
         if (lane < Fragment::row_lanes) {
-          numbers(OF_PAIRS + warp)[j + m] = of_pairs;
-          numbers(OF_WRITTEN + warp)[j + m] = of_written;
+          const u32 at = shared.sums() + warp * 256 + (j + m) * 4;
+          store_number(at + SUM_OF_PAIRS, of_pairs), store_number(at + SUM_OF_WRITTEN, of_written);
         }
       }
     }
   }
 
-  // ---- finish ----
+  // ---- chunks ----
 
-  __device__ __forceinline__ void store(const Chain &chain, int first, int n) const {
-    if (!chain.has(first + n)) return;
-    const i64 at = chain.token(p, first + n);
-    float crossed = 0, written = numbers(FROM_KEY)[n], over = 0;
+  __device__ __forceinline__ void store_rows(const float (&x)[2], u32 to) const {
+    if (Fragment::first_in_row(lane))
 #pragma unroll
-    for (int i = 0; i < warps; ++i) {
-      crossed += numbers(OF_PAIRS + i)[n], written += numbers(OF_WRITTEN + i)[n];
-      over += numbers(ACROSS)[i];
-    }
-    over *= fast_exp2(numbers(SUM)[C - 1]);
-#pragma unroll 4
-    for (int i = C - 1; i >= n; --i) crossed += numbers(TO_QUERY)[i];
-#pragma unroll 4
-    for (int j = 0; j < n; ++j) over += numbers(FROM_KEY)[j] * numbers(WRITE)[j];
-    if (p.sums.decay != nullptr) p.sums.decay[at] = crossed + over;
-    if (p.sums.write != nullptr) p.sums.write[at] = written;
+      for (int r = 0; r < 2; ++r) store_number(to + (16 * warp + Fragment::row(lane, r)) * 4, x[r]);
   }
-
-  __device__ __forceinline__ void step(const Chain &chain, int chunk) const {
-    const int first = chunk * C;
-    const i64 slot = chain.slot(p, chunk);
-    load_tile<TileK, Config::k_dim>(tile_q(), p.q, chain, chain.site.h, first);
-    load_tile<TileK, Config::k_dim>(tile_k(), p.k, chain, chain.site.h, first);
-    load_tile<TileV, Config::v_dim>(tile_v(), p.v, chain, chain.site.hv, first);
-    load_tile<TileV, Config::v_dim>(tile_dout(), p.rows.dout, chain, chain.site.hv, first);
-    cp_async_commit();
-    if (warp == 0) make_numbers(chain, chunk);
-    const float of_states = across(slot);
-    cp_async_wait<0>();
-    __syncthreads();
-    if (lane == 0) numbers(ACROSS)[warp] = of_states;
+  // Numbers of tokens and sums of the chunk before are there.
+  __device__ __forceinline__ void finish(int done) const {
+    __syncwarp();
+    if (elected()) barrier_arrive(shared.sums_full()), barrier_arrive(shared.numbers_empty(done % 2));
+  }
+  __device__ __forceinline__ void step_queries(int done) const {
+    const u32 numbers = shared.numbers(done % 2);
     {
       float c[8][4], s[8][4];
-      multiply<TileK>(c, tile_q(), tile_k());
-      multiply<TileV>(s, tile_dout(), tile_v());
-      weigh(c, s);
-      sum_pairs(c);
+      await(OF_V, done), await(OF_K, done), await(OF_Q, done);
+      multiply(c, OF_Q, OF_K, boxes_k);
+      release(OF_K);
+      await(OF_DOUT, done);
+      multiply(s, OF_DOUT, OF_V, Shared::boxes_v);
+      release(OF_V);
+      barrier_wait(shared.numbers_full(done % 2), u32(done / 2) & 1);
+      weigh(c, s, numbers);
+      barrier_wait(shared.sums_empty(), u32(done + 1) & 1);
+      sum_pairs(c, numbers);
     }
-    float to_query[2], from_key[2];
-    meet_state(to_query, p.kept.states, slot, tile_dout(), tile_q());
-    meet_state(from_key, p.kept.grad_states, slot, tile_v(), tile_k());
+    float to[2];
+    await(OF_STATE, done);
+    meet_state(to, OF_STATE, OF_DOUT, OF_Q);
+    release(OF_STATE), release(OF_DOUT), release(OF_Q);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int i = 16 * warp + Fragment::row(lane, r);
-      const float sum = numbers(SUM)[i];
-      if (lane % Fragment::row_lanes == 0) {
-        numbers(TO_QUERY)[i] = to_query[r] * numbers(ROW)[i] * fast_exp2(sum);
-        numbers(FROM_KEY)[i] = from_key[r] * numbers(COLUMN)[i] * fast_exp2(numbers(SUM)[C - 1] - sum);
-      }
+      const u32 at = numbers + (16 * warp + Fragment::row(lane, r)) * 4;
+      to[r] *= load_number(at + TOKEN_ROW) * (decays ? fast_exp2(load_number(at + TOKEN_SUM)) : 1.f);
     }
-    __syncthreads();
-    if (threadIdx.x < C) store(chain, first, int(threadIdx.x));
-    __syncthreads();
+    store_rows(to, shared.sums() + SUM_TO_QUERY);
+    finish(done);
+  }
+  __device__ __forceinline__ void step_keys(int done) const {
+    const u32 numbers = shared.numbers(done % 2);
+    float from[2];
+    await(OF_V, done), await(OF_GRAD_STATE, done), await(OF_K, done);
+    meet_state(from, OF_GRAD_STATE, OF_V, OF_K);
+    release(OF_V), release(OF_K);
+    await(OF_STATE, done);
+    const float of_states = across();
+    release(OF_STATE), release(OF_GRAD_STATE);
+    barrier_wait(shared.numbers_full(done % 2), u32(done / 2) & 1);
+    const float last = load_number(numbers + TOKEN_SUM + 63 * 4);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const u32 at = numbers + (16 * warp + Fragment::row(lane, r)) * 4;
+      from[r] *= load_number(at + TOKEN_COLUMN) * (decays ? fast_exp2(last - load_number(at + TOKEN_SUM)) : 1.f);
+    }
+    barrier_wait(shared.sums_empty(), u32(done + 1) & 1);
+    store_rows(from, shared.sums() + SUM_FROM_KEY);
+    if (lane == 0) store_number(shared.sums() + SUM_ACROSS + 4 * warp, of_states);
+    finish(done);
   }
 };
 
 template <class Spec, class Config>
-LUATTN_FN void number_grads(const LuattnLinearParams &p, unsigned char *memory) {
-  const NumberGrads<Spec, Config> grads{p, memory, int(threadIdx.x / 32), int(threadIdx.x % 32)};
-  for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int) { grads.step(chain, chunk); });
+LUATTN_FN void number_grads(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
+  using Shared = SharedNumbers<Spec, Config>;
+  using Chain = LinearChain<Config>;
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
+  const NumberGrads<Spec, Config> grads{shared, warp % 4, lane};
+  if (warp < 4)
+    for_each_chunk<Config>(p, [&](const Chain &, int, int done) { grads.step_queries(done); });
+  else if (warp < 8)
+    for_each_chunk<Config>(p, [&](const Chain &, int, int done) { grads.step_keys(done); });
+  else if (warp == 8)
+    NumberProducer<Spec, Config>{p, maps, shared}.run();
+  else if (warp == 9)
+    WayNumbers<Spec, Config>{p, shared, lane}.run();
+  else
+    NumberSums<Spec, Config>{p, shared, lane}.run();
 }
