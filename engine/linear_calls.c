@@ -119,8 +119,11 @@ static luattn_status run(luattn_engine *engine, const luattn_spec *spec, luattn_
   return engine_tell(luattn_linear_launch(kernel, args, stream, &said), &said, err);
 }
 
-static luattn_status find_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const char *function,
-                               const luattn_linear_args *args, size_t *size, luattn_error *err) {
+typedef luattn_status size_call(const luattn_kernel *kernel, const luattn_linear_args *args, size_t *size,
+                                luattn_error *err);
+
+static luattn_status find_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, size_call *of_kernel,
+                               const char *function, const luattn_linear_args *args, size_t *size, luattn_error *err) {
   kernel_key key;
   const luattn_kernel *kernel;
   luattn_linear_args used;
@@ -130,7 +133,7 @@ static luattn_status find_size(luattn_engine *engine, const luattn_spec *spec, l
   if (engine_get_place(engine).driver == NULL) return LUATTN_OK;
   TRY(read_key(spec, pass, function, &used, &key, err));
   TRY(engine_kernel(engine, &key, &kernel, err));
-  return engine_tell(luattn_linear_launch_size(kernel, args, size, &said), &said, err);
+  return engine_tell(of_kernel(kernel, args, size, &said), &said, err);
 }
 
 luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_linear_args *args,
@@ -158,7 +161,17 @@ luattn_status luattn_linear_workspace_size(luattn_engine *engine, const luattn_s
   NEED(spec);
   NEED(args);
   NEED(size);
-  return find_size(engine, spec, LUATTN_FORWARD, __func__, args, size, err);
+  return find_size(engine, spec, LUATTN_FORWARD, luattn_linear_launch_size, __func__, args, size, err);
+}
+
+luattn_status luattn_linear_kept_size(luattn_engine *engine, const luattn_spec *spec, const luattn_linear_args *args,
+                                      size_t *size, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(size);
+  return find_size(engine, spec, LUATTN_FORWARD, luattn_linear_launch_kept_size, __func__, args, size, err);
 }
 
 luattn_status luattn_linear_backward_workspace_size(luattn_engine *engine, const luattn_spec *spec,
@@ -168,5 +181,5 @@ luattn_status luattn_linear_backward_workspace_size(luattn_engine *engine, const
   NEED(spec);
   NEED(args);
   NEED(size);
-  return find_size(engine, spec, LUATTN_BACKWARD, __func__, args, size, err);
+  return find_size(engine, spec, LUATTN_BACKWARD, luattn_linear_launch_size, __func__, args, size, err);
 }

@@ -83,6 +83,11 @@ typedef struct luattn_linear_args {
    * first two axes are as of a contiguous tensor. They have no gradient. */
   const DLTensor *intermediate_states;
   int64_t states_every;
+  /* On a GPU: luattn_linear_kept_size bytes of device memory, a multiple of 16, which forward fills and backward of the same
+   * arguments takes in place of computing states and inverses of chunks again; backward leaves it as it is. NULL: it computes
+   * them. */
+  void *kept;
+  size_t kept_size;
 } luattn_linear_args;
 
 /* Run on the CPU, token by token, in double precision; each result is rounded once, to its tensor's type. Any number of
@@ -116,11 +121,17 @@ LUATTN_API luattn_status luattn_linear_workspace_size(luattn_engine *engine, con
 LUATTN_API luattn_status luattn_linear_backward_workspace_size(luattn_engine *engine, const luattn_spec *spec,
                                                                const luattn_linear_args *args, size_t *size,
                                                                luattn_error *err);
-/* The same with a kernel that was loaded from an image of a spec of linear attention. */
+/* The bytes that forward can keep for backward (luattn_linear_args.kept), read from the same members: of updates that erase, whose
+ * decays do not differ between channels, by kernels of chunks; else 0. */
+LUATTN_API luattn_status luattn_linear_kept_size(luattn_engine *engine, const luattn_spec *spec,
+                                                 const luattn_linear_args *args, size_t *size, luattn_error *err);
+/* The same with a kernel that was loaded from an image of a spec of linear attention; what is kept by one of forward. */
 LUATTN_API luattn_status luattn_linear_launch(const luattn_kernel *kernel, const luattn_linear_args *args, void *stream,
                                               luattn_error *err);
 LUATTN_API luattn_status luattn_linear_launch_size(const luattn_kernel *kernel, const luattn_linear_args *args,
                                                    size_t *size, luattn_error *err);
+LUATTN_API luattn_status luattn_linear_launch_kept_size(const luattn_kernel *kernel, const luattn_linear_args *args,
+                                                        size_t *size, luattn_error *err);
 
 #ifdef __cplusplus
 }

@@ -133,6 +133,8 @@ class LinearArgs(c.Structure):
         *((name, c.c_void_p) for name in RING_TENSORS),
         ("intermediate_states", c.c_void_p),
         ("states_every", c.c_int64),
+        ("kept", c.c_void_p),
+        ("kept_size", c.c_size_t),
     ]
 
 

@@ -73,6 +73,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_mask_places_svg": [_P, _P, _P, _P],
     "luattn_linear_forward": [_P, _P, _P, _P],
     "luattn_linear_workspace_size": [_P, _P, _P, _P],
+    "luattn_linear_kept_size": [_P, _P, _P, _P],
     "luattn_linear_backward": [_P, _P, _P, _P],
     "luattn_linear_backward_workspace_size": [_P, _P, _P, _P],
     "luattn_cpu_linear_forward": [_P, _P],

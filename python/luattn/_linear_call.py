@@ -25,13 +25,23 @@ class Between(NamedTuple):
     every: int
 
 
-def _run_there(spec: Spec, backward: bool, args: capi.LinearArgs, place: Place) -> None:
+def _memory(function: str, spec: Spec, args: capi.LinearArgs, place: Place) -> Any:
+    """As many bytes as a function says; None: none."""
     size = ctypes.c_size_t()
-    call("luattn_linear_backward_workspace_size" if backward else "luattn_linear_workspace_size", place.engine, spec.pointer, ctypes.byref(args), ctypes.byref(size))
-    room = place.memory(size.value) if size.value else None
+    call(function, place.engine, spec.pointer, ctypes.byref(args), ctypes.byref(size))
+    return place.memory(size.value) if size.value else None
+
+
+def _run_there(spec: Spec, backward: bool, args: capi.LinearArgs, place: Place, keeps: bool, kept: Any) -> Any:
+    if keeps:
+        kept = _memory("luattn_linear_kept_size", spec, args, place)
+    if kept is not None:
+        args.kept, args.kept_size = kept.data_ptr(), kept.numel()
+    room = _memory("luattn_linear_backward_workspace_size" if backward else "luattn_linear_workspace_size", spec, args, place)
     if room is not None:
-        args.workspace, args.workspace_size = room.data_ptr(), size.value
+        args.workspace, args.workspace_size = room.data_ptr(), room.numel()
     call("luattn_linear_backward" if backward else "luattn_linear_forward", place.engine, spec.pointer, ctypes.byref(args), place.stream)
+    return kept
 
 
 def run(
@@ -46,9 +56,11 @@ def run(
     input_grads: Sequence[Any] = (),
     place: Place | None = None,
     states_every: int = 0,
-) -> None:
+    keeps: bool = False,
+    kept: Any = None,
+) -> Any:
     """Runs a pass, on the CPU without a place. tensors: members of luattn_linear_args by name; None: not given. scale 0: the spec's. input_grads: in the
-    order of inputs; None: not wanted."""
+    order of inputs; None: not wanted. Returns what forward keeps for backward, which then takes it as `kept`; None: nothing."""
     given = {name: t for name, t in tensors.items() if t is not None}
     n = len(inputs)
     places = Tensors(len(given) + 2 * n)
@@ -73,6 +85,6 @@ def run(
     for i, x in enumerate(scalars):
         of_scalars[i] = capi.Scalar(names[n + i], x)
     if place is not None:
-        _run_there(spec, backward, args, place)
-        return
+        return _run_there(spec, backward, args, place, keeps, kept)
     call(f"luattn_cpu_linear_{'backward' if backward else 'forward'}", spec.pointer, ctypes.byref(args))
+    return None

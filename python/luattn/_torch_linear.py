@@ -48,16 +48,16 @@ def _place(q: Tensor) -> _linear_call.Place | None:
     return _linear_call.Place(_tensors.engine_for(index, None), stream, lambda size: empty(q, (size,), torch.uint8))
 
 
-def _run(spec: Spec, backward: bool, tensors: Mapping[str, Any], *rest: Any, **more: Any) -> None:
+def _run(spec: Spec, backward: bool, tensors: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
     """With copies of q, k, v and dout that kernels cannot read as they lie, which is looked at after the library has refused a call."""
     try:
-        _linear_call.run(spec, backward, _tensors.fill, tensors, *rest, **more)
+        return _linear_call.run(spec, backward, _tensors.fill, tensors, *rest, **more)
     except InvalidError:
         moved = {name: t for name in ("q", "k", "v", "dout") if (t := tensors.get(name)) is not None and not _tensors.is_aligned(t)}
         if more["place"] is None or not moved:
             raise
         copies = {name: empty(t, t.shape, t.dtype).copy_(t) for name, t in moved.items()}
-        _linear_call.run(spec, backward, _tensors.fill, {**tensors, **copies}, *rest, **more)
+        return _linear_call.run(spec, backward, _tensors.fill, {**tensors, **copies}, *rest, **more)
 
 
 class _Linear(torch.autograd.Function):
@@ -79,12 +79,12 @@ class _Linear(torch.autograd.Function):
         states = None if between is None else empty(q, between.shape, kind).zero_()
         tensors = {"q": q, "k": k, "v": v, "o": o, "initial_state": first, "final_state": final, "intermediate_states": states, **call["arrays"], **call["ring"]}
         every = 0 if between is None else between.every
-        _run(spec, False, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], place=place, states_every=every)
+        kept = _run(spec, False, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], place=place, states_every=every, keeps=call["keeps"])
         if states is not None:
             ctx.mark_non_differentiable(states)
         ctx.spec, ctx.call, ctx.has = spec, call, first is not None
         ctx.numbers = [None if isinstance(x, Tensor) else x for x in scalars]
-        ctx.save_for_backward(q, k, v, *([first] if first is not None else []), *inputs, *(x for x in scalars if isinstance(x, Tensor)), *call["arrays"].values())
+        ctx.save_for_backward(q, k, v, *([first] if first is not None else []), *inputs, *(x for x in scalars if isinstance(x, Tensor)), *call["arrays"].values(), kept)
         return o, None if call["shape"] is None else final, states
 
     @staticmethod
@@ -95,6 +95,7 @@ class _Linear(torch.autograd.Function):
         at = 4 if ctx.has else 3
         n = len(spec.inputs)
         inputs, tensors_left = saved[at : at + n], iter(saved[at + n :])
+        kept = saved.pop()
         arrays = dict(zip(_PLAIN, saved[-len(_PLAIN) :]))
         scalars = [next(tensors_left) if x is None else x for x in ctx.numbers]
         wanted = ctx.needs_input_grad
@@ -108,7 +109,7 @@ class _Linear(torch.autograd.Function):
         dscalars = empty(q, (len(scalars),), _rows_type(q)) if any(wanted[6 + n :]) else None
         tensors = {"q": q, "k": k, "v": v, "dout": dout, "initial_state": first, "dfinal_state": dfinal, "dinitial_state": dfirst,
                    "dq": made[0], "dk": made[1], "dv": made[2], "scalar_grads": dscalars, **arrays}  # fmt: skip
-        _run(spec, True, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads, place=place)
+        _run(spec, True, tensors, inputs, [_number(x) for x in scalars], call["scale"], call["layout"], grads, place=place, kept=kept)
         of_inputs = [None if g is None else g.to(x.dtype) for g, x in zip(grads, inputs)]
         of_scalars = [
             dscalars[i].to(x.dtype).reshape(x.shape) if dscalars is not None and isinstance(x, Tensor) and wanted[6 + n + i] else None
@@ -137,8 +138,10 @@ def forward(
     shape: Sequence[int] | None,
     final: Tensor | None,
     between: _linear_call.Between | None = None,
+    keeps: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """o and the final state: a new one of this shape, or `final`, which gets no gradient; and states between tokens, which get none either."""
+    """o and the final state: a new one of this shape, or `final`, which gets no gradient; and states between tokens, which get none either. keeps: what
+    backward would compute again, if a gradient is wanted."""
     first = own["initial_state"]
     every = [x for x in (q, k, v, first, *inputs, *scalars) if isinstance(x, Tensor)]
     ring = {name: x for name, x in own.items() if name.startswith("ring_")}
@@ -157,6 +160,7 @@ def forward(
     on_cpu = _tensors.gpu_of(q) == capi.CPU
     arrays = {name: own[name] if on_cpu else _list_there(spec, name, own[name], q) for name in _PLAIN}
     call = {"arrays": arrays, "ring": ring, "scale": scale, "layout": layout, "shape": shape, "final": final, "between": between}
+    call["keeps"] = keeps and not on_cpu and torch.is_grad_enabled() and any(x.requires_grad for x in every)
     o, last, states = _Linear.apply(spec, call, q, k, v, first, *inputs, *scalars)
     for written in (final, *(x for name, x in ring.items() if name != "ring_used")):
         if written is not None:

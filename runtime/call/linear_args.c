@@ -479,9 +479,24 @@ static luattn_status check_list(const luattn_kernel *k, const linear_call *l, vo
   return status;
 }
 
+/* Backward whose kernels take nothing leaves what is given alone. */
+static luattn_status check_kept(const linear_call *l) {
+  const luattn_linear_args *a = l->args;
+  if (a->kept == NULL || (l->kept_size == 0 && l->c.info->pass == LUATTN_BACKWARD)) return LUATTN_OK;
+  if (l->kept_size == 0 && a->kept_size > 0)
+    return args_fail(&l->c, "kept: has %zu bytes, and this kernel keeps nothing for backward; leave it NULL",
+                     a->kept_size);
+  if (a->kept_size != l->kept_size)
+    return args_fail(&l->c, "kept: has %zu bytes, expected %zu; give as many as luattn_linear_kept_size says",
+                     a->kept_size, l->kept_size);
+  if ((uintptr_t)a->kept % 16 != 0) return args_fail(&l->c, "kept: is not a multiple of 16 bytes");
+  return LUATTN_OK;
+}
+
 luattn_status linear_args_check(const luattn_kernel *kernel, linear_call *l, void *stream) {
   const luattn_linear_args *a = l->args;
   TRY(refuse_overlap(l));
+  TRY(check_kept(l));
   TRY(check_list(kernel, l, stream, "cu_seqlens", a->cu_seqlens, check_ends));
   TRY(check_list(kernel, l, stream, "state_indices", a->state_indices, check_rows));
   if (l->workspace == 0) return LUATTN_OK;

@@ -42,7 +42,7 @@ typedef struct linear_call {
   void *exact;                /* backward: exact sums, which begin with zeros */
   size_t exact_bytes;
   linear_walk walk;
-  size_t workspace;
+  size_t workspace, kept_size; /* kept_size: 0, or what forward can keep for backward */
 } linear_call;
 
 /* linear_passes.c: chooses segments of each pass, and places what lies in the workspace, which begins at `base`; NULL: sets

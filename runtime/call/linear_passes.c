@@ -179,8 +179,35 @@ static size_t slots_of(const linear_call *l) {
   return (size_t)linear_chunk_slots(p->entries, p->tokens, l->c.info->packed != 0) * (size_t)p->heads_v;
 }
 
-static void place_inverses(linear_call *l, room *r) {
-  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES)) l->p.inverses = take(r, slots_of(l) * LINEAR_BOX);
+/* Whether forward can keep states of chunks for backward, whose kernels of chunks take no mods of v and no skip. */
+static bool can_keep(const image_manifest *m) {
+  return has_role(m, LUATTN_ROLE_LINEAR_INVERSES) && m->head_dim <= 128 && m->head_dim_v <= 128 && !m->has_value_mod &&
+         !m->linear_facts[0].skips;
+}
+
+/* Whether the call has memory for that, and its kernels write or take it. */
+static bool is_kept(const linear_call *l) { return l->args->kept != NULL && can_keep(l->c.info); }
+
+/* Bytes of a number of each element of the maps of a pass's segments. */
+static size_t maps_bytes(const linear_call *l, int segments) {
+  const size_t k_dim = l->c.info->head_dim;
+  return (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)segments * k_dim * k_dim * sizeof(float);
+}
+
+/* What forward leaves for backward, in the caller's memory: inverses of chunks, states, U; maps of segments. */
+static void place_handed_on(linear_call *l) {
+  const image_manifest *m = l->c.info;
+  const LinearRowsLayout size = linear_rows_layout((int)m->head_dim, (int)m->head_dim_v);
+  const size_t slots = slots_of(l);
+  const int segments = l->pass[m->pass == LUATTN_FORWARD ? 0 : 1].segments;
+  room r = {l->args->kept, 0};
+  if (!can_keep(m)) return;
+  void *const inverses = take(&r, slots * LINEAR_BOX), *const states = take(&r, slots * (size_t)size.state),
+             *const values = take(&r, slots * (size_t)size.v),
+             *const maps = segments > 1 ? take(&r, maps_bytes(l, segments)) : NULL;
+  l->kept_size = r.used;
+  if (!is_kept(l)) return;
+  l->p.inverses = inverses, l->p.kept.states = states, l->p.kept.values = values, l->p.segments.maps = maps;
 }
 
 static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
@@ -191,13 +218,13 @@ static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
   LuattnLinearSums *sums = &l->p.sums;
   const uint32_t which = l->c.info->linear_facts[0].numbers;
   if (erases || numbers) {
-    kept->states = take(r, slots * (size_t)size.state);
+    if (!is_kept(l)) kept->states = take(r, slots * (size_t)size.state);
     kept->grad_states = take(r, slots * (size_t)size.state);
   }
   if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES))
     kept->tiles = take(r, slots * (size_t)linear_tiles_layout((int)l->c.info->head_dim, 1).bytes);
   if (erases) {
-    kept->values = take(r, slots * (size_t)size.v);
+    if (!is_kept(l)) kept->values = take(r, slots * (size_t)size.v);
     kept->grad_values = take(r, slots * (size_t)size.v);
   }
   if (!numbers) return;
@@ -288,8 +315,8 @@ static void place_segments(linear_call *l, room *r) {
   const size_t slots = (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)most;
   l->p.segments.states = take(r, slots * state * sizeof(float));
   l->p.segments.decays = take(r, slots * sizeof(float));
-  if (l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS)
-    l->p.segments.maps = take(r, slots * l->c.info->head_dim * l->c.info->head_dim * sizeof(float));
+  if (l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS && !is_kept(l))
+    l->p.segments.maps = take(r, maps_bytes(l, most));
 }
 
 luattn_status linear_place_passes(linear_call *l, void *base) {
@@ -299,7 +326,9 @@ luattn_status linear_place_passes(linear_call *l, void *base) {
   TRY(l->c.info->linear_facts[0].run > 0   ? place_reverse(l, &r)
       : l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r)
                                            : place_forward(l));
-  place_inverses(l, &r);
+  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES) && !is_kept(l))
+    l->p.inverses = take(&r, slots_of(l) * LINEAR_BOX);
+  place_handed_on(l);
   place_segments(l, &r);
   l->workspace = r.used;
   return LUATTN_OK;

@@ -119,6 +119,13 @@ static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu
   return launch_zero(k, in->scalar_grad, k->info.num_scalars * sizeof(float), "scalar_grads", stream, l->c.err);
 }
 
+/* Whether what a role's entry makes is there: forward has kept it. */
+static bool is_kept(const linear_call *l, uint32_t role) {
+  return l->c.info->pass == LUATTN_BACKWARD && l->args->kept != NULL &&
+         (role == LUATTN_ROLE_LINEAR_INVERSES || role == LUATTN_ROLE_LINEAR_CHAIN_STATES ||
+          role == LUATTN_ROLE_LINEAR_CHAIN_JOIN || role == LUATTN_ROLE_LINEAR_CHAIN);
+}
+
 /* q, k, v and the gradient of o, of the passes for dq and dk of additive updates. */
 static LuattnTensorMaps maps_of_ways(const LuattnTensorMaps *maps) {
   return (LuattnTensorMaps){.q = maps[2].v, .k = maps[1].v, .v = maps[1].k, .dout = maps[1].q};
@@ -141,7 +148,7 @@ static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream str
     LuattnLinearParams p = pass > 0                    ? linear_pass_params(l, pass)
                            : m->pass == LUATTN_FORWARD ? linear_pass_params(l, 0)
                                                        : l->p;
-    const int64_t blocks = blocks_of[role].blocks(l, &m->entry[i], &l->pass[pass]);
+    const int64_t blocks = is_kept(l, role) ? 0 : blocks_of[role].blocks(l, &m->entry[i], &l->pass[pass]);
     if (blocks > INT32_MAX)
       return args_fail(&l->c, "q, v: are %lld blocks, more than a launch has; split the batch", (long long)blocks);
     const unsigned grid[] = {(unsigned)blocks, role == LUATTN_ROLE_LINEAR_ROUND ? m->num_inputs + 1 : 1, 1};
@@ -172,17 +179,34 @@ luattn_status luattn_linear_launch(const luattn_kernel *kernel, const luattn_lin
   return status;
 }
 
-luattn_status luattn_linear_launch_size(const luattn_kernel *kernel, const luattn_linear_args *args, size_t *size,
-                                        luattn_error *err) {
+static luattn_status find_sizes(const luattn_kernel *kernel, const luattn_linear_args *args, linear_call *l,
+                                luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_linear_args used;
+  TRY(take(kernel, args, &used, err));
+  return linear_args_fill(kernel, &used, true, l, err);
+}
+
+luattn_status luattn_linear_launch_size(const luattn_kernel *kernel, const luattn_linear_args *args, size_t *size,
+                                        luattn_error *err) {
   linear_call l;
   fail_clear(err);
   NEED(kernel);
   NEED(args);
   NEED(size);
-  TRY(take(kernel, args, &used, err));
-  TRY(linear_args_fill(kernel, &used, true, &l, err));
+  TRY(find_sizes(kernel, args, &l, err));
   *size = l.workspace;
+  return LUATTN_OK;
+}
+
+luattn_status luattn_linear_launch_kept_size(const luattn_kernel *kernel, const luattn_linear_args *args, size_t *size,
+                                             luattn_error *err) {
+  linear_call l;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  NEED(size);
+  TRY(find_sizes(kernel, args, &l, err));
+  *size = l.c.info->pass == LUATTN_FORWARD ? l.kept_size : 0;
   return LUATTN_OK;
 }

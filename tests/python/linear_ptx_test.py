@@ -88,13 +88,13 @@ class Machine(unittest.TestCase):
             self.assertTrue((a.double() - want[what]).norm() <= most * want[what].norm(), (what, (a.double() - want[what]).norm() / want[what].norm()))
         return found
 
-    def run_back(self, attention, marked, of, dout, ends, given, put):
+    def run_back(self, attention, marked, of, dout, ends, given, put, **how):
         there = {n: put(x) for n, x in of.items()}
         own = {n: put(x) for n, x in given.items()}
         for n, x in (*there.items(), *own.items()):
             x.requires_grad_(n in there or n in marked)
         states = {"state_layout": "vk", "output_final_state": True} if "initial_state" in of else {}
-        made = attention(**there, **own, **states, cu_seqlens=None if ends is None else put(ends))
+        made = attention(**there, **own, **states, **how, cu_seqlens=None if ends is None else put(ends))
         leaves = {n: x for n, x in (*there.items(), *own.items()) if x.requires_grad}
         outputs = made if states else [made]
         return dict(zip(leaves, torch.autograd.grad(outputs, list(leaves.values()), [put(x) for x in dout])))
@@ -102,7 +102,8 @@ class Machine(unittest.TestCase):
     @there
     def run_back_there(self, attention, marked, of, dout, ends, given, once=False):
         first = self.run_back(attention, marked, of, dout, ends, given, on_device)
-        again = first if once else self.run_back(attention, marked, of, dout, ends, given, on_device)
+        # What forward has kept is what backward computes else.
+        again = first if once else self.run_back(attention, marked, of, dout, ends, given, on_device, recompute=True)
         for n, x in first.items():
             self.assertTrue(torch.equal(x, again[n]), n)
         return first

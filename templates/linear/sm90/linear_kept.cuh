@@ -19,7 +19,7 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
   using Fragment = MmaFragment;
   using Values::chain, Values::group, Values::in, Values::lane, Values::of_tokens, Values::p, Values::pairs,
       Values::shared, Values::warp;
-  static constexpr int k_dim = Values::k_dim, boxes_k = Shared::boxes_k, boxes_v = ceil_div(Config::v_dim, 64);
+  static constexpr int k_dim = Values::k_dim, boxes_k = Shared::boxes_k;
   static constexpr bool backwards = LinearChain<Config>::backwards;
 
   // ---- load ----
@@ -61,40 +61,19 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
 
   // ---- finish: what is kept ----
 
-  __device__ __forceinline__ void stage_state(const u32 (&state)[k_dim / 16][4]) const {
-    const u32 at = box_place(16 * warp + lane % 16, 0);
-#pragma unroll
-    for (int s = 0; s < k_dim / 16; ++s) {
-      const u32 to = shared.kept(group, s / 4) + (at ^ u32((16 * (s % 4) + lane / 16 * 8) / 8 * 16));
-      stmatrix_x4(to, state[s][0], state[s][1], state[s][2], state[s][3]);
-    }
-  }
-  __device__ __forceinline__ void stage_values(const u32 (&x)[16]) const {
-    const u32 to = shared.kept(group, boxes_k) + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-      stmatrix_x4_turned(to + s * 16 * 128, x[4 * s], x[4 * s + 1], x[4 * s + 2], x[4 * s + 3]);
-  }
-  // Copies `boxes` of those staged to the place of a chunk. Value channels that do not exist have none.
-  __device__ __forceinline__ void copy(void *kept, int first, int boxes, int n) const {
-    const i64 place = (chain.slot(p, chain.at(n)) * boxes_v + this->first_value() / 64) * boxes;
-    bulk_store(static_cast<unsigned char *>(kept) + place * Shared::box, shared.kept(group, first), boxes * Shared::box,
-               this->first_value() < Config::v_dim);
-  }
   // Keeps the state of chunk number n, if there is one, and values of the one before it.
   __device__ __forceinline__ void keep(const u32 (&state)[k_dim / 16][4], const u32 (&values)[16], int n,
                                        bool has_state) const {
     const LuattnLinearKept &kept = p.kept;
-    const bool first = warp == 0 && elected();
-    if (first) bulk_wait_read();
-    named_sync(Values::store_barrier + group, 128);  // boxes are free
-    if (has_state) stage_state(state);
-    if (n > 0) stage_values(values);
+    const u32 box = shared.kept(group, boxes_k);
+    this->await_boxes();
+    if (has_state) this->stage_state(state);
+    if (n > 0) this->stage_rows(box, values);
     fence_async();
     named_sync(Values::store_barrier + group, 128);
-    if (first) {
-      if (has_state) copy(backwards ? kept.grad_states : kept.states, 0, boxes_k, n);
-      if (n > 0) copy(backwards ? kept.grad_values : kept.values, boxes_k, 1, n - 1);
+    if (warp == 0 && elected()) {
+      if (has_state) this->copy(backwards ? kept.grad_states : kept.states, shared.kept(group, 0), boxes_k, n);
+      if (n > 0) this->copy(backwards ? kept.grad_values : kept.values, box, 1, n - 1);
       bulk_commit();
     }
   }

@@ -71,7 +71,10 @@ struct SharedLinear {
                         by_token = Spec::decay_of == DECAY_HEAD || Spec::decay_of == DECAY_TOKEN;
   // Whether T comes with q, k and v.
   static constexpr bool takes_inverse = Spec::erases && !by_channel;
-  // Whether states of chunks, and U, are kept for backward.
+  // Whether forward may be asked to keep, for backward, the state before each chunk, and U.
+  static constexpr bool may_keep = takes_inverse && Config::pass == LINEAR_FORWARD && Config::v_dim <= 128 &&
+                                   !Spec::has_value_mod && !Spec::has_skip;
+  // Whether states of chunks, and U, are what a pass is for.
   static constexpr bool keeps = Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES;
   static constexpr LinearLayout layout =
       keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)

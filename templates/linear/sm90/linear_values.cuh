@@ -190,17 +190,23 @@ struct LinearValues {
 
   // ---- o ----
 
-  // Stages o, rounded, and stores it by TMA. A box is free once the store before the last one has read it, or the last one.
-  __device__ __forceinline__ void store_rows(const u32 (&o)[16], int chunk) const {
-    const u32 box = shared.o(group, chunk % Shared::layout.boxes_o),
-              to = box + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
-    if constexpr (Shared::layout.boxes_o == 1) {
-      if (warp == 0 && elected()) bulk_wait_read();
-      named_sync(store_barrier + group, 128);
-    }
+  // Rounded rows of 64 tokens, in a box.
+  __device__ __forceinline__ void stage_rows(u32 box, const u32 (&x)[16]) const {
+    const u32 to = box + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
 #pragma unroll
     for (int s = 0; s < 4; ++s)
-      stmatrix_x4_turned(to + s * 16 * 128, o[4 * s], o[4 * s + 1], o[4 * s + 2], o[4 * s + 3]);
+      stmatrix_x4_turned(to + s * 16 * 128, x[4 * s], x[4 * s + 1], x[4 * s + 2], x[4 * s + 3]);
+  }
+  // All that the warpgroup has staged before has been read.
+  __device__ __forceinline__ void await_boxes() const {
+    if (warp == 0 && elected()) bulk_wait_read();
+    named_sync(store_barrier + group, 128);
+  }
+  // Stages o, rounded, and stores it by TMA. A box is free once the store before the last one has read it, or the last one.
+  __device__ __forceinline__ void store_rows(const u32 (&o)[16], int chunk) const {
+    const u32 box = shared.o(group, chunk % Shared::layout.boxes_o);
+    if (Shared::layout.boxes_o == 1 || keeps()) await_boxes();
+    stage_rows(box, o);
     fence_async();
     const bool first = warp == 0 && elected();
     if (first) bulk_wait_read();
@@ -220,6 +226,43 @@ struct LinearValues {
     await_stores();
   }
 
+  // ---- what is kept for backward ----
+
+  __device__ __forceinline__ bool keeps() const { return Shared::may_keep && p.kept.states != nullptr; }
+  __device__ __forceinline__ void stage_state(const u32 (&state)[k_dim / 16][4]) const {
+    const u32 at = box_place(16 * warp + lane % 16, 0);
+#pragma unroll
+    for (int s = 0; s < k_dim / 16; ++s) {
+      const u32 to = shared.kept(group, s / 4) + (at ^ u32((16 * (s % 4) + lane / 16 * 8) / 8 * 16));
+      stmatrix_x4(to, state[s][0], state[s][1], state[s][2], state[s][3]);
+    }
+  }
+  // Copies `boxes` of those staged to the place of a chunk. Value channels that do not exist have none.
+  __device__ __forceinline__ void copy(void *kept, u32 from, int boxes, int n) const {
+    const i64 place = (chain.slot(p, chain.at(n)) * ceil_div(Config::v_dim, 64) + first_value() / 64) * boxes;
+    bulk_store(static_cast<unsigned char *>(kept) + place * Shared::box, from, boxes * Shared::box,
+               first_value() < Config::v_dim);
+  }
+  // The state before chunk number n, by way of boxes of o.
+  __device__ __forceinline__ void keep_state(const u32 (&state)[k_dim / 16][4], int n) const {
+    await_boxes();
+    stage_state(state);
+    fence_async();
+    named_sync(store_barrier + group, 128);
+    if (warp == 0 && elected()) copy(p.kept.states, shared.kept(group, 0), Shared::boxes_k, n), bulk_commit();
+  }
+  // U, in the place of the chunk's values, of which each warp has read what it overwrites.
+  __device__ __forceinline__ void keep_values(const u32 (&u)[4][4], int n) const {
+    const u32 box = shared.v(in.stage) + group * Shared::box;
+    u32 x[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) x[i] = u[i / 4][i % 4];
+    stage_rows(box, x);
+    fence_async();
+    named_sync(store_barrier + group, 128);
+    if (warp == 0 && elected()) copy(p.kept.values, box, 1, n), bulk_commit();
+  }
+
   // ---- chunks ----
 
   __device__ __forceinline__ void await_numbers() const {
@@ -228,6 +271,7 @@ struct LinearValues {
   __device__ __forceinline__ void await_pairs() const { barrier_wait(shared.told(pairs.stage), pairs.parity); }
   __device__ __forceinline__ void release() {
     if (elected()) {
+      if (warp == 0 && keeps()) bulk_wait_read();
       barrier_arrive(shared.empty(in.stage));
       barrier_arrive(shared.numbers_empty(of_tokens.stage));
       if constexpr (has_scores) barrier_arrive(shared.read(pairs.stage));
@@ -293,6 +337,7 @@ struct LinearValues {
     {
       u32 rounded[k_dim / 16][4], v[4][4];
       round_state(rounded, state);
+      if (keeps()) keep_state(rounded, n);
       barrier_wait(shared.full(in.stage), in.parity);
       wgmma_fence();
       read_state(u, rounded, Shared::by_channel ? shared.reads() : shared.k(in.stage));
@@ -316,6 +361,7 @@ struct LinearValues {
     wgmma_arrived(u);
     u32 rounded[4][4], weighed[4][4];
     round_values(rounded, weighed, u);
+    if (keeps()) keep_values(rounded, n);
     wgmma_fence();
     write_state(state, weighed);
     WgmmaKept<Elem>::template dots64<false>(o, rounded, wgmma_operand(shared.pairs(pairs.stage), 0));
