@@ -135,7 +135,8 @@ typedef struct LuattnLinearParams {
   LuattnTensor dq, dk, dv; /* of luattn_linear_rows, whose o is do; dq and dk have heads_v heads */
   LuattnLinearRows rows;
   LuattnStatesBetween between;
-  void *inverses; /* of updates that erase, decays not of channels: of each chunk of each value head (linear_chunk_slot), T
+  void *
+      inverses; /* of updates that erase, decays not of channels: of each chunk of each value head (linear_chunk_slot), T
                    * (luattn_linear_inverses), a box of Elem */
 } LuattnLinearParams;
 

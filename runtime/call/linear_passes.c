@@ -203,15 +203,14 @@ static void place_handed_on(linear_call *l) {
   room r = {l->args->kept, 0};
   if (!can_keep(m)) return;
   void *const inverses = take(&r, slots * LINEAR_BOX), *const states = take(&r, slots * (size_t)size.state),
-             *const values = take(&r, slots * (size_t)size.v),
-             *const maps = segments > 1 ? take(&r, maps_bytes(l, segments)) : NULL;
+              *const values = take(&r, slots * (size_t)size.v),
+              *const maps = segments > 1 ? take(&r, maps_bytes(l, segments)) : NULL;
   l->kept_size = r.used;
   if (!is_kept(l)) return;
   l->p.inverses = inverses, l->p.kept.states = states, l->p.kept.values = values, l->p.segments.maps = maps;
 }
 
 static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
-
   const LinearRowsLayout size = linear_rows_layout((int)l->c.info->head_dim, (int)l->c.info->head_dim_v);
   const size_t slots = slots_of(l), each = rows_of(l) * (size_t)l->p.heads_v * sizeof(float);
   LuattnLinearKept *kept = &l->p.kept;

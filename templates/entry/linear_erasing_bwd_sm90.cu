@@ -14,7 +14,8 @@ using RowsConfig = PassConfig<Config, LINEAR_ROWS>;
 
 // T of all chunks, for both chains.
 extern "C" __global__ void __launch_bounds__(128, 6)
-    luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+    luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p,
+                           const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   linear_make_inverses<Spec, ChainConfig<LINEAR_STATES>>(p, maps, shared);
 }

@@ -19,7 +19,8 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
 }
 // T of all chunks, where updates erase.
 extern "C" __global__ void __launch_bounds__(128, 6)
-    luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+    luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p,
+                           const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   if constexpr (SharedLinear<Spec, Config>::takes_inverse && !LinearChain<Config>::backwards)
     linear_make_inverses<Spec, Config>(p, maps, shared);

@@ -181,6 +181,9 @@ static void refusals(void **state) {
               "luattn_linear_backward: stream: is not NULL, and the CPU has none; give NULL");
   api_ok(luattn_linear_backward_workspace_size(p.engine, p.spec, &args, &size, &err), &err);
   assert_int_equal(size, 0);
+  size = 1;
+  api_ok(luattn_linear_kept_size(p.engine, p.spec, &args, &size, &err), &err);
+  assert_int_equal(size, 0);
   args.dv = &p.dk.t;
   api_refused(luattn_linear_backward(p.engine, p.spec, &args, NULL, &err), LUATTN_INVALID, &err, "dv: ");
   args = p.args, args.dv = &p.v.t;

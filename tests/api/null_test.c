@@ -236,6 +236,9 @@ static void linear_engine(void **state) {
   REFUSES(luattn_linear_backward, "args", engine, c.spec, NULL, NULL, err);
   REFUSES(luattn_linear_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
   REFUSES(luattn_linear_workspace_size, "size", engine, c.spec, &linear, NULL, err);
+  REFUSES(luattn_linear_kept_size, "engine", NULL, c.spec, &linear, &size, err);
+  REFUSES(luattn_linear_kept_size, "spec", engine, NULL, &linear, &size, err);
+  REFUSES(luattn_linear_kept_size, "size", engine, c.spec, &linear, NULL, err);
   REFUSES(luattn_linear_backward_workspace_size, "engine", NULL, c.spec, &linear, &size, err);
   REFUSES(luattn_linear_backward_workspace_size, "size", engine, c.spec, &linear, NULL, err);
 }

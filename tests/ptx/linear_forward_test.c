@@ -216,10 +216,33 @@ static void run_on_cpu(problem *p) {
   need(luattn_cpu_linear_forward(p->spec, &a, &err) == LUATTN_OK, "on the CPU");
 }
 
+/* The same bits of o where forward keeps states for backward. */
+static void run_keeping(problem *p, const luattn_linear_args *args, bool keeps) {
+  luattn_linear_args a = *args;
+  need(luattn_linear_kept_size(p->engine, p->spec, &a, &a.kept_size, &err) == LUATTN_OK, "what is kept");
+  if (!keeps) need(a.kept_size == 0, "nothing is kept");
+  if (a.kept_size == 0) return;
+  const size_t size = a.kept_size, bytes = p->o.count * sizeof(uint16_t);
+  char *o = malloc(bytes + 1);
+  memcpy(o, p->o.host, bytes);
+  need(luattn_device_alloc(driver, 0, size, &a.kept, &err) == LUATTN_OK, "alloc");
+  a.kept_size = size - 1;
+  if (luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) != LUATTN_INVALID ||
+      strstr(err.message, "bytes, expected") == NULL)
+    need(false, "too little memory for what is kept");
+  a.kept_size = size;
+  need(luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) == LUATTN_OK, "forward that keeps");
+  fetch(&p->o);
+  if (memcmp(o, p->o.host, bytes) != 0) need(false, "the same bits of o");
+  need(luattn_device_free(driver, 0, a.kept, &err) == LUATTN_OK, "free");
+  free(o);
+}
+
 static void run_on_device(problem *p) {
   luattn_linear_args a = args_of(p);
   need(luattn_linear_workspace_size(p->engine, p->spec, &a, &a.workspace_size, &err) == LUATTN_OK, "workspace");
-  if ((a.workspace_size > 0) != (p->row->segments > 1 || p->row->makes_rows) && is_small_device()) {
+  const bool has_inverses = p->row->erases && !p->row->channels;
+  if ((a.workspace_size > 0) != (p->row->segments > 1 || p->row->makes_rows || has_inverses) && is_small_device()) {
     fprintf(stderr, "the workspace has %zu bytes\n", a.workspace_size);
     exit(1);
   }
@@ -234,6 +257,7 @@ static void run_on_device(problem *p) {
   }
   need(luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) == LUATTN_OK, "forward");
   fetch(&p->o), fetch(&p->last);
+  run_keeping(p, &a, has_inverses);
   if (a.workspace_size > 0) need(luattn_device_free(driver, 0, a.workspace, &err) == LUATTN_OK, "free");
 }
 

@@ -32,8 +32,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   using Registers = LinearRegisters<Spec>;
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
-  constexpr bool has_scores = !OnlyState || Shared::by_channel,
-                 has_maps = Sums && Spec::erases && !Shared::keeps;
+  constexpr bool has_scores = !OnlyState || Shared::by_channel, has_maps = Sums && Spec::erases && !Shared::keeps;
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
   const LinearChain<Config> chain(p, p.segments.count - (Sums ? 1 : 0), Truth<has_maps>());

@@ -31,8 +31,7 @@ struct LinearValues {
   using Fragment = MmaFragment;
   static constexpr int k_dim = Shared::k_dim;
   static constexpr bool decays = Shared::by_token;
-  static constexpr bool by_key = decays || Shared::has_column_factor,
-                        has_scores = !OnlyState || Shared::by_channel;
+  static constexpr bool by_key = decays || Shared::has_column_factor, has_scores = !OnlyState || Shared::by_channel;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
 
   const LuattnLinearParams &p;
