@@ -253,11 +253,11 @@ ABI_FN int linear_first_slot(int entry, int first_row, int tokens, int packed) {
 }
 
 /* Shared memory of luattn_linear_rows: a chunk's q, k, do, U, the gradient of R, v; both states; gradients of pairs, of q k'
- * and of k k'; numbers of tokens; sums; barriers. */
+ * and of k k'; the next chunk's q and k; numbers of tokens; sums; barriers. */
 typedef struct LinearRowsLayout {
   int qk, v, state; /* bytes */
-  int at_q, at_k, at_dout, at_values, at_grad_values, at_v, at_state, at_grad_state, at_pairs, at_numbers, at_sums,
-      at_barriers;
+  int at_q, at_k, at_dout, at_values, at_grad_values, at_v, at_state, at_grad_state, at_pairs, at_next, at_numbers,
+      at_sums, at_barriers;
   int bytes;
 } LinearRowsLayout;
 
@@ -276,7 +276,8 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
   l.at_state = l.at_v + l.v;
   l.at_grad_state = l.at_state + l.state;
   l.at_pairs = l.at_grad_state + l.state;
-  l.at_numbers = l.at_pairs + 2 * LINEAR_BOX;
+  l.at_next = l.at_pairs + 2 * LINEAR_BOX;
+  l.at_numbers = l.at_next + 2 * l.qk;
   l.at_sums = l.at_numbers + 2 * LINEAR_ROW_NUMBERS;
   l.at_barriers = l.at_sums + LINEAR_ROW_SUMS;
   l.bytes = l.at_barriers + 256;
