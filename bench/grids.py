@@ -4,6 +4,7 @@
     python3 bench/grids.py --json g.json                       both passes of everything, bf16, 24 heads of 128
     python3 bench/grids.py --only 'w80|dense 2-D' --pass bwd   groups with such cases alone
     python3 bench/grids.py --also other=build/libluattn.so     another build beside it
+    python3 bench/grids.py --family sm80 --also sm90=LIBRARY   kernels of another family, beside those of the plan's choice
     python3 bench/grids.py --only swin --turn /tmp/turn        compiles while another process measures
 
 TFLOP/s are of the scores that a mask keeps: four products of the head dim for each in forward, ten in backward. What a case is
@@ -29,7 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 
 import swin
-from builds import Luattn
+from builds import FAMILIES, Luattn
 from run import TOLERANCE, measure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -443,6 +444,7 @@ class Turn:
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default=f"{ROOT}/build/release/engine/libluattn.so", help="libluattn.so")
+    parser.add_argument("--family", choices=FAMILIES, help="of all kernels of that build (default: the plan's choice)")
     parser.add_argument("--also", action="append", default=[], metavar="NAME=PATH[@REGEX]", help="another build beside it, in these cases")
     parser.add_argument("--lattice", metavar="PATH", help="a build whose boxes of keys begin at multiples of their extents: `lo` rounded down in "
                         "BoxesOfRange::of of templates/ops/free_boxes.cuh (LUATTN_TEMPLATE_DIR is read in one process for all)")  # fmt: skip
@@ -464,7 +466,7 @@ def arguments():
 
 def main():
     a, start, right, found = arguments(), time.monotonic(), True, {}
-    builds = {"luattn": Luattn(a.library)} | {name: Luattn(path) for name, (path, _) in a.others.items()}
+    builds = {"luattn": Luattn(a.library, a.family)} | {name: Luattn(path) for name, (path, _) in a.others.items()}
     if a.lattice:
         builds["lattice"] = Luattn(a.lattice)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16, {HEADS} heads of {DIM}, medians of {a.rounds} rounds")

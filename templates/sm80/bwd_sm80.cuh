@@ -529,17 +529,20 @@ struct BwdSm80 {
     load_tile<false, M, DV>(at_do + stage * do_bytes, q_rows(p.tensors.dout), index * M);
 #pragma unroll
     for (int r0 = 0; r0 < M; r0 += threads)
-      if (const int r = r0 + int(thread); r < M) load_row(ends().clamped_query(p, index * M + r), r, stage);
+      if (const int r = r0 + int(thread); r < M)
+        load_row(on_line ? ends().clamped_query(p, index * M + r) : index * M + r, r, stage);
     cp_async_commit();
   }
 
+  // Over a grid slots without a place have numbers, too (around/before/prepare.cuh).
   __device__ __forceinline__ void load_row(int q, int r, int stage) const {
     const i64 plane = site.template q_acc_rows<PlainRows>(p);
     const float *src = static_cast<const float *>(p.scratch.bwd_rows) + site.template q_acc_index<PlainRows>(p, q);
     const u32 to = base + at_bwd + u32(stage * bwd_bytes + r * int(sizeof(SharedRow<BwdRow>)));
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
-    if constexpr (has_rows) shared_rows(stage)[r].value = Spec::row(p, site, head, q);
+    if constexpr (has_rows)
+      shared_rows(stage)[r].value = Spec::row(p, site, head, on_line ? q : ends().clamped_query(p, q));
   }
 
   // ---- compute -----------------------------------------------------------------------------------------
