@@ -120,9 +120,6 @@ luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 /* Loads the spec of a command line, with dropout of its weights where --dropout asks for it. */
 luattn_status spec_option(const cli_options *o, luattn_spec **out, luattn_error *err);
 
-/* Refuses a spec over a grid of several axes, of which `command` knows nothing. */
-luattn_status spec_needs_line(const luattn_spec *spec, const char *command, luattn_error *err);
-
 /* ---- problem.c: one call's tensors ---- */
 
 typedef struct cli_problem {

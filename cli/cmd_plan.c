@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/extents.h"
 #include "luattn/parallel.h"
 
 enum { TILE = LUATTN_PARALLEL_TILE, FINEST = 1024 /* chunks */, LISTED_RANKS = 16, LISTED_RANGES = 8 };
@@ -21,12 +22,12 @@ static luattn_status sizes(const cli_options *o, int *ranks, int *node, luattn_e
 }
 
 /* Rows of the shortest chunks whose pairs are few enough to count. They divide the rows of a rank. */
-static luattn_status finest_chunk(int len, int ranks, int *rows, luattn_error *err) {
+static luattn_status finest_chunk(int len, int axes, int ranks, int *rows, luattn_error *err) {
   const long long unit = (long long)ranks * TILE, padded = (len + unit - 1) / unit * unit;
   if (len % unit != 0 || len == 0)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--shape: Sq is %d, expected a multiple of %d ranks times %d rows; pad it to %lld", len, ranks,
-                       TILE, len == 0 ? unit : padded);
+    return luattn_fail(
+        err, LUATTN_INVALID, "--shape: Sq is %d%s, expected a multiple of %d ranks times %d rows; %s%lld", len,
+        axes > 1 ? " places" : "", ranks, TILE, axes > 1 ? "give extents of " : "pad it to ", len == 0 ? unit : padded);
   const int most = 2 * ranks > FINEST ? 2 * ranks : FINEST, of_rank = (int)(len / unit);
   int tiles = 1;
   while (len / TILE / tiles > most && of_rank % (2 * tiles) == 0) tiles *= 2;
@@ -64,6 +65,10 @@ static void print_rows(const luattn_parallel_plan *plan, int rank) {
 static void show(const cli_problem *p, const luattn_parallel_plan *plan) {
   printf("%s, %d rows on %d ranks: %s, in chunks of %d; efficiencies are predictions\n", p->info.name, p->q_len,
          plan->ranks, luattn_partition_name(plan->candidates[plan->chosen].partition), plan->chunk_rows);
+  if (p->axes > 1)
+    printf(
+        "rows are places of the grid in row-major order, and the tiles those of a mask over them, as ranks take it: "
+        "written with q_idx // and %% extents, without a grid\n");
   print_candidates(plan);
   const int ranks = plan->ranks < LISTED_RANKS ? plan->ranks : LISTED_RANKS;
   for (int r = 0; r < ranks; r++) {
@@ -75,11 +80,12 @@ static void show(const cli_problem *p, const luattn_parallel_plan *plan) {
 
 static luattn_status make(const cli_problem *p, const cli_problem *shape, int ranks, int node, luattn_error *err) {
   int rows = 0, elem_bytes = 2;
-  if (p->q_len != p->kv_len)
+  char text[2][64];
+  if (p->q_len != p->kv_len || (p->axes > 1 && memcmp(p->extent[0], p->extent[1], sizeof p->extent[0]) != 0))
     return luattn_fail(err, LUATTN_INVALID,
-                       "--shape: Sq is %d and Skv is %d; ranks share out one sequence, so make them equal", p->q_len,
-                       p->kv_len);
-  TRY(finest_chunk(p->q_len, ranks, &rows, err));
+                       "--shape: Sq is %s and Skv is %s; ranks share out one sequence, so make them equal",
+                       extents_text(p, 0, text[0]), extents_text(p, 1, text[1]));
+  TRY(finest_chunk(p->q_len, p->axes, ranks, &rows, err));
   const int chunks = p->q_len / rows;
   float *tiles = malloc((size_t)chunks * (size_t)chunks * sizeof *tiles);
   if (tiles == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: no memory for %dx%d chunks", chunks, chunks);
@@ -115,17 +121,16 @@ static luattn_status run(const cli_options *given, luattn_error *err) {
   luattn_spec *spec;
   cli_problem p, shape = {.dtype = LUATTN_BF16};
   int ranks = 0, node = 0;
-  char counted[96];
+  char counted[192], extents[2][64];
   TRY(sizes(&o, &ranks, &node, err));
   TRY(dtype_option(&o, &shape.dtype, err));
   TRY(shape_option(&o, &shape, err));
   /* The counts are of lengths and heads alone, and q, k and v of a million rows need not exist. */
-  snprintf(counted, sizeof counted, "%d,%d,%d,%d,%d,1", shape.batch, shape.heads, shape.heads_kv, shape.q_len,
-           shape.kv_len);
+  snprintf(counted, sizeof counted, "%d,%d,%d,%s,%s,1", shape.batch, shape.heads, shape.heads_kv,
+           extents_text(&shape, 0, extents[0]), extents_text(&shape, 1, extents[1]));
   o.shape = counted, o.head_dim = NULL, o.dtype = NULL, o.mask_only = true;
   TRY(luattn_spec_load(o.spec, NULL, &spec, err));
-  luattn_status status = spec_needs_line(spec, "plan", err);
-  if (status == LUATTN_OK) status = problem_read(spec, &o, false, &p, err);
+  luattn_status status = problem_read(spec, &o, false, &p, err);
   if (status == LUATTN_OK) {
     status = make(&p, &shape, ranks, node, err);
     problem_free(&p);

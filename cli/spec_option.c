@@ -36,14 +36,3 @@ luattn_status spec_option(const cli_options *o, luattn_spec **out, luattn_error 
   if (status != LUATTN_OK) luattn_spec_free(*out);
   return status;
 }
-
-luattn_status spec_needs_line(const luattn_spec *spec, const char *command, luattn_error *err) {
-  const char *const *name = NULL;
-  const int axes = luattn_spec_grid(spec, &name);
-  if (axes <= 1) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "the spec '%s' is over a grid of %d axes (%s, %s%s), and luattn %s knows lengths alone; luattn "
-                     "run, check, bench, "
-                     "mask and emit know grids",
-                     spec->traced.name, axes, name[0], name[1], axes > 2 ? ", .." : "", command);
-}
