@@ -1,9 +1,9 @@
 """ranks.py: attention over the GPUs of one host beside one GPU: errors against float64, efficiency (the time of one GPU over that of all, and over
 their number), and copies alone beside a copy between two GPUs.
 
-    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--trace] [--torch causal32k,..]
+    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--trace] [--peers causal32k,..]
 
---torch: of causal cases, torch's own context_parallel too.
+--peers: of causal cases, torch's context_parallel and a zigzag ring over torch's kernels (zigzag_ring.py) too.
 --trace: of each case and schedule, what the GPUs did in one forward and one backward, and how much of the copies no kernel hides.
 --small: tiny tensors over gloo on the CPU, to try the program."""
 
@@ -22,6 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, f"{ROOT}/python")
 import luattn  # noqa: E402
 from luattn.parallel import ContextParallel, _passes, plan  # noqa: E402
+from zigzag_ring import chunks_of, zigzag_ring  # noqa: E402
 
 CAUSAL = "return attention { name = 'causal', block_mask = causal() }"
 CAPPED = "return attention { name = 'capped', score_mod = softcap(30.0), block_mask = causal() }"
@@ -241,31 +242,66 @@ def measure(sizes, name, schedules, trace, transports):
     return found
 
 
+def attempts(sizes, f):
+    """Of each f(kernel, shared heads): milliseconds, or what it refuses. Keys have as many heads as queries where a peer asks for that."""
+    found = {}
+    for kernel, shared in itertools.product(("flash", "cudnn") if sizes.device == "cuda" else ("cpu",), (True, False)):
+        name = f"{kernel}, {'heads of keys shared' if shared else 'keys repeated'}"
+        try:
+            found[name] = slowest(f(kernel, shared), sizes.device)
+        except Exception as e:  # alike on all ranks
+            found[name] = f"{type(e).__name__}: {str(e)[:200]}"
+    return found
+
+
 def of_torch(sizes, name):
-    """torch's context_parallel with scaled_dot_product_attention, of a causal case: milliseconds. Keys have as many heads as queries where it asks for that."""
+    """torch's context_parallel with scaled_dot_product_attention, of a causal case."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.experimental import context_parallel
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     mesh = init_device_mesh(sizes.device, (dist.get_world_size(),))
-    found = {}
-    for gqa in (True, False):
-        qkv, dout = sizes.tensors(sizes.cases[name][1] * sizes.k)
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "cpu": SDPBackend.FLASH_ATTENTION}
+    qkv, dout = sizes.tensors(sizes.cases[name][1] * sizes.k)
+
+    def run(kernel, shared):
         whole = [t.detach().contiguous() for t in (*qkv, dout)]
-        if not gqa:
+        if not shared:
             whole[1:3] = [t.repeat_interleave(sizes.heads // sizes.heads_kv, 1) for t in whole[1:3]]
 
         def call(q, k, v):
             # By this name, under which context_parallel replaces it.
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **({"enable_gqa": True} if gqa else {}))
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **({"enable_gqa": True} if shared else {}))
 
-        try:
-            with context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 4), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                own, d = [t.detach().requires_grad_() for t in whole[:3]], whole[3]
-                found["enable_gqa" if gqa else "repeated keys"] = slowest(passes(call, own, {}, d, sizes.device), sizes.device)
-        except Exception as e:  # alike on all ranks
-            found["enable_gqa" if gqa else "repeated keys"] = f"{type(e).__name__}: {str(e)[:200]}"
-    return {"case": name, "torch": found}
+        with context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 4), sdpa_kernel(backends[kernel]):
+            own, d = [t.detach().requires_grad_() for t in whole[:3]], whole[3]
+            return passes(call, own, {}, d, sizes.device)
+
+    return {"case": name, "torch": attempts(sizes, run)}
+
+
+def of_ring(sizes, name):
+    """A ring over torch's kernels whose chunks lie in a zigzag, of a causal case; errors of o, dq, dk and dv against one GPU's."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    qkv, dout = sizes.tensors(sizes.cases[name][1] * sizes.k)
+    attention, errors = luattn.attention(CAUSAL), {}
+    o = attention(*qkv)
+    whole = [t.detach() for t in (o, *torch.autograd.grad(o, qkv, dout))]
+    want = [chunks_of(t, rank, ranks) for t in whole]
+
+    def run(kernel, shared):
+        own = [chunks_of(t.detach(), rank, ranks).contiguous() for t in (*qkv, dout)]
+        repeats = 1 if shared else sizes.heads // sizes.heads_kv
+        own[1:3] = [t.repeat_interleave(repeats, 1) for t in own[1:3]]
+        own[:3] = [t.requires_grad_() for t in own[:3]]
+        call = zigzag_ring(kernel)
+        o = call(*own[:3])
+        got = [o, *torch.autograd.grad(o, own[:3], own[3])]
+        got[2:] = [t.unflatten(1, (sizes.heads_kv, repeats)).sum(2) if repeats > 1 else t for t in got[2:]]
+        errors[f"{kernel}, {'shared' if shared else 'repeated'}"] = slowest([((x.double() - y.double()).norm() / y.double().norm()).item() for x, y in zip(got, want)], sizes.device)
+        return passes(call, own[:3], {}, own[3], sizes.device)
+
+    return {"case": name, "zigzag ring": attempts(sizes, run), "errors": errors}
 
 
 def repeats(sizes):
@@ -334,7 +370,7 @@ def main():
     parser.add_argument("--schedules", default="auto,stages,gathered")
     parser.add_argument("--transports", default="group")
     parser.add_argument("--trace", action="store_true")
-    parser.add_argument("--torch", default="", help="causal cases that torch's context_parallel runs beside")
+    parser.add_argument("--peers", default="", help="causal cases that torch's context_parallel and a zigzag ring run beside")
     parser.add_argument("--skip-errors", action="store_true")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
@@ -350,9 +386,13 @@ def main():
         if dist.get_rank() == 0:
             for row in results["cases"][-len(given.schedules.split(",")) * len(transports) :]:
                 print(json.dumps({**row, "trace": [shortened(one) for one in row.get("trace", ())]}), flush=True)
-    results["torch"] = [of_torch(sizes, name) for name in given.torch.split(",") if name]
+    results["peers"] = []
+    for name, f in itertools.product(filter(None, given.peers.split(",")), (of_ring, of_torch)):
+        results["peers"].append(f(sizes, name))
+        if dist.get_rank() == 0:
+            print(json.dumps(results["peers"][-1]), flush=True)
     if dist.get_rank() == 0:
-        for row in results["errors"] + results["torch"]:
+        for row in results["errors"]:
             print(json.dumps(row))
         print("a copy between two GPUs, bytes a second:", results["peer"])
         if given.out:
