@@ -183,9 +183,12 @@ typedef struct LuattnPacked {
 
 /* The offsets of a call whose tensors are a part of a whole: hooks see positions, heads and lengths of the
  * whole, q_offset + q_idx and so on, with q_len, kv_len and heads. Inputs are local: their axes b, h, hkv, q
- * and kv have the tensors' sizes. */
+ * and kv have the tensors' sizes.
+ *
+ * Of images that take chunks, an array has a side's chunks: the position in the whole of the first row of each, and the
+ * number below how many rows they have, a multiple of the tile's; the last one may have fewer. */
 typedef struct LuattnOffsets {
-  const int *q_offsets, *kv_offsets; /* [batch], on the device; null: the numbers below */
+  const int *q_offsets, *kv_offsets; /* [batch] or [chunks], on the device; null: the numbers below */
   int q_offset, kv_offset;
   int q_len, kv_len;   /* of the whole; 0: offset + length */
   int most_q, most_kv; /* upper bounds of offset + length, to which values from the device are

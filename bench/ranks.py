@@ -1,7 +1,7 @@
 """ranks.py: attention over the GPUs of one host beside one GPU: errors against float64, efficiency (the time of one GPU over that of all, and over
 their number), and copies alone beside a copy between two GPUs.
 
-    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--trace] [--peers causal32k,..]
+    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--chunks no,yes] [--trace] [--peers causal32k,..]
 
 --peers: of causal cases, torch's context_parallel and a zigzag ring over torch's kernels (zigzag_ring.py) too.
 --trace: of each case and schedule, what the GPUs did in one forward and one backward, and how much of the copies no kernel hides.
@@ -186,12 +186,12 @@ def slowest(numbers, device):
 class Ranks:
     """A case on this rank."""
 
-    def __init__(self, sizes, text, rows, schedule, transport="group"):
+    def __init__(self, sizes, text, rows, schedule, transport="group", chunks=None):
         self.sizes, self.attention = sizes, luattn.attention(text)
         self.inputs = sizes.inputs(self.attention, rows)
         masks = {name: t for name, t in self.inputs.items() if name.startswith("doc")}
         self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule, transport=transport)
-        self.local = ContextParallel(self.attention, None, self.plan, transport=transport)
+        self.local = ContextParallel(self.attention, None, self.plan, transport=transport, chunks=chunks)
         self.own_inputs = {
             name: self.local.shard(t) if name.startswith("doc") else t.detach().requires_grad_() for name, t in self.inputs.items()
         }
@@ -216,20 +216,34 @@ class Ranks:
         return milliseconds(move, self.sizes.device), size
 
 
-def measure(sizes, name, schedules, trace, transports):
+def run(f, qkv, dout, inputs):
+    """o and the gradients of q, k, v and inputs."""
+    o = f(*qkv, **inputs)
+    return [o.detach(), *torch.autograd.grad(o, [*qkv, *(t for t in inputs.values() if t.requires_grad)], dout)]
+
+
+def apart(got, want, device):
+    """How far results are from others, relative to these, on the rank where that is most."""
+    return slowest([((x.double() - y.double()).norm() / y.double().norm()).item() for x, y in zip(got, want)], device)
+
+
+def measure(sizes, name, schedules, trace, transports, chunks):
     text, thousands = sizes.cases[name]
     rows = thousands * sizes.k
     attention = luattn.attention(text)
     qkv, dout = sizes.tensors(rows)
     one = slowest(passes(attention, qkv, sizes.inputs(attention, rows), dout, sizes.device), sizes.device)
+    whole = run(attention, qkv, dout, sizes.inputs(attention, rows))
     found = []
-    for schedule, transport in itertools.product(schedules, transports):
-        ranks = Ranks(sizes, text, rows, schedule, transport)
+    for schedule, transport, of_chunks in itertools.product(schedules, transports, chunks):
+        ranks = Ranks(sizes, text, rows, schedule, transport, of_chunks)
         own = [ranks.own(t) for t in qkv]
         times = slowest(passes(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device), sizes.device)
+        got = run(ranks.local, own, ranks.own(dout), ranks.own_inputs)
+        of_one = apart(got, [ranks.own(t) for t in whole[:4]], sizes.device)
         best, n, moved = ranks.plan.prediction, dist.get_world_size(), ranks.copies(own)
         row = {
-            "case": name, "schedule": schedule, "transport": transport, "ranks": n, "gathered": ranks.local.gathered, "partition": best.partition, "chunk_rows": best.chunk_rows, "imbalance": best.imbalance,
+            "case": name, "schedule": schedule, "transport": transport, "chunks": ranks.local.chunks, "apart from one": of_one, "ranks": n, "gathered": ranks.local.gathered, "partition": best.partition, "chunk_rows": best.chunk_rows, "imbalance": best.imbalance,
             "one": one, "all": times, "efficiency": [x / n / y for x, y in zip(one, times)], "predicted": [best.forward, best.backward],
             "calls": [[len(stage.calls) for stage in schedule.stages] for schedule in ranks.local.schedules],
         }  # fmt: skip
@@ -239,6 +253,8 @@ def measure(sizes, name, schedules, trace, transports):
             row["trace"] = [None] * n
             dist.all_gather_object(row["trace"], traces(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device))
         found.append(row)
+        if dist.get_rank() == 0:
+            print(json.dumps({**row, "trace": [shortened(one) for one in row.get("trace", ())]}), flush=True)
     return found
 
 
@@ -285,23 +301,21 @@ def of_ring(sizes, name):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     qkv, dout = sizes.tensors(sizes.cases[name][1] * sizes.k)
     attention, errors = luattn.attention(CAUSAL), {}
-    o = attention(*qkv)
-    whole = [t.detach() for t in (o, *torch.autograd.grad(o, qkv, dout))]
-    want = [chunks_of(t, rank, ranks) for t in whole]
+    want = [chunks_of(t, rank, ranks) for t in run(attention, qkv, dout, {})]
 
-    def run(kernel, shared):
+    def attempt(kernel, shared):
         own = [chunks_of(t.detach(), rank, ranks).contiguous() for t in (*qkv, dout)]
         repeats = 1 if shared else sizes.heads // sizes.heads_kv
         own[1:3] = [t.repeat_interleave(repeats, 1) for t in own[1:3]]
         own[:3] = [t.requires_grad_() for t in own[:3]]
         call = zigzag_ring(kernel)
         o = call(*own[:3])
-        got = [o, *torch.autograd.grad(o, own[:3], own[3])]
+        got = [o.detach(), *torch.autograd.grad(o, own[:3], own[3])]
         got[2:] = [t.unflatten(1, (sizes.heads_kv, repeats)).sum(2) if repeats > 1 else t for t in got[2:]]
-        errors[f"{kernel}, {'shared' if shared else 'repeated'}"] = slowest([((x.double() - y.double()).norm() / y.double().norm()).item() for x, y in zip(got, want)], sizes.device)
+        errors[f"{kernel}, {'shared' if shared else 'repeated'}"] = apart(got, want, sizes.device)
         return passes(call, own[:3], {}, own[3], sizes.device)
 
-    return {"case": name, "zigzag ring": attempts(sizes, run), "errors": errors}
+    return {"case": name, "zigzag ring": attempts(sizes, attempt), "apart from luattn": errors}
 
 
 def repeats(sizes):
@@ -334,10 +348,6 @@ def errors(sizes):
         (q, k, v), dout = sizes.tensors(rows)
         inputs = sizes.inputs(attention, rows)
 
-        def run(f, qkv, dout, inputs):
-            o = f(*qkv, **inputs)
-            return [o.detach(), *torch.autograd.grad(o, [*qkv, *(t for t in inputs.values() if t.requires_grad)], dout)]
-
         want = run(attention, [t.detach().double().requires_grad_() for t in (q, k, v)], dout.double(), inputs)
         one = run(attention, (q, k, v), dout, inputs)
         for schedule in ("stages", "gathered"):
@@ -369,6 +379,7 @@ def main():
     parser.add_argument("--cases", default="causal32k,causal64k,documents64k,window64k,video64k,capped64k")
     parser.add_argument("--schedules", default="auto,stages,gathered")
     parser.add_argument("--transports", default="group")
+    parser.add_argument("--chunks", default="auto", help="auto, no, yes: whether calls have several ranges of rows")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--peers", default="", help="causal cases that torch's context_parallel and a zigzag ring run beside")
     parser.add_argument("--skip-errors", action="store_true")
@@ -381,16 +392,14 @@ def main():
     results = {"errors": [] if given.skip_errors else errors(sizes) + repeats(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
     dist.barrier()
     transports = given.transports.split(",")
-    for name in filter(None, given.cases.split(",")):
-        results["cases"] += measure(sizes, name, given.schedules.split(","), given.trace, transports)
-        if dist.get_rank() == 0:
-            for row in results["cases"][-len(given.schedules.split(",")) * len(transports) :]:
-                print(json.dumps({**row, "trace": [shortened(one) for one in row.get("trace", ())]}), flush=True)
     results["peers"] = []
     for name, f in itertools.product(filter(None, given.peers.split(",")), (of_ring, of_torch)):
         results["peers"].append(f(sizes, name))
         if dist.get_rank() == 0:
             print(json.dumps(results["peers"][-1]), flush=True)
+    chunks = [{"auto": None, "no": False, "yes": True}[word] for word in given.chunks.split(",")]
+    for name in filter(None, given.cases.split(",")):
+        results["cases"] += measure(sizes, name, given.schedules.split(","), given.trace, transports, chunks)
     if dist.get_rank() == 0:
         for row in results["errors"]:
             print(json.dumps(row))

@@ -100,9 +100,13 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   if (o->backward) t->pass = LUATTN_BACKWARD;
   TRY(pass_option(o, &t->pass, err));
   TRY(read_wants(o, t, err));
-  if (o->offsets != NULL && strcmp(o->offsets, "numbers") != 0 && strcmp(o->offsets, "arrays") != 0)
-    return luattn_fail(err, LUATTN_INVALID, "--offsets: '%s' is not numbers or arrays", o->offsets);
-  if (o->offsets != NULL) t->offsets = o->offsets[0] == 'n' ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_ARRAYS;
+  if (o->offsets != NULL && strcmp(o->offsets, "numbers") != 0 && strcmp(o->offsets, "arrays") != 0 &&
+      strcmp(o->offsets, "chunks") != 0)
+    return luattn_fail(err, LUATTN_INVALID, "--offsets: '%s' is not numbers, arrays or chunks", o->offsets);
+  if (o->offsets != NULL)
+    t->offsets = o->offsets[0] == 'n'   ? LUATTN_OFFSET_NUMBERS
+                 : o->offsets[0] == 'a' ? LUATTN_OFFSET_ARRAYS
+                                        : LUATTN_OFFSET_CHUNKS;
 #define CALL_CHOICE(name, matters, serves_both, if_1, if_0, lacks) t->name = o->name;
 #include "abi/kernel_facts.def"
   t->decode = o->decode;

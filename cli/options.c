@@ -173,7 +173,7 @@ static const option options[] = {
      "the plan's own tiles, even where tune has remembered better ones"},
     {"--deterministic", SWITCH, AT(deterministic), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE | GRID, NULL,
      "backward that gives the same bits in every run"},
-    {"--offsets", TEXT, AT(offsets), CLI_EMIT, "numbers|arrays",
+    {"--offsets", TEXT, AT(offsets), CLI_EMIT, "numbers|arrays|chunks",
      "kernels for q, k and v that are parts of a whole (luattn/batch.h), and what may say which"},
     {"--large-scores", SWITCH, AT(large_scores), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, NULL,
      "P accurate for scores up to 1e9, with the maximum and log l of a row saved (luattn_args.large_scores)"},

@@ -54,6 +54,7 @@ int choice_of_decode(const engine_place *at, luattn_pass pass, const luattn_args
   if (pass != LUATTN_FORWARD || at->driver == NULL || args->decode == LUATTN_DECODE_NEVER) return 0;
   if (args->decode != LUATTN_DECODE_AUTO) return 1;
   if (args->q->dtype.bits != 16 || at->names_family || !has_axes(args)) return 0;
+  if (batch_has_chunks(args->batch)) return 0;                          /* decode has no chunks yet */
   if (args->query_tile_size != 0 || args->key_tile_size != 0) return 0; /* they are of the kernels for many queries */
   const forward_sizes sizes = sizes_of(at, args);
   return kernel_takes_decode(&sizes) ? 2 : 0;

@@ -61,8 +61,13 @@ bool batch_pages_ok(const batch_pages *pages, const luattn_batch *batch, char *t
   return true;
 }
 
+bool batch_has_chunks(const luattn_batch *batch) {
+  return batch != NULL && (batch->array[BATCH_Q_CHUNKS].is_given || batch->array[BATCH_KV_CHUNKS].is_given);
+}
+
 luattn_offsets batch_offsets(const luattn_batch *batch) {
   if (batch == NULL) return LUATTN_OFFSET_NONE;
+  if (batch_has_chunks(batch)) return LUATTN_OFFSET_CHUNKS;
   if (batch->array[BATCH_Q_OFFSETS].is_given || batch->array[BATCH_KV_OFFSETS].is_given) return LUATTN_OFFSET_ARRAYS;
   for (int i = 0; i < 2; ++i)
     if (batch->offset[i].number != 0 || batch->offset[i].whole != 0) return LUATTN_OFFSET_NUMBERS;
@@ -167,7 +172,8 @@ bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_he
 
 static bool side_is_part(const luattn_batch *batch, int side, int64_t length, bool differs) {
   const batch_offset *offset = &batch->offset[side];
-  if (batch->array[BATCH_Q_OFFSETS + side].is_given || offset->number != 0) return true;
+  if (batch->array[BATCH_Q_OFFSETS + side].is_given || batch->array[BATCH_Q_CHUNKS + side].is_given) return true;
+  if (offset->number != 0) return true;
   return offset->whole != 0 && (differs || offset->whole != length);
 }
 
@@ -196,6 +202,29 @@ bool batch_reads_whole(const luattn_batch *batch, const char *input, int32_t axi
   return false;
 }
 
+/* Whether side's chunks have `length` rows, inside the whole as far as values are known. */
+static bool chunks_ok(const luattn_batch *batch, int side, int64_t length, char *text, size_t size) {
+  const batch_array *array = &batch->array[BATCH_Q_CHUNKS + side];
+  const int64_t rows = batch->chunk_rows, whole = batch->offset[side].whole, count = (length + rows - 1) / rows;
+  if (array->count != count) {
+    snprintf(text, size,
+             "batch: %s: has %" PRId64 " elements, and %s's length of %" PRId64 " takes %" PRId64 " chunks of %" PRId64
+             " rows; give one for each",
+             array->name, array->count, side == 0 ? "q" : "k", length, count, rows);
+    return false;
+  }
+  for (int64_t i = 0; i < count && batch_on_host(array); ++i) {
+    const int64_t first = batch_at(array, i), own = length - i * rows < rows ? length - i * rows : rows;
+    if (first >= 0 && first + own <= whole) continue;
+    snprintf(text, size,
+             "batch: %s: is %" PRId64 " for chunk %" PRId64 ", whose %" PRId64 " rows do not lie in %s of %" PRId64
+             "; give positions of the whole",
+             array->name, first, i, own, side == 0 ? "q_len" : "kv_len", whole);
+    return false;
+  }
+  return true;
+}
+
 bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64_t length, int64_t most, char *text,
                      size_t size) {
   const batch_offset *offset = &batch->offset[side];
@@ -212,6 +241,7 @@ bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64
              side == 0 ? "q_len" : "kv_len", offset->whole, most);
     return false;
   }
+  if (batch->array[BATCH_Q_CHUNKS + side].is_given) return chunks_ok(batch, side, length, text, size);
   const int64_t limit = offset->whole != 0 ? offset->whole : most;
   if (offset->number + length <= limit) return true;
   snprintf(text, size,

@@ -17,6 +17,8 @@ typedef enum batch_array_name {
   BATCH_SEQUSED_Q,
   BATCH_SEQUSED_K,
   BATCH_BLOCK_TABLE,
+  BATCH_Q_CHUNKS,
+  BATCH_KV_CHUNKS,
   BATCH_ARRAYS
 } batch_array_name;
 
@@ -78,6 +80,7 @@ struct luattn_batch {
   batch_offset offset[2];   /* of queries, of keys */
   batch_lengths lengths[2]; /* likewise */
   bool has_longest[2];      /* max_seqlen is the caller's, not computed */
+  int64_t chunk_rows;       /* of q_chunks and kv_chunks */
   int64_t head_offset, heads, heads_kv;
   int64_t pages;     /* of an entry, in block_table; 0: there is no table */
   const void *table; /* the table of packed sequences that luattn_batch_prepare_tiles made, in memory of device
@@ -92,6 +95,7 @@ struct luattn_batch {
 /* Each of these takes NULL for a call without a batch. */
 bool batch_is_packed(const luattn_batch *batch); /* q is, and k and v unless they are paged */
 bool batch_is_paged(const luattn_batch *batch);  /* k and v are pages, or a cache of which entries use a part */
+bool batch_has_chunks(const luattn_batch *batch);
 luattn_offsets batch_offsets(
     const luattn_batch *batch); /* the kind of kernel that its offsets need: none if all are 0 */
 

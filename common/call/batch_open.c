@@ -76,6 +76,44 @@ static luattn_status take_arrays(const luattn_batch_options *o, luattn_batch *ba
   return take_table(o->block_table, batch, err);
 }
 
+/* Takes chunks, once offsets, lengths of the whole and what is packed are known. */
+static luattn_status take_chunks(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
+  static const char *const name[] = {"q_chunks", "kv_chunks"}, *const length[] = {"q_len", "kv_len"};
+  const DLTensor *const given[] = {o->q_chunks, o->kv_chunks};
+  batch->chunk_rows = o->chunk_rows;
+  for (int i = 0; i < 2; ++i) {
+    const batch_array *offsets = &batch->array[BATCH_Q_OFFSETS + i];
+    TRY(take_array(&batch->array[BATCH_Q_CHUNKS + i], name[i], "chunks", given[i], err));
+    if (given[i] == NULL) continue;
+    if (batch->offset[i].whole == 0)
+      return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: is 0, and %s is given; give the whole's length",
+                         length[i], name[i]);
+    if (offsets->is_given || batch->offset[i].number != 0)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_batch_open: %s: is given beside %s; chunks have positions of their own: leave it out",
+                         offsets->is_given ? offsets->name : batch->offset[i].name, name[i]);
+    if (batch_is_packed(batch) || batch_is_paged(batch))
+      return luattn_fail(err, LUATTN_UNSUPPORTED,
+                         "luattn_batch_open: %s: is given beside %s; chunks are of tensors with a batch axis: call for "
+                         "each sequence, or give offsets",
+                         name[i], batch_is_paged(batch) ? "keys in pages" : "packed sequences");
+  }
+  for (int i = 0; i < 2 && batch_has_chunks(batch); ++i)
+    if (batch->array[BATCH_Q_OFFSETS + i].is_given)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "luattn_batch_open: %s: is given beside %s; with chunks of one side the other has chunks, or one "
+          "offset for all entries",
+          batch->array[BATCH_Q_OFFSETS + i].name, name[1 - i]);
+  if (!batch_has_chunks(batch)) return take_number("chunk_rows", o->chunk_rows, 0, err);
+  if (o->chunk_rows > 0 && o->chunk_rows % LUATTN_CHUNK_MULTIPLE == 0 && o->chunk_rows <= INT32_MAX) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "luattn_batch_open: chunk_rows: is %" PRId64
+                     ", expected a multiple of %d, so that no tile has rows "
+                     "of two chunks",
+                     o->chunk_rows, LUATTN_CHUNK_MULTIPLE);
+}
+
 static luattn_status take_offsets(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
   static const char *const length[] = {"q_len", "kv_len"};
   batch->offset[0] = (batch_offset){"q_offset", o->q_offset, o->q_len};
@@ -195,6 +233,7 @@ static luattn_status fill(const luattn_batch_options *o, luattn_batch *batch, lu
   TRY(take_arrays(o, batch, err));
   TRY(take_offsets(o, batch, err));
   TRY(take_lengths(o, batch, err));
+  TRY(take_chunks(o, batch, err));
   return take_heads(o, err);
 }
 

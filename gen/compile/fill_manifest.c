@@ -133,7 +133,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   if (out->fact && out->params_bytes < (takes)) out->params_bytes = (takes);
 #include "abi/kernel_facts.def"
   out->paged_layout[0] = (uint32_t)p->pages;
-  out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
+  out->offsets_layout[0] = p->offsets != LUATTN_OFFSET_NONE ? p->offsets - LUATTN_OFFSET_NUMBERS : 0;
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
   if (out->over_grid) fill_grid(c, &out->grid[0]);
   for (int a = 0; a < LUATTN_MAX_AXES && out->has_steps; a++) out->steps[0].of[a] = (uint32_t)p->step[a];

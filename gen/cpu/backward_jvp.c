@@ -186,7 +186,7 @@ static void add_terms(backward_jvp *w, const term_tangents *t, cpu_lanes *lanes,
       size_t at = 0;
       for (int j = 0; term->input >= 0 && j < term->num_index; j++)
         at = at * (size_t)lanes->p->input[term->input].shape[j] +
-             (size_t)lane_index(lanes, (uint32_t)term->input, j, out[root + 1 + j][lane]);
+             (size_t)lane_index(lanes, (uint32_t)term->input, j, lane, out[root + 1 + j][lane]);
       sum[at] += out[root][lane];
     }
     root += 1 + term->num_index;

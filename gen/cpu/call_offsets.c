@@ -30,27 +30,35 @@ luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn
     if (!batch_offset_ok(p->part, i, p->batch, i == 0 ? p->q_len : p->kv_len, problem_most_len(p), wrong, sizeof wrong))
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
     TRY(check_array(&p->part->array[BATCH_Q_OFFSETS + i], err));
+    TRY(check_array(&p->part->array[BATCH_Q_CHUNKS + i], err));
   }
   return LUATTN_OK;
 }
 
+/* Of the chunk that has row `at`. */
+static int64_t chunk_offset(const luattn_batch *batch, int side, int64_t at) {
+  const int64_t chunk = at / batch->chunk_rows;
+  return batch_at(&batch->array[BATCH_Q_CHUNKS + side], chunk) - chunk * batch->chunk_rows;
+}
+
 /* Clamped as in kernels (templates/ops/offsets.cuh). */
-static int64_t side_offset(const cpu_problem *p, int side, int b, int64_t length) {
+static int64_t side_offset(const cpu_problem *p, int side, int b, int64_t at, int64_t length) {
   const luattn_batch *batch = p->part;
   const batch_offset *offset = &batch->offset[side];
   const batch_array *array = &batch->array[BATCH_Q_OFFSETS + side];
+  if (batch->array[BATCH_Q_CHUNKS + side].is_given) return length > 0 ? chunk_offset(batch, side, at) : 0;
   if (!array->is_given) return offset->number;
   const int64_t most = (offset->whole != 0 ? offset->whole : problem_most_len(p)) - length, given = batch_at(array, b);
   return given < 0 ? 0 : given > most ? most : given;
 }
 
-int64_t problem_offset(const cpu_problem *p, int32_t axis, int b) {
+int64_t problem_offset(const cpu_problem *p, int32_t axis, int b, double at) {
   if (p->part == NULL) return 0;
   switch (axis) {
     case LUATTN_AXIS_Q:
-      return side_offset(p, 0, b, p->q_len);
+      return side_offset(p, 0, b, (int64_t)at, p->q_len);
     case LUATTN_AXIS_KV:
-      return side_offset(p, 1, b, p->kv_len);
+      return side_offset(p, 1, b, (int64_t)at, p->kv_len);
     case LUATTN_AXIS_H:
       return p->head_offset;
     case LUATTN_AXIS_HKV:
@@ -63,5 +71,5 @@ int64_t problem_offset(const cpu_problem *p, int32_t axis, int b) {
 int64_t problem_length(const cpu_problem *p, int32_t axis, int b) {
   const int64_t own = axis == LUATTN_AXIS_Q ? p->q_len : p->kv_len;
   const int64_t whole = p->part != NULL ? p->part->offset[axis == LUATTN_AXIS_Q ? 0 : 1].whole : 0;
-  return whole != 0 ? whole : problem_offset(p, axis, b) + own;
+  return whole != 0 ? whole : problem_offset(p, axis, b, 0) + own;
 }

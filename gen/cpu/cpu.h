@@ -199,16 +199,17 @@ luattn_status problem_open_random(const luattn_args *args, cpu_problem *p, luatt
 void dropout_apply(const cpu_lanes *lanes, int count, double *x);
 
 /* call_offsets.c. Call `open` once lengths and heads are known. The amounts added to a tensor's positions
- * (LUATTN_AXIS_Q, _KV) and heads (_H, _HKV) for those of the whole, in batch entry b; 0 for other axes.
+ * (LUATTN_AXIS_Q, _KV) and heads (_H, _HKV) for those of the whole, in batch entry b; 0 for other axes. at: the
+ * position in the tensor, in whose chunk it is; one chunk has all positions of a tile.
  * Lengths of the whole. */
 luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err);
-int64_t problem_offset(const cpu_problem *p, int32_t axis, int b);
+int64_t problem_offset(const cpu_problem *p, int32_t axis, int b, double at);
 int64_t problem_length(const cpu_problem *p, int32_t axis, int b);
 
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
 /* Converts an index of an expression to the position on an input's axis, for reading it or adding its
- * gradient. */
-int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x);
+ * gradient in a lane. */
+int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, int lane, double x);
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out);
 
 /* Replaces REAL roots by their magnitudes (magnitude.c). */

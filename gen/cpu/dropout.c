@@ -45,11 +45,11 @@ void dropout_apply(const cpu_lanes *lanes, int count, double *x) {
   if (p->keep == SPEC_KEEP_ALL) return;
   const uint64_t counter =
       dropout_counter(p->offset, lanes->b + p->first_entry, p->whole_heads, lanes->h + p->head_offset);
-  const int q = drawn_at(&p->q_side, lanes->q_idx, problem_offset(p, LUATTN_AXIS_Q, lanes->b));
-  const int64_t first_kv = problem_offset(p, LUATTN_AXIS_KV, lanes->b);
+  const int q = drawn_at(&p->q_side, lanes->q_idx, problem_offset(p, LUATTN_AXIS_Q, lanes->b, lanes->q_idx));
   const double factor = (double)SPEC_KEEP_ALL / p->keep;
   for (int i = 0; i < count; i++) {
-    const int kv = drawn_at(&p->kv_side, lanes->kv_idx[i], first_kv);
+    const double at = lanes->kv_idx[i];
+    const int kv = drawn_at(&p->kv_side, at, problem_offset(p, LUATTN_AXIS_KV, lanes->b, at));
     const unsigned kept = dropout_draw(p->seed, counter, dropout_q_patch(q), dropout_kv_patch(kv), p->keep);
     x[i] *= kept >> dropout_bit(q, kv) & 1u ? factor : 0;
   }

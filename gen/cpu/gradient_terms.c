@@ -40,7 +40,7 @@ static size_t input_offset(const cpu_lanes *c, const derived_term *term, const d
   const uint32_t input = (uint32_t)term->input;
   size_t at = 0;
   for (int j = 0; j < term->num_index; j++)
-    at = at * (size_t)c->p->input[input].shape[j] + (size_t)lane_index(c, input, j, index[j][lane]);
+    at = at * (size_t)c->p->input[input].shape[j] + (size_t)lane_index(c, input, j, lane, index[j][lane]);
   return at;
 }
 

@@ -35,17 +35,17 @@ static const double *lane_values(const cpu_lanes *c, ir_var v) {
   }
 }
 
-/* The offset of a position or a head in the whole. */
-static int64_t offset_of(const cpu_lanes *c, ir_var v) {
+/* The offset of a position or a head in the whole. at: the position in the tensor. */
+static int64_t offset_of(const cpu_lanes *c, ir_var v, double at) {
   switch (v) {
     case VAR_H:
-      return problem_offset(c->p, c->of_keys ? LUATTN_AXIS_HKV : LUATTN_AXIS_H, c->b);
+      return problem_offset(c->p, c->of_keys ? LUATTN_AXIS_HKV : LUATTN_AXIS_H, c->b, 0);
     case VAR_Q:
-      return problem_offset(c->p, LUATTN_AXIS_Q, c->b);
+      return problem_offset(c->p, LUATTN_AXIS_Q, c->b, at);
     case VAR_KV:
-      return problem_offset(c->p, LUATTN_AXIS_KV, c->b);
+      return problem_offset(c->p, LUATTN_AXIS_KV, c->b, at);
     case VAR_POS:
-      return problem_offset(c->p, c->of_keys ? LUATTN_AXIS_KV : LUATTN_AXIS_Q, c->b);
+      return problem_offset(c->p, c->of_keys ? LUATTN_AXIS_KV : LUATTN_AXIS_Q, c->b, at);
     default:
       return 0;
   }
@@ -99,9 +99,9 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_B:
       return c->b + p->first_entry;
     case VAR_H:
-      return c->h + (double)offset_of(c, v);
+      return c->h + (double)offset_of(c, v, 0);
     case VAR_Q:
-      return c->q_idx + (double)offset_of(c, v);
+      return c->q_idx + (double)offset_of(c, v, c->q_idx);
     case VAR_Q_LEN:
       return (double)problem_length(p, LUATTN_AXIS_Q, c->b);
     case VAR_KV_LEN:
@@ -115,7 +115,7 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_SCALAR_TANGENT:
       return p->scalar_tangent[index];
     case VAR_POS:
-      return c->pos0 + (double)offset_of(c, v);
+      return c->pos0 + (double)offset_of(c, v, c->pos0);
     case VAR_SCALE:
       return p->scale;
     case VAR_SCORE:
@@ -174,13 +174,23 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
     return;
   }
   const double *values = lane_values(c, v), same = values == NULL ? shared_value(c, v, index) : 0;
-  const double offset = values != NULL ? (double)offset_of(c, v) : 0;
-  for (int i = 0; i < lanes; i++) out[i] = values != NULL ? values[i] + offset : same;
+  const bool is_part = values != NULL && c->p->part != NULL;
+  for (int i = 0; i < lanes; i++) {
+    out[i] = values != NULL ? values[i] : same;
+    if (is_part) out[i] += (double)offset_of(c, v, values[i]);
+  }
 }
 
-int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x) {
+/* Where a lane is along an axis of the tensors. Those of an input mod have a row. */
+static double lane_at(const cpu_lanes *c, int32_t axis, int lane) {
+  if (c->x != NULL) return c->pos0;
+  return axis == LUATTN_AXIS_Q ? c->q_idx : c->kv_idx != NULL ? c->kv_idx[lane] : 0;
+}
+
+int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, int lane, double x) {
   const int64_t size = c->p->input[input].shape[axis];
-  x -= (double)problem_offset(c->p, c->p->spec->traced.input[input].axis[axis], c->b);
+  const int32_t of = c->p->spec->traced.input[input].axis[axis];
+  if (c->p->part != NULL) x -= (double)problem_offset(c->p, of, c->b, lane_at(c, of, lane));
   if (!(x > 0)) return 0;
   return x >= (double)(size - 1) ? size - 1 : (int64_t)x;
 }
@@ -189,7 +199,7 @@ int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x) {
 static void lane_place(const cpu_lanes *c, uint32_t input, int n_index, const double *const *index, int i,
                        int64_t at[4]) {
   memset(at, 0, 4 * sizeof *at);
-  for (int j = 0; j < n_index; j++) at[j] = lane_index(c, input, j, index[j][i]);
+  for (int j = 0; j < n_index; j++) at[j] = lane_index(c, input, j, i, index[j][i]);
 }
 
 static void lane_load(void *user, uint32_t number, int n_index, const double *const *index, int lanes, double *out) {

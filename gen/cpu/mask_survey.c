@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/call/need_attention.h"
+#include "common/call/batch.h"
 #include "common/call/choices.h"
 #include "gen/cpu/number_pyramid.h"
 
@@ -105,7 +106,7 @@ static ir_bounds survey_load(void *user, uint32_t input, ir_type type, int n_ind
   int64_t lo[4] = {0}, hi[4] = {0};
   bool is_point = true;
   for (int i = 0; i < n_index; i++) {
-    const int64_t offset = problem_offset(&s->p, s->p.spec->traced.input[input].axis[i], box->tile.b);
+    const int64_t offset = problem_offset(&s->p, s->p.spec->traced.input[input].axis[i], box->tile.b, 0);
     lo[i] = inside(index[i].lo - offset, view->shape[i]);
     hi[i] = inside(index[i].hi - offset, view->shape[i]);
     if (i < n_index - 1) is_point &= lo[i] == hi[i];
@@ -148,7 +149,7 @@ static ir_bounds range_variable(void *user, ir_var v, uint32_t index, ir_type ty
   const tile_box *t = user;
   const int at[4] = {t->q0, t->q1, t->kv0, t->kv1};
   if (v != VAR_TILE) return tile_box_variable(user, v, index, type);
-  const int64_t x = at[index] + problem_offset(t->p, index < 2 ? LUATTN_AXIS_Q : LUATTN_AXIS_KV, t->b);
+  const int64_t x = at[index] + problem_offset(t->p, index < 2 ? LUATTN_AXIS_Q : LUATTN_AXIS_KV, t->b, 0);
   return (ir_bounds){.integer = {x, x}};
 }
 
@@ -158,7 +159,7 @@ static long long range_end(survey *s, ir_ref end, bool is_upper, int q0, int q1)
   const ir_bounds_env env = {.user = &box, .variable = range_variable, .load = tile_box_load};
   ir_bounds x;
   ir_interval(s->p.g, &end, 1, &env, s->p.worker[0].bounds, &x);
-  return (is_upper ? x.integer.hi : x.integer.lo) - problem_offset(&s->p, LUATTN_AXIS_KV, s->b);
+  return (is_upper ? x.integer.hi : x.integer.lo) - problem_offset(&s->p, LUATTN_AXIS_KV, s->b, 0);
 }
 
 static void find_ranges(survey *s) {
@@ -543,6 +544,10 @@ luattn_status mask_survey_run(void *call, luattn_error *err) {
   if (!only_asks && (given->tile_m < 1 || given->tile_n < 1))
     status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", given->tile_m,
                          given->tile_n);
+  if (status == LUATTN_OK && batch_has_chunks(given->args->batch))
+    status = luattn_fail(err, LUATTN_UNSUPPORTED,
+                         "mask: batch: has q_chunks or kv_chunks, and tiles are counted of one range of positions; ask "
+                         "for the whole, or for chunks by luattn_mask_survey_chunks");
   if (status == LUATTN_OK) status = problem_open_mask(given->spec, given->args, a, &s->p, err);
   if (status == LUATTN_OK) given->may_evaluate = s->p.mask.evaluated.is && s->p.part == NULL;
   if (status != LUATTN_OK || only_asks) {

@@ -57,11 +57,11 @@ ir_bounds tile_box_variable(void *user, ir_var v, uint32_t index, ir_type type) 
     case VAR_B:
       return exactly_int(t->b + p->first_entry);
     case VAR_H:
-      return exactly_int(t->h + problem_offset(p, LUATTN_AXIS_H, t->b));
+      return exactly_int(t->h + problem_offset(p, LUATTN_AXIS_H, t->b, 0));
     case VAR_Q:
-      return moved(t->q0, t->q1, problem_offset(p, LUATTN_AXIS_Q, t->b));
+      return moved(t->q0, t->q1, problem_offset(p, LUATTN_AXIS_Q, t->b, t->q0));
     case VAR_KV:
-      return moved(t->kv0, t->kv1, problem_offset(p, LUATTN_AXIS_KV, t->b));
+      return moved(t->kv0, t->kv1, problem_offset(p, LUATTN_AXIS_KV, t->b, t->kv0));
     case VAR_Q_LEN:
       return exactly_int(problem_length(p, LUATTN_AXIS_Q, t->b));
     case VAR_KV_LEN:
@@ -80,6 +80,12 @@ ir_bounds tile_box_variable(void *user, ir_var v, uint32_t index, ir_type type) 
   return (ir_bounds){.boolean = tri_all()};
 }
 
+/* Of an input's axis, in the chunk of the box. */
+static int64_t box_offset(const tile_box *t, uint32_t input, int axis) {
+  const int32_t of = t->p->spec->traced.input[input].axis[axis];
+  return problem_offset(t->p, of, t->b, of == LUATTN_AXIS_Q ? t->q0 : t->kv0);
+}
+
 static long long clamp_to(long long x, long long size) { return x < 0 ? 0 : x >= size ? size - 1 : x; }
 
 /* Scans the part of an input that the index box covers: a kernel would read block minima, but the CPU can
@@ -91,7 +97,7 @@ ir_bounds tile_box_load(void *user, uint32_t input, ir_type type, int n_index, c
   double low = INFINITY, high = -INFINITY;
   bool nan = false;
   for (int i = 0; i < n_index; i++) {
-    const int64_t offset = problem_offset(t->p, t->p->spec->traced.input[input].axis[i], t->b);
+    const int64_t offset = box_offset(t, input, i);
     lo[i] = clamp_to(index[i].lo - offset, view->shape[i]);
     hi[i] = clamp_to(index[i].hi - offset, view->shape[i]);
   }
@@ -125,7 +131,7 @@ static bool set_of(const tile_box *t, ir_ref r, const int64_t block[2], const ir
   if (mask_find_stat(&p->mask, (mask_stat){(int)input, last, along_q != 0, true}) < 0) return false;
   int64_t at[4] = {0}, end = 0;
   for (int i = 0; i < n->nargs; i++) {
-    const int64_t offset = problem_offset(p, p->spec->traced.input[input].axis[i], t->b);
+    const int64_t offset = box_offset(t, input, i);
     at[i] = clamp_to(bounds[n->arg[i]].integer.lo - offset, view->shape[i]);
     end = clamp_to(bounds[n->arg[i]].integer.hi - offset, view->shape[i]);
     if (i < last && at[i] != end) return false;

@@ -27,6 +27,8 @@ static void write_includes(writer *w) {
   if (tiles_copies_o(w->f->plan)) text_add(&w->out, "#define LUATTN_COPY_OUT         // an entry for such an o\n");
   if (w->f->plan->offsets == LUATTN_OFFSET_ARRAYS)
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
+  if (w->f->plan->offsets == LUATTN_OFFSET_CHUNKS)
+    text_add(&w->out, "#define LUATTN_CHUNKS          // a Site has the offsets of a tile, which kernels enter\n");
   if (entry_rows_are_read(w))
     text_add(&w->out, "#define LUATTN_PACKED_INPUTS   // a Site says where its entry's rows are\n");
   if ((w->f->plan->packed || w->f->plan->pages) && w->f->facts.tile_bits)

@@ -269,7 +269,7 @@ static void tile_class(writer *w) {
 static void range(writer *w, const char *signature, const char *axis, ir_ref lo, ir_ref hi) {
   open_function(w, signature);
   if (lo == IR_NONE && hi == IR_NONE) {
-    text_add(&w->out, "return {0, s.%s_len};\n", axis);
+    text_add(&w->out, "return %s;\n", offsets_all(w, axis));
     close_function(w);
     return;
   }

@@ -142,8 +142,16 @@ const char *offsets_range(writer *w, const char *lo, const char *hi, const char 
   const char *len = writer_format(w, "s.%s_len", axis);
   if (!is_whole(w))
     return writer_format(w, "clip_range(%s, %s, %s)", lo != NULL ? lo : "0", hi != NULL ? hi : len, len);
+  if (w->f->plan->offsets == LUATTN_OFFSET_CHUNKS) /* of the chunk that the walk is in */
+    return writer_format(w, "chunk_range(%s, %s, whole.%s, s.%s_chunk)", lo != NULL ? lo : "0",
+                         hi != NULL ? hi : "2147483647", axis, axis);
   return writer_format(w, "own_range(%s, %s, whole.%s, %s)", lo != NULL ? lo : "0",
                        hi != NULL ? hi : writer_format(w, "whole.%s + %s", axis, len), axis, len);
+}
+
+const char *offsets_all(writer *w, const char *axis) {
+  if (w->f->plan->offsets == LUATTN_OFFSET_CHUNKS) return writer_format(w, "s.%s_chunk", axis);
+  return writer_format(w, "{0, s.%s_len}", axis);
 }
 
 const char *offsets_phase(writer *w, const char *axis, int period) {

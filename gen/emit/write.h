@@ -68,6 +68,7 @@ const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r, const 
 bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 /* [lo, hi) of `axis`, "q" or "kv", clipped to the tensors' positions; NULL: no bound. */
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
+const char *offsets_all(writer *w, const char *axis);               /* of a range without ends */
 const char *offsets_phase(writer *w, const char *axis, int period); /* of row_phase, column_phase */
 void offsets_close(
     writer *w); /* declares the offsets, and the entry's rows, at the start of a function that uses them */

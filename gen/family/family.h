@@ -35,6 +35,7 @@ typedef struct plan {
   bool small_pages;          /* the family is sm80 because pages may have any size */
   int keep;                  /* dropout: traced_online.keep */
   bool draws;                /* spec_draws */
+  bool has_parameters;       /* gradients of inputs or scalars are wanted */
   int axes;                  /* of the spec's grid; 0: positions lie along a line */
   int step[LUATTN_MAX_AXES]; /* of boxes along its axes: luattn_spec.step, 1 where there is none */
   bool dq_first_store;       /* the first kv tile of a q tile stores dq_acc */
@@ -186,6 +187,8 @@ typedef struct family_kernel {
   const struct family *falls_back_to;        /* for hooks that leave its products too few registers */
   const family_thresholds *measured;
 
+  bool takes_chunks;           /* enters the chunk of each tile (LUATTN_OFFSET_CHUNKS) */
+  bool sums_no_chunks;         /* but has no sums of gradients over tiles of several chunks */
   bool steps_of_16;            /* tuning steps columns by 16, and rows by 64 */
   bool accumulates_dq;         /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
   bool free_boxes;             /* over a grid, boxes of keys begin where the range of a box of queries does */

@@ -125,7 +125,7 @@ static bool keep_is_cheap(const lowered *f) {
 
 /* Cheap conjuncts need no separate code for tiles where the rest of the mask holds. */
 static bool rows_need_full_data(const lowered *f) {
-  return f->mask->rows.apart && !keep_is_cheap(f) && !f->facts.tile_bits;
+  return f->mask->rows.apart && !keep_is_cheap(f) && !f->facts.tile_bits && f->plan->offsets != LUATTN_OFFSET_CHUNKS;
 }
 
 /* Whether one interval along each axis of a grid is what a row, or a column, keeps, for kernels that make bits of them. */
@@ -142,6 +142,7 @@ static bool has_axis_intervals(const lowered *f, bool of_rows) {
 /* The number of intervals that a row keeps; 0: only keep decides. */
 static int row_intervals(const lowered *f) {
   const mask_info *m = f->mask;
+  if (f->plan->offsets == LUATTN_OFFSET_CHUNKS) return 0; /* an interval of positions is several of rows */
   if (m->keep == IR_NONE) return 1;
   if (m->num_axes > 0) return has_axis_intervals(f, true);
   return m->rows.apart && !rows_need_full_data(f) ? 0 : m->rows.count;
@@ -156,6 +157,7 @@ static bool row_from_start(const lowered *f) {
 static int column_intervals(const lowered *f) {
   const mask_intervals *m = &f->mask->columns;
   if (f->mask->num_axes > 0) return has_axis_intervals(f, false);
+  if (f->plan->offsets == LUATTN_OFFSET_CHUNKS) return 0;
   if (f->facts.tile_bits && m->apart) return 0;
   return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }

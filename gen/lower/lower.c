@@ -23,6 +23,11 @@ static void leave_out_empty_rows(lowered *f) {
   }
 }
 
+/* Chunks have no bias rows: one would be of the positions of one chunk. */
+static bool stages_bias_rows(const plan *p) {
+  return p->family->stages_bias_rows && !p->no_bias_rows && p->offsets != LUATTN_OFFSET_CHUNKS;
+}
+
 static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;
@@ -48,8 +53,7 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   multiply_add_roots(f, roots, n);
   prepared_rows_take(f, roots, n);
   if (f->plan->pass == LUATTN_BACKWARD) distance_term_take_gradient(f, roots, n);
-  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family->stages_bias_rows && !f->plan->no_bias_rows)
-    bias_row_take_gradient(f, roots, n);
+  if (f->plan->pass == LUATTN_BACKWARD && stages_bias_rows(f->plan)) bias_row_take_gradient(f, roots, n);
   f->grad_prob = roots[0];
   f->grad_ds = roots[1];
   for (int i = 0; i < f->element_terms.count; i++) f->element_terms.term[i].value = roots[2 + i];
@@ -72,7 +76,7 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   if (p->family->merges && !f->has_merge)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
   if (plan_kernel(p)->has_distance_terms) distance_term_take(f);
-  if (p->pass == LUATTN_FORWARD && p->family->stages_bias_rows) bias_row_take(f);
+  if (p->pass == LUATTN_FORWARD && stages_bias_rows(p)) bias_row_take(f);
   approximate_gradient(f);
   if (lowered_dual_gradient(f))
     TRY(dual_gradient_build(f, err));

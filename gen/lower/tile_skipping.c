@@ -105,7 +105,9 @@ luattn_status tile_skipping_choose(lowered *f, luattn_error *err) {
   ir_ref score = f->spec->traced.score_mod;
   bool hold = false;
   f->score_bounds = IR_NONE;
-  if (!f->plan->family->skips_tiles || f->plan->packed || f->plan->pages || score == IR_NONE) return LUATTN_OK;
+  if (!f->plan->family->skips_tiles || f->plan->packed || f->plan->pages || f->plan->offsets == LUATTN_OFFSET_CHUNKS ||
+      score == IR_NONE)
+    return LUATTN_OK;
   if (f->plan->large_scores) return LUATTN_OK; /* bounds near 1e9 are rounded by more than their margin */
   if (!ir_is_line(f->g)) return LUATTN_OK;
   if (!ir_uses(f->g, score, VAR_Q) && !ir_uses(f->g, score, VAR_KV)) return LUATTN_OK;

@@ -28,6 +28,12 @@ enum {
   APPEND_HEADS = 4
 };
 
+static bool has_parameters(const plan *p, const traced_spec *t) {
+  bool some = (p->wants & LUATTN_WANT_SCALARS) != 0 && t->num_scalars > 0;
+  for (int i = 0; i < t->num_inputs; i++) some |= (p->wants & LUATTN_WANT_INPUTS) != 0 && t->input[i].grad != 0;
+  return some;
+}
+
 /* Chooses the family that runs this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = (1u << p->dtype & FAMILY_HALVES) != 0;
@@ -73,7 +79,9 @@ static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   for (int suit = 1; suit >= 0; suit--)
     for (int i = 0; policy_tiles(p, i, &c); i++) {
       take(p, &c, t);
-      if (tiles_suit_cells(p) == suit && tiles_least_shared(p) <= p->shared_limit && (*rank)-- == 0) return true;
+      if (tiles_suit_cells(p) == suit && tiles_suit_chunks(p) && tiles_least_shared(p) <= p->shared_limit &&
+          (*rank)-- == 0)
+        return true;
     }
   return false;
 }
@@ -138,12 +146,6 @@ static luattn_status choose_picked(plan *p, const luattn_target *t, luattn_error
                      "luattn_plan_candidates; "
                      "take one of those, or give tile_m and tile_n",
                      x->tile_m, x->tile_n, x->threads, x->stages, x->warps_n, x->chunk_m, count);
-}
-
-static bool has_parameters(const plan *p, const traced_spec *t) {
-  bool some = (p->wants & LUATTN_WANT_SCALARS) != 0 && t->num_scalars > 0;
-  for (int i = 0; i < t->num_inputs; i++) some |= (p->wants & LUATTN_WANT_INPUTS) != 0 && t->input[i].grad != 0;
-  return some;
 }
 
 static bool stores_first(const plan *p, const traced_spec *t) {
@@ -361,6 +363,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
       spec->learns_displacements && p->pass == LUATTN_BACKWARD && (p->wants & LUATTN_WANT_INPUTS) != 0;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0 || p->query_tile_size != 0 || p->key_tile_size != 0;
+  p->has_parameters = p->pass == LUATTN_BACKWARD && has_parameters(p, &spec->traced);
   TRY(choose_family(t, p, err));
   TRY(take_pair(p, err));
   p->merges = p->family->merges;

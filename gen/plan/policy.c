@@ -48,7 +48,8 @@ bool policy_fits_registers(const plan *p) {
 int policy_least_list(const plan *p) { return p->pass == LUATTN_BACKWARD ? 8 : 17; }
 
 bool policy_dq_first_store(const plan *p, bool has_mask, bool has_parameters) {
-  return plan_kernel(p)->stores_dq_first && !p->deterministic && p->tile_m == 64 && has_mask && !has_parameters;
+  return plan_kernel(p)->stores_dq_first && !p->deterministic && p->offsets != LUATTN_OFFSET_CHUNKS &&
+         p->tile_m == 64 && has_mask && !has_parameters;
 }
 
 /* ---- lowering ---- */

@@ -3,6 +3,8 @@
 
 #include "abi/grid_params.h"
 #include "abi/manifest.h"
+#include "common/call/limits.h"
+#include "common/fail.h"
 #include "gen/plan/policy.h"
 
 int tiles_shared_limit(int arch) {
@@ -104,11 +106,24 @@ plan_copies tiles_copies(const plan *p) {
   return c;
 }
 
-luattn_status tiles_check(const plan *p, luattn_error *err) { return plan_kernel(p)->check(p, err); }
+luattn_status tiles_check(const plan *p, luattn_error *err) {
+  if (!tiles_suit_chunks(p))
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "target: tile_m, tile_n: are %d and %d, and chunks have multiples of %d rows, which tiles divide; "
+        "give divisors of %d, or leave them 0",
+        p->tile_m, tiles_walk_columns(p), LUATTN_CHUNK_MULTIPLE, LUATTN_CHUNK_MULTIPLE);
+  return plan_kernel(p)->check(p, err);
+}
 
 static bool power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
 bool tiles_may_have_bits(const plan *p) { return p->offsets == LUATTN_OFFSET_NONE && !p->family->merges; }
+
+bool tiles_suit_chunks(const plan *p) {
+  return p->offsets != LUATTN_OFFSET_CHUNKS ||
+         (LUATTN_CHUNK_MULTIPLE % p->tile_m == 0 && LUATTN_CHUNK_MULTIPLE % tiles_walk_columns(p) == 0);
+}
 
 bool tiles_suit_cells(const plan *p) {
   return !p->by_cells || (power_of_two(p->tile_n) && (power_of_two(p->tile_m) || !p->by_query_blocks));

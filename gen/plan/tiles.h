@@ -32,6 +32,7 @@ bool tiles_may_have_bits(const plan *p);
  * inside of one, and likewise for the blocks on which masks are constant, powers of two as a rule: else a tile is
  * computed for a part of a block. */
 bool tiles_suit_cells(const plan *p);
+bool tiles_suit_chunks(const plan *p); /* whether each lies in one chunk, if there are any */
 plan_copies tiles_copies(const plan *p);
 
 int tiles_shared_bytes(const plan *p, const plan_rows *rows); /* of a main kernel */

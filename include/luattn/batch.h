@@ -50,6 +50,12 @@ typedef struct luattn_batch_options {
    * in the environment, for launches that are not captured: kernels take a number that they need and that is no page
    * for the last page. */
   const DLTensor *block_table;
+  /* Or NULL: q, or k and v, are chunks of the whole, in any order: rows i * chunk_rows .. of each tensor are its
+   * positions q_chunks[i] .., [chunks]. chunk_rows is a multiple of 128, of both sides; the last chunk may have fewer
+   * rows. Needs q_len (kv_len) of the whole, and goes without q_offset, q_offsets, packed sequences and pages. Values
+   * are checked in host memory; others are clamped as offsets are. All batch entries have the same chunks. */
+  const DLTensor *q_chunks, *kv_chunks;
+  int64_t chunk_rows;
 } luattn_batch_options;
 
 /* Copies *options, but keeps only the addresses of the arrays. Errors: LUATTN_INVALID (names the option, its

@@ -109,8 +109,14 @@ typedef struct luattn_tiles {
 } luattn_tiles;
 
 /* Which offsets a luattn_batch may have: none, at no cost; numbers, which kernels read from constant memory; or also
- * arrays on the device, which kernels load. */
-typedef enum luattn_offsets { LUATTN_OFFSET_NONE, LUATTN_OFFSET_NUMBERS, LUATTN_OFFSET_ARRAYS } luattn_offsets;
+ * arrays on the device, which kernels load; or chunks (luattn_batch_options.q_chunks), of which kernels look up that of
+ * each tile. */
+typedef enum luattn_offsets {
+  LUATTN_OFFSET_NONE,
+  LUATTN_OFFSET_NUMBERS,
+  LUATTN_OFFSET_ARRAYS,
+  LUATTN_OFFSET_CHUNKS
+} luattn_offsets;
 
 /* The extents of a box over a grid as one number, the innermost axis last; of axes that a grid lacks, the first ones, 0. */
 #define LUATTN_BOX(a, t, y, x) ((uint64_t)(a) << 48 | (uint64_t)(t) << 32 | (uint64_t)(y) << 16 | (uint64_t)(x))

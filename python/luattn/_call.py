@@ -62,8 +62,8 @@ class Frame:
         self.spec: Spec = spec  # while a call has it: see give_back
         self.backward = backward
         self.pool = int(backward)  # of spec.frames
-        # In this order: TENSORS, the inputs, their gradients, scalar_grads, then arrays of the batch, and of new rows, as in ROWS.
-        self._tensors = Tensors(_NUM + 2 * n + 1 + len(ARRAYS) + len(ROWS))
+        # In this order: TENSORS, the inputs, their gradients, scalar_grads, then arrays of the batch, its chunks, and of new rows, as in ROWS.
+        self._tensors = Tensors(_NUM + 2 * n + 1 + len(ARRAYS) + len(CHUNKS) + len(ROWS))
         self._at_arrays = self._tensors.at[_NUM + 2 * n + 1 : -len(ROWS)]
         self._at = self._tensors.at
         inputs, scalars = (capi.Input * n)(), (capi.Scalar * num_scalars)()
@@ -169,7 +169,8 @@ class Frame:
         _check_range(given)
         self._options = options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, given.get("whole") or ())))
         options.max_seqlen_q, options.max_seqlen_k = (given.get(f"max_seqlen_{x}") or 0 for x in "qk")
-        for (name, option), at in zip(ARRAYS.items(), self._at_arrays):
+        options.chunk_rows = given.get("chunk_rows") or 0
+        for (name, option), at in zip((*ARRAYS.items(), *zip(CHUNKS, CHUNKS)), self._at_arrays):
             array = given.get(name)
             if array is not None:
                 fill(array, at)
@@ -464,6 +465,9 @@ ARRAYS = {
     "seqused_k": "seqused_k",
     "block_table": "block_table",
 }
+
+# And those of chunks of a whole, which parallel's calls have with a number, chunk_rows: ops do not take them.
+CHUNKS = ("q_chunks", "kv_chunks")
 
 # New rows of a call, by the names of members of luattn_append_args and of its batch's options.
 ROWS = {"new_k": "new_k", "new_v": "new_v", "seqused_k before": "seqused_k", "block_table before": "block_table"}

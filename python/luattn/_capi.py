@@ -222,6 +222,9 @@ class BatchOptions(c.Structure):
         ("seqused_q", c.c_void_p),
         ("seqused_k", c.c_void_p),
         ("block_table", c.c_void_p),
+        ("q_chunks", c.c_void_p),
+        ("kv_chunks", c.c_void_p),
+        ("chunk_rows", c.c_int64),
     ]
 
 

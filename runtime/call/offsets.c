@@ -3,25 +3,37 @@
 
 #include "runtime/call/batch_arrays.h"
 
+enum { TAKES_NUMBERS, TAKES_ARRAYS, TAKES_CHUNKS }; /* offsets_layout; the last two take numbers, too */
+
+/* Takes an array that is of images of another layout, if it is given. */
+static luattn_status take_array(const args_call *c, const batch_array *given, uint32_t layout, const char *axes,
+                                const int **array) {
+  if (!given->is_given) return LUATTN_OK;
+  if (c->info->offsets_layout[0] != layout)
+    return args_fail(c, "batch: %s: is given, and this image takes %s; compile with %s", given->name,
+                     c->info->offsets_layout[0] == TAKES_NUMBERS  ? "numbers alone"
+                     : c->info->offsets_layout[0] == TAKES_ARRAYS ? "no chunks"
+                                                                  : "no other arrays than chunks",
+                     layout == TAKES_ARRAYS ? "LUATTN_OFFSET_ARRAYS" : "LUATTN_OFFSET_CHUNKS");
+  return batch_array_take(c, given, axes, given->count, array);
+}
+
 /* Takes the offsets of side 0 (queries) or 1 (keys). */
 static luattn_status take_side(const args_call *c, const luattn_batch *batch, int side, int entries, int length,
                                const int **array, int *number, int *whole, int *most) {
   const batch_offset *offset = &batch->offset[side];
-  const batch_array *given = &batch->array[BATCH_Q_OFFSETS + side];
+  const batch_array *given = &batch->array[BATCH_Q_OFFSETS + side], *chunks = &batch->array[BATCH_Q_CHUNKS + side];
   char text[400];
   if (!batch_offset_ok(batch, side, entries, length, c->info->max_len, text, sizeof text))
     return args_fail(c, "%s", text);
-  *number = (int)offset->number;
+  *number = (int)(chunks->is_given ? batch->chunk_rows : offset->number);
   *whole = (int)offset->whole;
   /* The host does not know lengths that differ between entries. */
   const bool differs = c->info->packed || (side == 1 && c->info->paged);
   if (offset->whole == 0 && !given->is_given && !differs) *whole = (int)(offset->number + length);
   *most = offset->whole != 0 ? (int)offset->whole : (int)c->info->max_len;
-  if (!given->is_given) return LUATTN_OK;
-  if (c->info->offsets_layout[0] == 0)
-    return args_fail(c, "batch: %s: is given, and this image takes numbers alone; compile with LUATTN_OFFSET_ARRAYS",
-                     given->name);
-  return batch_array_take(c, given, "batch", given->count, array);
+  TRY(take_array(c, chunks, TAKES_CHUNKS, "chunks", array));
+  return take_array(c, given, TAKES_ARRAYS, "batch", array);
 }
 
 luattn_status offsets_fill(const args_call *c, LuattnCallParams *params) {

@@ -65,6 +65,15 @@ LUATTN_FN int end_of(const LuattnParams &p, const Sequence &site) {
   return Which == WHICH_Q ? site.q_end(p) : site.kv_end(p);
 }
 
+// Enters the chunk of the block's positions.
+template <int Which, class Sequence>
+LUATTN_FN void enter_rows(const LuattnParams &p, Sequence &site) {
+  if constexpr (Which == WHICH_Q)
+    site.enter_queries(p, int(blockIdx.x) * aux_tile);
+  else
+    site.enter_keys(p, int(blockIdx.x) * aux_tile);
+}
+
 // Calls body(position, channel) for every N-th channel of the block's positions before `end`, spread over the threads,
 // that exist in `rows`.
 template <int Width, int N, class Rows, class Body>

@@ -121,12 +121,20 @@ LUATTN_FN Range kept_keys(const LuattnParams &p, const Site &s, int q0, int q1) 
   if constexpr (Spec::has_mask)
     return Spec::kv_range(p, s, q0, q1);
   else
+#ifdef LUATTN_CHUNKS
+    return s.kv_chunk;
+#else
     return {0, s.kv_len};
+#endif
 }
 template <class Spec>
 LUATTN_FN Range kept_queries(const LuattnParams &p, const Site &s, int kv0, int kv1) {
   if constexpr (Spec::has_mask)
     return Spec::q_range(p, s, kv0, kv1);
   else
+#ifdef LUATTN_CHUNKS
+    return s.q_chunk;
+#else
     return {0, s.q_len};
+#endif
 }

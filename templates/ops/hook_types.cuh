@@ -58,6 +58,10 @@ struct Site {
 #ifdef LUATTN_OFFSET_ARRAYS
   int q_offset, kv_offset;  // of load_offsets
 #endif
+#ifdef LUATTN_CHUNKS
+  int q_offset, kv_offset;  // of the chunks that the kernel is in (enter_queries, enter_keys)
+  Range q_chunk, kv_chunk;  // their rows
+#endif
 #ifdef LUATTN_PACKED_INPUTS
   int first_q, first_kv;  // of a PackedSequence: for ops/packed_inputs.cuh alone
 #endif
@@ -73,7 +77,41 @@ struct Site {
     q_offset = offset_of(given.q_offsets, given.q_offset, given.most_q - q_len);
     kv_offset = offset_of(given.kv_offsets, given.kv_offset, given.most_kv - kv_len);
 #endif
+#ifdef LUATTN_CHUNKS
+    // Positions far from all, so that a kernel that enters no chunk is seen to be wrong.
+    q_offset = kv_offset = -(1 << 29);
+    q_chunk = kv_chunk = {0, 0};
+#endif
   }
+  // Goes on to the chunk that has these rows, of a tile: tensors are chunks of the whole (LuattnOffsets), and hooks see
+  // the positions of one chunk of queries and one of keys. Nothing of images without chunks.
+  __device__ __forceinline__ void enter_queries(const LuattnParams &p, int row) {
+#ifdef LUATTN_CHUNKS
+    const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
+    q_offset = enter(given.q_offsets, given.q_offset, given.most_q, q_len, row, q_chunk);
+#endif
+  }
+  __device__ __forceinline__ void enter_keys(const LuattnParams &p, int row) {
+#ifdef LUATTN_CHUNKS
+    const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
+    kv_offset = enter(given.kv_offsets, given.kv_offset, given.most_kv, kv_len, row, kv_chunk);
+#endif
+  }
+  __device__ __forceinline__ void enter(const LuattnParams &p, int q_row, int kv_row) {
+    enter_queries(p, q_row);
+    enter_keys(p, kv_row);
+  }
+#ifdef LUATTN_CHUNKS
+  // What is added to rows of the chunk for its positions. Clamped as offset_of.
+  __device__ __forceinline__ int enter(const int *first, int rows, int most, int len, int row, Range &chunk) const {
+    chunk = {0, len};
+    if (first == nullptr) return rows;  // one chunk, at this offset
+    if (len <= 0) return 0;
+    const int c = max_of(min_of(row, len - 1), 0) / rows;  // of rows past an end, which do not exist, the last one
+    chunk = {c * rows, min_of((c + 1) * rows, len)};
+    return max_of(min_of(__ldg(first + c), most - (chunk.hi - chunk.lo)), 0) - chunk.lo;
+  }
+#endif
 #ifdef LUATTN_OFFSET_ARRAYS
   // Clamps values from the device, so that no position of the whole leaves the range for which the spec's arithmetic is
   // exact.
@@ -88,3 +126,16 @@ struct Site {
   LUATTN_FN int longest_q(const LuattnParams &p) { return p.shape.q_len; }
   LUATTN_FN int longest_kv(const LuattnParams &p) { return p.shape.kv_len; }
 };
+
+// Whether tensors are chunks of the whole.
+#ifdef LUATTN_CHUNKS
+enum : bool { has_chunks = true };
+#else
+enum : bool { has_chunks = false };
+#endif
+// A Site, or a Sequence, in the chunks of a query and a key: a copy, so that it is still where it was.
+template <class S>
+LUATTN_FN S in_chunks(const LuattnParams &p, S s, int q_row, int kv_row) {
+  s.enter(p, q_row, kv_row);
+  return s;
+}

@@ -13,7 +13,7 @@ struct Offsets {
 
 // Config::offsets, as luattn_offsets. Numbers are operands in the constant bank, and cost nothing; what arrays hold a
 // Site has loaded (Site::load_offsets), and costs registers.
-enum { OFFSET_NUMBERS = 1, OFFSET_ARRAYS = 2 };
+enum { OFFSET_NUMBERS = 1, OFFSET_ARRAYS = 2, OFFSET_CHUNKS = 3 };
 
 // The runtime fills in `given` where the host knows offset and length.
 LUATTN_FN int whole_length(int given, int offset, int length) {
@@ -24,7 +24,7 @@ LUATTN_FN int whole_length(int given, int offset, int length) {
 LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
   const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
   Offsets made;
-#ifdef LUATTN_OFFSET_ARRAYS
+#if defined(LUATTN_OFFSET_ARRAYS) || defined(LUATTN_CHUNKS)
   made.q = s.q_offset;
   made.kv = s.kv_offset;
 #else
@@ -40,8 +40,17 @@ LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
   return made;
 }
 
-// Converts a global index to a local index, which may lie outside of the axis.
-LUATTN_FN int own_index(int index, int offset) { return max_of(index, -2147483647 + offset) - offset; }
+// Converts a global index to a local index, which may lie outside of the axis. The offset of a chunk may be below 0.
+LUATTN_FN int own_index(int index, int offset) {
+  if constexpr (Config::offsets == OFFSET_CHUNKS) return index - offset;  // of the own row, or a hook without a tile
+  return max_of(index, -2147483647 + offset) - offset;
+}
+
+// Converts global positions [lo, hi) to rows of a chunk.
+LUATTN_FN Range chunk_range(int lo, int hi, int offset, Range chunk) {
+  const int first = max_of(min_of(lo, chunk.hi + offset), chunk.lo + offset);
+  return {first - offset, max_of(min_of(hi, chunk.hi + offset), first) - offset};
+}
 
 // Converts global positions [lo, hi) to local ones, clipped to [0, len).
 LUATTN_FN Range own_range(int lo, int hi, int offset, int len) {

@@ -89,8 +89,9 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
     const BlockSite block = BlockSite::of_grid<false>(p);
-    const SequenceOf<Config> site(p, block.b, block.h);
+    SequenceOf<Config> site(p, block.b, block.h);
     const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = site.kv_head(p);
+    site.enter_queries(p, q0);
     if (site.packed && !site.has_query(p, q0)) return;  // the grid is for the longest entry
     T t;
     const typename Spec::Head head = Spec::head(p, site);
@@ -114,6 +115,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     if (tile.valid()) request_scores(tile);
 #pragma unroll 1
     while (tile.valid()) {
+      site.enter_keys(p, k.first);
       t.template two_dots<dim, dim_v>(
           q, k, dout, v,
           [&](int i, const Real(&s)[rows][T::cols]) {
@@ -190,7 +192,8 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
 
 #pragma unroll 1
     for (int h = of_block.first_head(p, h_kv); h < of_block.first_head(p, h_kv + 1); ++h) {
-      const SequenceOf<Config> site(p, b, h);
+      SequenceOf<Config> site(p, b, h);
+      site.enter_keys(p, kv0);
       const typename Spec::Head head = Spec::head(p, site);
       typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
       Dropout<Config> dropout;
@@ -227,6 +230,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
 #pragma unroll 1
       while (tile.valid()) {
         const int q0 = tile.index * T::tile_m;
+        site.enter_queries(p, q0);
         next = walk.next(p, site);
         const auto put = [&](int i, const Real(&x)[T::rows][T::cols]) {
           put_tile(t, t.weights(i), x);

@@ -93,8 +93,9 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   using T = Simt<Spec, Config>;
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
   const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
-  const SequenceOf<Config> site(p, block.b, block.h);
+  SequenceOf<Config> site(p, block.b, block.h);
   const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = block.h_kv;
+  site.enter_queries(p, q0);
   if (site.packed && !site.has_query(p, q0)) return;  // the grid is for the longest entry
   T t;
 
@@ -125,6 +126,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
 #pragma unroll 1
   while (tile.valid()) {
     v.first = tile.index * T::tile_n;
+    site.enter_keys(p, v.first);
     terms.fill(p, site, head, q0, k.first);
     Real s[rows][cols], scale[rows];
     t.template dot<dim>(s, q, k, [&] { t.template request_rows<dim_v, T::tile_n>(v, 0); });

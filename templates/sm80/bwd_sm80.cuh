@@ -525,6 +525,7 @@ struct BwdSm80 {
   // Loads Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
+    if constexpr (has_chunks) site.enter_queries(p, index * M);
     load_tile<false, M, D>(at_q + stage * q_bytes, q_rows(p.tensors.q), index * M);
     load_tile<false, M, DV>(at_do + stage * do_bytes, q_rows(p.tensors.dout), index * M);
 #pragma unroll
@@ -631,6 +632,7 @@ struct BwdSm80 {
     const u32 k_rows = base + at_k + u32(score_row()) * (DP * 2);
     const u32 v_rows = base + at_v + u32(score_row()) * (DVP * 2);
     const int q0 = tile.index * M;
+    if constexpr (has_chunks) site.enter_queries(p, q0);
 #pragma unroll 1
     for (int first = 0; first < M; first += chunk * warps_c) {
       const int column = first + int(warp % warps_c) * chunk;
@@ -706,6 +708,7 @@ struct BwdSm80 {
   }
   // Computes dq and parameter gradients from all of a tile's dS.
   __device__ __forceinline__ void use_ds(int index, int stage) {
+    if constexpr (has_chunks) site.enter_queries(p, index * M);
     if constexpr (Need::dq) add_dq(index, stage);
     if constexpr (Sums::any) {
       begin_phase();
@@ -857,6 +860,7 @@ struct BwdSm80 {
 
   __device__ __forceinline__ void run() {
     if (site.packed && !site.has_key(p, kv0)) return;  // the grid is for the longest entry
+    if constexpr (has_chunks) site.enter_keys(p, kv0);
     load_kv();
     cp_async_commit();
     const int first = site.first_head(p, h_kv);

@@ -103,7 +103,7 @@ struct ForwardSm80 {
   static_assert(has_shared<Config, layout.bytes>());
 
   const LuattnParams &p;
-  const Sequence site;
+  Sequence site;
   const int q_tile, lane, warp_row;  // the warp's first row in the tile
   const u32 q_shared, k_shared, v_shared;
   const int kv_head;
@@ -126,6 +126,7 @@ struct ForwardSm80 {
         kv_head(block.h_kv) {}
 
   __device__ __forceinline__ void begin() {
+    if constexpr (has_chunks) site.enter_queries(p, q_tile * tile_m);
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r)
@@ -560,6 +561,8 @@ struct ForwardSm80 {
   template <Kind kind>
   __device__ __forceinline__ void iterate(Iteration &t, float (&s)[m_tiles][n_tiles][4]) {
     const Tile next = t.walk.next(p, site);
+    if constexpr (has_chunks)
+      if (t.tile.valid()) site.enter_keys(p, t.tile.index * tile_n);
     if constexpr (stages == 2) {
       const bool work = has_work(t.tile);
       if (t.tile.valid()) {

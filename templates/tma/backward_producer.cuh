@@ -64,6 +64,7 @@ struct BackwardProducer {
   // `last`: the q tile is the last of its head. `ends`: it is also the last of its kv tile.
   __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
     const int row = tile.index * tile_m;
+    if constexpr (has_chunks) site.enter(p, row, kv0);
     prefetch_bias_rows<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
     barrier_wait(shared.empty(q.stage), q.parity);
     if (elected()) {

@@ -44,7 +44,8 @@ struct WarpKvTiles {
     static_assert(Sequence::is_line, "tiles are cut from positions 0 to q_len and kv_len");
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
-    todo = bitmap_hull(bitmap, tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN));
+    const Range keys = has_chunks ? Range{0, s.kv_len} : kept_keys<Spec>(p, s, q0, q1);  // of all chunks
+    todo = bitmap_hull(bitmap, tiles_of(keys, s.kv_len, TileN));
     present = masked = by_range = kept = whole = lanes = 0;
     base = 0;
   }
@@ -65,14 +66,19 @@ struct WarpKvTiles {
       }
       base = todo.hi - 1;
       const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN, kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+#ifdef LUATTN_CHUNKS
+      const Site at = in_chunks<Site>(p, s, q0, kv0);
+#else
+      const Site &at = s;
+#endif
       TileClass c = TILE_EMPTY;
       if constexpr (Spec::rows_need_full_data) {
         TileClass rest = TILE_EMPTY;
-        if (tile >= todo.lo && bitmap.has(tile)) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
-        if (rest != TILE_EMPTY) c = least_of(rest, Spec::position_class(p, s, q0, q1, kv0, kv1));
+        if (tile >= todo.lo && bitmap.has(tile)) rest = Spec::data_class(p, at, q0, q1, kv0, kv1);
+        if (rest != TILE_EMPTY) c = least_of(rest, Spec::position_class(p, at, q0, q1, kv0, kv1));
         by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
       } else if (tile >= todo.lo && bitmap.has(tile)) {
-        c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+        c = class_of<Spec>(p, at, q0, q1, kv0, kv1);
       }
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || kv0 + TileN > s.kv_len);

@@ -41,7 +41,8 @@ struct WarpQTiles {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
-    todo = share.of(p, bitmap_hull(bitmap, tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM)), s.h);
+    const Range queries = has_chunks ? Range{0, s.q_len} : kept_queries<Spec>(p, s, kv0, kv1);  // of all chunks
+    todo = share.of(p, bitmap_hull(bitmap, tiles_of(queries, s.q_len, TileM)), s.h);
     present = masked = same_bucket = by_range = halves = 0;
     base = 0;
   }
@@ -59,20 +60,25 @@ struct WarpQTiles {
       base = todo.lo;
       const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
       const bool inside = !ragged && q0 + TileM <= s.q_len;
+#ifdef LUATTN_CHUNKS
+      const Site at = in_chunks<Site>(p, s, q0, kv0);
+#else
+      const Site &at = s;
+#endif
       TileClass rest = TILE_EMPTY, c = TILE_EMPTY;
       if (tile < todo.hi && bitmap.has(tile)) {
         rest = TILE_FULL;
-        if constexpr (Spec::columns_need_full_data) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
+        if constexpr (Spec::columns_need_full_data) rest = Spec::data_class(p, at, q0, q1, kv0, kv1);
       }
       if constexpr (Halves)
-        c = classify_halves(p, s, rest, q0, q1, inside);
+        c = classify_halves(p, at, rest, q0, q1, inside);
       else if (rest != TILE_EMPTY)
-        c = least_of(rest, other_class(p, s, q0, q1, kv0, kv1));
+        c = least_of(rest, other_class(p, at, q0, q1, kv0, kv1));
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
       if constexpr (Spec::columns_need_full_data) by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
       if constexpr (SameBucket)
-        same_bucket = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::same_bucket(p, s, q0, q1, kv0, kv1));
+        same_bucket = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::same_bucket(p, at, q0, q1, kv0, kv1));
       todo.lo += 32;
     }
     const int i = __ffs(int(present)) - 1;

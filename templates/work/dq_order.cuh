@@ -137,10 +137,15 @@ LUATTN_FN u32 dq_order_on_line(const LuattnParams &p, const Sequence &s, int q_t
     const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN, kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     bool computed = false;
     if (tile < count) {  // the same test as in QTiles and WarpQTiles
-      const Range todo = tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM);
+#ifdef LUATTN_CHUNKS
+      const Sequence at = in_chunks<Sequence>(p, s, q0, kv0);
+#else
+      const Sequence &at = s;
+#endif
+      const Range todo = tiles_of(kept_queries<Spec>(p, at, kv0, kv1), s.q_len, TileM);
       computed = q_tile >= todo.lo && q_tile < todo.hi &&
                  TileBitmap<Spec>(p, s, tile, count, ceil_div(s.q_len, TileM)).has(q_tile) &&
-                 class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
+                 class_of<Spec>(p, at, q0, q1, kv0, kv1) != TILE_EMPTY;
     }
     const u32 found = __ballot_sync(0xffffffffu, computed);
     if (found != 0) return u32(base + __ffs(int(found)));

@@ -51,7 +51,15 @@ struct DenseSequence : DenseArrays<DenseSequence, LineSite> {
   LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
   __device__ __forceinline__ RereadEnds<DenseSequence> reread() const { return {*this}; }
   // Another head of the same entry.
-  __device__ __forceinline__ DenseSequence of_head(const LuattnParams &p, int head) const { return {p, b, head}; }
+  __device__ __forceinline__ DenseSequence of_head(const LuattnParams &p, int head) const {
+#ifdef LUATTN_CHUNKS
+    DenseSequence made = *this;  // in the same chunks
+    made.h = head;
+    return made;
+#else
+    return {p, b, head};
+#endif
+  }
 
   // The row of a position in a tensor of queries, and in a tensor of keys; all rows of this head.
   template <class Elem>

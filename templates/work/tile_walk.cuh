@@ -206,3 +206,7 @@ struct QTilesKind {
 };
 template <class Spec, class Sequence, int TileM, int TileN>
 using QTilesOf = typename QTilesKind<Spec, Sequence, TileM, TileN>::type;
+
+#ifdef LUATTN_CHUNKS
+#include "work/chunk_walk.cuh"
+#endif

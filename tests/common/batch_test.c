@@ -17,6 +17,11 @@ static DLTensor offsets(void) {
 
 static luattn_batch_options given(void) { return (luattn_batch_options){.struct_size = sizeof(luattn_batch_options)}; }
 
+static luattn_batch_options chunks(const DLTensor *t) {
+  return (luattn_batch_options){
+      .struct_size = sizeof(luattn_batch_options), .q_chunks = t, .q_len = 1000, .chunk_rows = 128};
+}
+
 static void refused(const luattn_batch_options *o, const char *message) {
   luattn_batch *batch = (luattn_batch *)numbers;
   luattn_error err;
@@ -43,6 +48,11 @@ static void options_are_checked(void **state) {
   o = given(), o.heads = 1 << 20, refused(&o, "heads: is 1048576, expected 0 to ");
   DLTensor t = offsets();
   o = given(), o.q_offsets = &t, o.q_offset = 7, refused(&o, "q_offset: is 7, and q_offsets is given");
+  o = given(), o.q_chunks = &t, refused(&o, "q_len: is 0, and q_chunks is given; give the whole's length");
+  o = chunks(&t), o.chunk_rows = 192, refused(&o, "chunk_rows: is 192, expected a multiple of 128");
+  o = chunks(&t), o.q_offset = 7, refused(&o, "q_offset: is given beside q_chunks");
+  o = chunks(&t), o.kv_offsets = &t, refused(&o, "kv_offsets: is given beside q_chunks");
+  o = chunks(&t), o.q_chunks = NULL, refused(&o, "chunk_rows: is 128, expected 0 to 0");
   o = given(), o.kv_offsets = &t;
   t.dtype.bits = 64, refused(&o, "kv_offsets: has dtype int64, expected int32");
   t = offsets(), t.ndim = 2, t.shape = shape_of_two, refused(&o, "kv_offsets: expected one axis: [batch]");
@@ -100,9 +110,41 @@ static void offsets_fit_the_whole(void **state) {
   luattn_batch_close(batch);
 }
 
+static void chunks_lie_in_the_whole(void **state) {
+  (void)state;
+  char text[400];
+  DLTensor t = offsets();
+  const luattn_batch_options o = chunks(&t);
+  luattn_batch *batch = opened(&o);
+  assert_int_equal(batch_offsets(batch), LUATTN_OFFSET_CHUNKS);
+  numbers[0] = 872, numbers[1] = 0, numbers[2] = 900;
+  assert_true(batch_offset_ok(batch, 0, 1, 256 + 100, 1000, text, sizeof text)); /* the last chunk has fewer rows */
+  assert_false(batch_offset_ok(batch, 0, 1, 256 + 101, 1000, text, sizeof text));
+  assert_non_null(strstr(text, "q_chunks: is 900 for chunk 2, whose 101 rows do not lie in q_len of 1000"));
+  numbers[0] = -1;
+  assert_false(batch_offset_ok(batch, 0, 1, 256 + 100, 1000, text, sizeof text));
+  assert_non_null(strstr(text, "q_chunks: is -1 for chunk 0"));
+  assert_false(batch_offset_ok(batch, 0, 1, 256, 1000, text, sizeof text));
+  assert_non_null(strstr(text, "q_chunks: has 3 elements, and q's length of 256 takes 2 chunks of 128 rows"));
+  memset(numbers, 0, sizeof numbers);
+  luattn_batch_close(batch);
+}
+
+static void packed_sequences_have_no_chunks(void **state) {
+  (void)state;
+  DLTensor t = offsets();
+  luattn_batch_options o = chunks(&t);
+  luattn_batch *batch;
+  luattn_error err;
+  o.cu_seqlens_q = o.cu_seqlens_k = &t;
+  assert_int_equal(luattn_batch_open(&o, &batch, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "q_chunks: is given beside packed sequences"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(options_are_checked),
                                      cmocka_unit_test(heads_agree_with_the_whole),
-                                     cmocka_unit_test(offsets_fit_the_whole)};
+                                     cmocka_unit_test(offsets_fit_the_whole), cmocka_unit_test(chunks_lie_in_the_whole),
+                                     cmocka_unit_test(packed_sequences_have_no_chunks)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

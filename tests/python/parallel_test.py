@@ -469,8 +469,39 @@ def check_peer_copies(n):
     refuses(lambda: ContextParallel(attention, None, p, transport="peer")(*(torch.zeros(B, h, p.rows, D, dtype=torch.float64) for h in (H, HKV, HKV))), 'is "peer", and the tensors are on cpu')
 
 
+DRAWN = """return attention { name = 'drawn', online_func = dropout(0.3),
+  score_mod = function(s, b, h, q, k) return s + random(b, h, q, k) end,
+  block_mask = function(b, h, q, k) return k <= q and random(b, h, q // 5, k // 3) < 0.9 end }"""
+
+
+def check_chunks(n):
+    """Calls with the rank's rows as chunks beside calls of one range of rows and one of keys: what is drawn at random too. A stage is then one launch for all
+    rows that need the same stages, and gathered there is one."""
+    torch.manual_seed(21 + n)
+    rows = 128 * 3 * n - 50
+    shuffled = torch.tensor([r for r in range(n) for _ in range(3)])[torch.randperm(3 * n)].tolist()
+    for text, given in ((DRAWN, {"seed": 77}), (WINDOW, {})):
+        attention = luattn.attention(text)
+        case = Case(attention, rows, n, **given)
+        for schedule in ("stages", "gathered"):
+            p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B, schedule=schedule, rank_of=shuffled, **given)
+            calls = {}
+            for chunks in (True, False):
+                local = ContextParallel(attention, None, p, chunks=chunks)
+                case.compare(local, fill=float("nan"))
+                assert ("in chunks" in repr(local)) is chunks
+                calls[chunks] = [[len(stage.calls) for stage in one.stages] for one in local.schedules]
+            if schedule == "gathered":
+                assert calls[True] == [[1], [1]], calls
+            assert sum(map(sum, calls[True])) <= sum(map(sum, calls[False])), calls
+    pair = luattn.attention("return attention { name = 'pair', inputs = { x = { axes = {'q', 'kv'} } }, score_mod = function(s, b, h, q, k) return s + x[{q, k}] end }")
+    p = plan(pair, 128 * n, n)
+    refuses(lambda: ContextParallel(pair, None, p, chunks=True), "chunks: is True", "input 'x' has axes q and kv")
+    assert not ContextParallel(pair, None, p).chunks
+
+
 FEW = [check_examples, check_shuffled, check_peer_copies]
-CHECKS = [*FEW, check_empty, check_random, check_functions, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
+CHECKS = [*FEW, check_chunks, check_empty, check_random, check_functions, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
 
 
 def work(rank, n, path, names, sizes):

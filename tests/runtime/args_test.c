@@ -265,6 +265,19 @@ static void offsets_elsewhere(problem *p) {
   p->info.offsets_layout[0] = 1;
   p->args.batch = batch_of(&(luattn_batch_options){.kv_offsets = &t});
 }
+static void chunks_for_arrays(problem *p) {
+  static int64_t one = 1;
+  static int32_t number;
+  static const DLTensor t = {
+      .data = &number, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &one};
+  p->info.offsets = 1;
+  p->info.offsets_layout[0] = 1;
+  p->args.batch = batch_of(&(luattn_batch_options){.q_chunks = &t, .q_len = 500, .chunk_rows = 128});
+}
+static void arrays_for_chunks(problem *p) {
+  offsets_elsewhere(p);
+  p->info.offsets_layout[0] = 2;
+}
 static void array_for_numbers(problem *p) {
   offsets_elsewhere(p);
   p->info.offsets_layout[0] = 0;
@@ -296,6 +309,10 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, heads_read_elsewhere,
      "': the spec reads its axis h elsewhere than at h, and q has a part of the heads"},
     {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
+    {LUATTN_FORWARD, chunks_for_arrays,
+     "batch: q_chunks: is given, and this image takes no chunks; compile with LUATTN_OFFSET_CHUNKS"},
+    {LUATTN_FORWARD, arrays_for_chunks,
+     "batch: kv_offsets: is given, and this image takes no other arrays than chunks"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
      "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is {args} in luattn 0.1.0 "

@@ -4,6 +4,7 @@ Backward of a part reads o, lse and what is saved of whole rows, so nothing of a
 added up over the parts of a run; what it gets once a row is whole in each part, and is taken of the first (include/luattn/merge.h)."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from torch import Tensor
 from .. import _capi as capi
 from .._allocate import rows_type, type_of
 from .._attend import attend_state, gradients_of
+from .._call import CHUNKS
 from .._once import once
 from .._spec import Spec
 from .._torch_merge import merge_into
@@ -55,6 +57,12 @@ class Job:
 def side_of(axes: Sequence[str]) -> str:
     """Along which axis an input lies on the ranks: that of queries, of keys, or "" """
     return "q" if "q" in axes else "kv" if "kv" in axes else ""
+
+
+@functools.lru_cache(4096)
+def positions_of(chunks: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+    """Of the first row of each, which kernels read."""
+    return torch.tensor([c * size for c in chunks], dtype=torch.int32, device=device)
 
 
 class _Part(NamedTuple):
@@ -129,7 +137,7 @@ class _Pass:
 
     def arguments(self, call: Call, keys: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, list[Tensor], dict[str, Any]]:
         """q, k, v, the inputs and the options of a part."""
-        run, plan = self.schedule.runs[call.run], self.job.plan
+        run = self.schedule.runs[call.run]
         k, v, *rows = (t.narrow(dim, call.first, call.length) for t, dim in zip(keys, self.dims))
         inputs = list(self.inputs)
         for i, t in zip(self.of_keys, rows):
@@ -137,10 +145,20 @@ class _Pass:
         for i, axes in enumerate(self.job.axes):
             if side_of(axes) == "q":
                 inputs[i] = self.columns(axes, self.of_run(axes, inputs[i], call.run), call)
-        options: dict[str, Any] = {"whole": [run.position, call.position, plan.q_len, plan.q_len, 0, 0, 0]}
+        options = self._places(run.chunks, call.chunks)
         if self.job.seed is not None:
             options["seed"] = self.job.seed
         return self.q[:, :, run.first : run.end], k, v, inputs, options
+
+    def _places(self, queries: Sequence[int], keys: Sequence[int]) -> dict[str, Any]:
+        """Which chunks of the whole a call has: several, or offsets of those that lie after each other."""
+        size, length = self.job.plan.chunk_rows, self.job.plan.q_len
+        if not self.schedule.together:
+            return {"whole": [queries[0] * size, keys[0] * size, length, length, 0, 0, 0]}
+        made = {"whole": [0, 0, length, length, 0, 0, 0], "chunk_rows": size}
+        for name, chunks in zip(CHUNKS, (queries, keys)):
+            made[name] = positions_of(chunks, size, self.q.device)
+        return made
 
     def of_run(self, axes: Sequence[str], t: Tensor, run: int) -> Tensor:
         """The rows of a run, of a tensor along q."""
@@ -149,7 +167,7 @@ class _Pass:
 
     def columns(self, axes: Sequence[str], t: Tensor, call: Call) -> Tensor:
         """The keys of a call, of a pair of axes."""
-        return t.narrow(axes.index("kv"), call.position, call.length) if "kv" in axes else t
+        return t.narrow(axes.index("kv"), call.chunks[0] * self.job.plan.chunk_rows, call.length) if "kv" in axes else t
 
 
 # --- forward ---

@@ -10,23 +10,23 @@ RETURNING = 2  # rounds of gradients that are on their way at once
 
 @dataclass(frozen=True)
 class Run:
-    """Chunks of queries of the rank that lie after each other in the whole, and by stages need keys of the same ones: rows first .. end - 1 of its tensors, at
-    `position` and on."""
+    """Chunks of queries of the rank that by stages need keys of the same ones: rows first .. end - 1 of its tensors, chunks `chunks` of the whole. Without chunks
+    in calls, they lie after each other there."""
 
     first: int
     end: int
-    position: int
+    chunks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A run of queries with keys of a range: positions position .. position + length - 1 of the whole, rows `first` and on of the stage's keys. writes: it writes
-    gradients of these keys, to which other calls add."""
+    """A run of queries with keys: chunks `chunks` of the whole, rows first .. first + length - 1 of the stage's keys. Without chunks in calls, they lie after each
+    other in the whole. writes: it writes gradients of these keys, to which other calls add."""
 
     run: int
     first: int
     length: int
-    position: int
+    chunks: tuple[int, ...]
     writes: bool = False
 
 
@@ -103,6 +103,7 @@ class Schedule:
     parts: tuple[int, ...]
     own: tuple[int, ...]  # its chunks, in the order of its rows
     round_chunks: int
+    together: bool  # calls have chunks
 
 
 def order_of(rank: int, world_size: int, node: int) -> list[tuple[int, int]]:
@@ -141,27 +142,34 @@ def ranges_of(chunks: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class _Maker:
-    def __init__(self, plan: Plan, layer: Layer, rank: int) -> None:
-        self.plan, self.layer, self.rank = plan, layer, rank
+    """together: a call's rows, and keys, may be several chunks that do not lie after each other in the whole."""
+
+    def __init__(self, plan: Plan, layer: Layer, rank: int, together: bool) -> None:
+        self.plan, self.layer, self.rank, self.together = plan, layer, rank, together
         self.own = plan.chunks(rank)
         self.places = {c: i * plan.chunk_rows for i, c in enumerate(self.own)}
-        self._set_ranges(ranges_of(self.own))
+        self._set_runs(self._parts_of(self.own))
         self.round_chunks = 0
 
-    def _set_ranges(self, ranges: list[tuple[int, int]]) -> None:
-        self.ranges = ranges
-        self.needs = [_needed(self.layer, range(first, end)) for first, end in ranges]
+    def _parts_of(self, chunks: Sequence[int]) -> list[Sequence[int]]:
+        """Chunks, in order, as calls may have them."""
+        if self.together:
+            return [chunks] if chunks else []
+        return [range(first, end) for first, end in ranges_of(chunks)]
+
+    def _set_runs(self, runs: list[Sequence[int]]) -> None:
+        self.of_run = runs
+        self.needs = [_needed(self.layer, chunks) for chunks in runs]
 
     def split(self, stages: Sequence[dict[int, int]]) -> None:
-        """Cuts ranges of queries where they need keys of other stages, whose chunks these are: rows that have one part are not merged."""
+        """Cuts runs of queries where they need keys of other stages, whose chunks these are: rows that have one part are not merged."""
         sets = [sum(1 << c for c in chunks) for chunks in stages]
-        found = []
-        for first, end in self.ranges:
-            cuts = [first]
-            of_chunk = {c: [bool(_bits(self.layer.needs[c]) & one) for one in sets] for c in range(first, end)}
-            cuts += [c for c in range(first + 1, end) if of_chunk[c] != of_chunk[c - 1]]
-            found += list(zip(cuts, [*cuts[1:], end]))
-        self._set_ranges(found)
+        found: list[Sequence[int]] = []
+        for chunks in self.of_run:
+            of_chunk = [[bool(_bits(self.layer.needs[c]) & one) for one in sets] for c in chunks]
+            cuts = [0, *(i for i in range(1, len(chunks)) if of_chunk[i] != of_chunk[i - 1]), len(chunks)]
+            found += [chunks[first:end] for first, end in zip(cuts, cuts[1:])]
+        self._set_runs(found)
 
     def rounds(self) -> list[Round]:
         """Those in which anything travels, between whatever ranks."""
@@ -179,28 +187,31 @@ class _Maker:
                 found.append(Round(source, _chunks_of(received), to, _chunks_of(sent)))
         return found
 
+    def _rows(self, chunk: int) -> int:
+        """Of a chunk, those that are no padding. Chunks with padding are the last ones of the whole, and of what a rank has of it."""
+        return max(min(self.plan.chunk_rows, self.plan.q_len - chunk * self.plan.chunk_rows), 0)
+
     def runs(self) -> list[Run]:
         """Cut to the rows that are no padding."""
         found = []
-        for first, end in self.ranges:
-            at, position = self.places[first], first * self.plan.chunk_rows
-            rows = max(min(end * self.plan.chunk_rows, self.plan.q_len) - position, 0)
-            found.append(Run(at, at + rows, position))
+        for chunks in self.of_run:
+            at = self.places[chunks[0]]
+            found.append(Run(at, at + sum(map(self._rows, chunks)), tuple(c for c in chunks if self._rows(c))))
         return found
 
-    def _call(self, run: int, first: int, end: int, place: int) -> Call | None:
-        """Of chunks first .. end - 1 of keys, which lie from row `place` of the stage's keys on."""
-        position = first * self.plan.chunk_rows
-        length = min(end * self.plan.chunk_rows, self.plan.q_len) - position
-        return Call(run, place, length, position) if length > 0 else None
+    def _call(self, run: int, chunks: Sequence[int], place: int) -> Call | None:
+        """Of chunks of keys, which lie from row `place` of the stage's keys on."""
+        length = sum(map(self._rows, chunks))
+        return Call(run, place, length, tuple(c for c in chunks if self._rows(c))) if length > 0 else None
+
+    def _keys_of(self, needs: Sequence[int], place: dict[int, int]) -> list[Sequence[int]]:
+        """Chunks of a stage's keys that a run needs, of each call; together with those that lie between them in the stage's."""
+        own = [c for c in needs if c in place]
+        return self._parts_of([c for c in sorted(place) if own and own[0] <= c <= own[-1]] if self.together else own)
 
     def calls(self, place: dict[int, int]) -> tuple[Call, ...]:
-        """One for each run and each range of keys of this stage that it needs."""
-        made = (
-            self._call(i, first, end, place[first])
-            for i, needs in enumerate(self.needs)
-            for first, end in ranges_of([c for c in needs if c in place])
-        )
+        """One for each run and each part of the keys of this stage that it needs."""
+        made = (self._call(i, chunks, place[chunks[0]]) for i, needs in enumerate(self.needs) for chunks in self._keys_of(needs, place))
         return _longest_first(made)
 
     def stages(self, rounds: Sequence[Round]) -> list[Stage]:
@@ -221,19 +232,22 @@ class _Maker:
         return made
 
     def gathered(self, rounds: Sequence[Round]) -> list[Stage]:
-        """All keys from the first to the last that is needed, and one call for each run."""
+        """All keys from the first to the last that is needed, or together those that are needed alone, and one call for each run."""
         keys, size = _needed(self.layer, self.own), self.plan.chunk_rows
-        lowest, hull = (keys[0], keys[-1] + 1 - keys[0]) if keys else (0, 0)
+        lowest = keys[0] if keys else 0
+        hull = keys if self.together else range(lowest, keys[-1] + 1) if keys else []
         first = self.places.get(lowest, 0)
-        own = all(self.places.get(lowest + i) == first + i * size for i in range(hull))  # they lie after each other: nothing is to be copied
-        place = {c: (c - lowest) * size + (first if own else 0) for c in keys}
-        calls = _longest_first(self._call(i, needs[0], needs[-1] + 1, place[needs[0]]) for i, needs in enumerate(self.needs) if needs)
-        rows = len(self.own) * size if own else hull * size
-        return [Stage(own, tuple(range(len(rounds))), 0 if own else rows, place, len(place) < hull, calls, _unwritten(calls, rows))]
+        own = all(self.places.get(c) == first + i * size for i, c in enumerate(hull))  # they lie after each other: nothing is to be copied
+        place = {c: i * size + (first if own else 0) for i, c in enumerate(hull) if c in set(keys)}
+        found = ([c for c in hull if needs[0] <= c <= needs[-1]] if needs else [] for needs in self.needs)
+        calls = _longest_first(self._call(i, chunks, place[chunks[0]]) for i, chunks in enumerate(found) if chunks)
+        rows = (len(self.own) if own else len(hull)) * size
+        return [Stage(own, tuple(range(len(rounds))), 0 if own else rows, place, len(place) < len(hull), calls, _unwritten(calls, rows))]
 
 
-def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: bool) -> Schedule:
-    maker = _Maker(plan, layer, rank)
+def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: bool, together: bool) -> Schedule:
+    """together: calls have chunks (luattn_batch_options.q_chunks)."""
+    maker = _Maker(plan, layer, rank, together)
     rounds = maker.rounds()
     stages = maker.gathered(rounds) if gathered else maker.stages(rounds)
     if backward:
@@ -243,4 +257,4 @@ def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: b
     for stage in stages:
         for one in stage.calls:
             parts[one.run] += 1
-    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks)
+    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks, together)

@@ -42,11 +42,13 @@ class ContextParallel:
 
     group: of torch.distributed, gloo for tensors on the CPU, NCCL on GPUs; None: the default one. schedule: as plan()'s; None: what the plan chose.
     transport: "group": rows travel by sends and receives of the group, whose kernels wait for attention's; "peer": by the copy engines of GPUs of one host, beside
-    these kernels (torch's symmetric memory).
+    these kernels (torch's symmetric memory). chunks: whether a call has all rows of the rank that need keys of the same stages, wherever they lie in the sequence, and all
+    of these keys (luattn_batch_options.q_chunks), so that a stage is one launch; False: a call has one range of rows and one of keys, as inputs with axes q and kv take; None:
+    True over gloo, whose tensors are on the CPU.
 
     Errors: InvalidError, where ranks have other plans or specs; Unsupported, where rows of this spec do not merge (the message has one that shows it)."""
 
-    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str = "group") -> None:
+    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str = "group", chunks: bool | None = None) -> None:
         if not isinstance(attention, Attention):
             raise InvalidError(f"{_PLACE}: attention: is {what(attention)}, expected what luattn.attention(..) makes")
         if not isinstance(plan, Plan):
@@ -63,7 +65,8 @@ class ContextParallel:
             raise InvalidError(f"{_PLACE}: group: has {self.group.size()} ranks, and the plan is for {plan.world_size}")
         self._parameters = _parameters_of(attention._spec)
         self.gathered, self.why = self._order(schedule)
-        self.schedules = schedule_of(plan, self.layer, self.rank, self.gathered[0], False), schedule_of(plan, self.layer, self.rank, self.gathered[1], True)
+        self.chunks = self._has_chunks(chunks)
+        self.schedules = tuple(schedule_of(plan, self.layer, self.rank, gathered, backward, self.chunks) for backward, gathered in enumerate(self.gathered))
         self._transport = transport
         self._exchanges: dict[torch.device, tuple[Exchange, str]] = {}
         self._seen: dict[str, tuple[Tensor, int]] = {}  # what the mask reads, as the last call had it, and its version
@@ -91,9 +94,17 @@ class ContextParallel:
             return (self.layer.gathered[0], True), f"gradients of {both[0]} have terms of scores and of rows"
         return ((False, False), "as told") if told else (self.layer.gathered, "as the plan predicts")
 
+    def _has_chunks(self, told: bool | None) -> bool:
+        if take(_PLACE, "chunks", "flag?", told) is False:
+            return False
+        pairs = [info.name for info in self.attention._spec.inputs if "q" in info.axes and "kv" in info.axes]
+        if pairs and told:
+            raise Unsupported(f"{_PLACE}: chunks: is True, and input '{pairs[0]}' has axes q and kv, whose columns of a range of keys alone are a part of it: leave it out")
+        return not pairs and (told or dist.get_backend(self.group) == "gloo")
+
     def _compare(self) -> None:
         """That all ranks have one plan and one spec. Once."""
-        said = self._said_by_all({"plans": self.plan.hash, "specs": self.attention.text, "schedules": self.gathered, "transports": self._transport})
+        said = self._said_by_all({"plans": self.plan.hash, "specs": self.attention.text, "schedules": self.gathered, "transports": self._transport, "chunks": self.chunks})
         for rank, others in enumerate(said):
             for kind, first in said[0].items():
                 if others[kind] != first:
@@ -144,6 +155,7 @@ class ContextParallel:
     def __repr__(self) -> str:
         order = ", ".join(f"{name}: {'keys gathered' if gathered else 'own keys first'}" for name, gathered in zip(("forward", "backward"), self.gathered))
         transport = "".join(f", over {device}: {'copies between GPUs' if isinstance(x, PeerExchange) else 'by the group'} ({why})" for device, (x, why) in self._exchanges.items())
+        order += ", in chunks" if self.chunks else ""
         return f"<luattn.parallel.ContextParallel {self.attention.name}, rank {self.rank} of {self.plan.world_size}, {order} ({self.why}){transport}>"
 
     # --- calls ---

@@ -241,7 +241,8 @@ template <class Spec, class Config, int Which, int Width, class Order>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
                              const u32 *first_store = nullptr) {
   using Elem = typename Config::Elem;
-  const SequenceOf<Config> site(p, b, int(blockIdx.y));
+  SequenceOf<Config> site(p, b, int(blockIdx.y));
+  enter_rows<Which>(p, site);
   if (site.h >= heads_of<Which, SequenceOf<Config>>(p) || from == nullptr) return;
   if (site.packed && int(blockIdx.x) * aux_tile >= end_of<Which>(p, site)) return;  // the grid is for the longest entry
   if constexpr (reads_row<Spec, Which>) {

@@ -38,7 +38,8 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
   const int h = int(blockIdx.y);
   if constexpr (has_mod<Spec, Which> || reads_row<Spec, Which>) {
     if (h >= heads_of<Which, Sequence>(p)) return;
-    const Sequence site(p, b, h);
+    Sequence site(p, b, h);
+    enter_rows<Which>(p, site);
     if constexpr (reads_row<Spec, Which>)
       mod_rows<Spec, Elem, Which, Width>(p, site, src, dst);
     else

@@ -141,8 +141,9 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   using Elem = typename Config::Elem;
   constexpr int width = Config::head_dim_v;
   const RowBlock block = row_block<Config>(p, int(blockIdx.z));
-  const SequenceOf<Config> site(p, block.entry, int(blockIdx.y));
+  SequenceOf<Config> site(p, block.entry, int(blockIdx.y));
   const int first = block.first;
+  site.enter_queries(p, first);
   if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds && !Spec::has_tile_bits)
     find_stats<Spec>(p);
   if (block.none) {

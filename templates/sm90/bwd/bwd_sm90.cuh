@@ -209,6 +209,7 @@ struct ConsumerBwdSm90 {
 
   __device__ __forceinline__ void enter_block(const KvBlock &at) {
     site.move_to(p, at.b, site.h);
+    if constexpr (has_chunks) site.enter_keys(p, at.tile * tile_n);
     kv0 = at.tile * tile_n + group * 64 + warp * 16;
     due = shared_dq = DqPlace{Part::no_dq(site.q_end(p)), 0};
 #pragma unroll
@@ -339,6 +340,7 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void add_tile(TileMessage tile) {
     float s[tile_m / 2], dp[tile_m / 2];
     u32 a_p[tile_m / 16][4], a_ds[tile_m / 16][4];
+    if constexpr (has_chunks) site.enter_queries(p, tile.index() * tile_m);
     issue_scores<dim>(s, shared.k() + group * 64 * 128, shared.q(q.stage));
     barrier_wait(shared.do_full(q.stage), q.parity);
     if constexpr (needs_dp) {

@@ -217,8 +217,10 @@ struct BiasLoaderSm90 {
       if (message.first()) {
         site = {p, message.b, message.h};
         head = Spec::head(p, site);
+        if constexpr (has_chunks) site.enter_queries(p, q0);
         if constexpr (Shared::has_bias_rows) bias_rows.begin(p, site, head, q0);
       }
+      if constexpr (has_chunks) site.enter_keys(p, kv0);
       if constexpr (Shared::has_cols)
         if (bias_loader == Shared::bias_loaders - 1) columns.load(p, shared, site, head, kv0, lane);
       if constexpr (Shared::has_bias_rows) load_rows(site, head, q0, kv0);

@@ -76,7 +76,7 @@ struct ConsumerSm90 {
       Spec::has_softcap_poly && Shared::groups == 2;  // two consumers, with the soft cap's fast path
   // A consumer skips kv tiles that the mask leaves only for the rows of other consumers. With two consumers,
   // the one that skips would just wait for the other.
-  static constexpr bool skips = Spec::has_mask && Shared::groups > 2 && Sequence::is_line;
+  static constexpr bool skips = Spec::has_mask && Shared::groups > 2 && Sequence::is_line && !has_chunks;
   static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range rarely has a lower end
   // The limit of a thread's sum of P over a tile under lazy rescaling. Below it P is finite in Elem, and sums
   // of products of P with values up to 2^40 are finite in float.
@@ -487,6 +487,7 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void begin(const QTileMessage &message) {
     site = {p, message.b, message.h};
+    if constexpr (has_chunks) site.enter_queries(p, message.q_tile * tile_m);
     const int q0 = message.q_tile * tile_m + group * 64, q1 = site.last_query(p, q0, 64);
     first_row = q0 + warp * 16;
     wanted = skips && q0 <= q1 ? kv_tiles_of<Spec, tile_n>(p, site, q0, q1) : Range{0, 0};
@@ -553,6 +554,7 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvMessage tile) {
     wgmma_arrived(s);
+    if constexpr (has_chunks) site.enter_keys(p, tile.tile() * tile_n);
     if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, first_key(tile), lane);
     q_back = ends(tile);
   }
