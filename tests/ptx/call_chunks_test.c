@@ -1,9 +1,9 @@
-/* chunks_test.c: calls on chunks of a whole (luattn_batch_options.q_chunks, kv_chunks), from luattn_forward and
+/* call_chunks_test.c: calls on chunks of a whole (luattn_batch_options.q_chunks, kv_chunks), from luattn_forward and
  * luattn_backward to the kernels, which the PTX machine executes. Rows of q, of k and v, and of inputs along them, lie in
  * another order of chunks than in the whole; results must be those of the whole in one call on the CPU, in that order. A
  * second call has some chunks alone, and is compared with the CPU path, which has an offset for each row.
  *
- * chunks_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, cpu f64
+ * call_chunks_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, cpu f64
  */
 #include <math.h>
 #include <stdio.h>
