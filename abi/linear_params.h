@@ -31,7 +31,10 @@ typedef struct LuattnSegments {
                   * first one: to the first state) */
   float *maps;   /* where updates erase: [entries][heads_v][count][K][K]: what each segment but the first and the last
                   * multiplies a state by; luattn_linear_join makes states of these and of what is added */
-  float *decays; /* [entries][heads_v][count]: the logarithm, to the base of 2, of what is left over a segment */
+  float *
+      decays; /* [entries][heads_v][count]: the logarithm, to the base of 2, of what is left over a segment. Where decays
+                  * differ between channels: [..][count][K], what is left; or of updates that erase [..][count], 0 where a
+                  * map counts as 0 (linear_tile_segments.cuh) */
 } LuattnSegments;
 
 /* What the backward kernels of updates that erase hand on, of each chunk of each value head (linear_chunk_slot): the state
@@ -285,20 +288,20 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
 }
 
 /* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:
- * pairs of q k'; q e^G; of updates that erase r e^G, and the inverse; k e^(GC - G); numbers: e^GC of each channel, and w of each
- * token. The chain forwards loads it from `at_reads` on. luattn_linear_columns loads factors of tokens, and rows of sums of
- * decays. */
+ * pairs of q k'; q e^G; of updates that erase r e^G, and the inverse; k e^(GC - G); numbers: e^GC of each channel, w of each
+ * token, and of each block of 16 tokens whether what they erase shrinks. A chain that needs no o loads it from `at_reads` on.
+ * For backward luattn_linear_columns loads factors of tokens, and rows of sums of decays. */
 typedef struct LinearTilesLayout {
   int at_pairs, at_queries, at_reads, at_inverse, at_keys, at_numbers, at_factors;
   int bytes;
 } LinearTilesLayout;
 
-enum { LINEAR_TILE_NUMBERS = 1024, LINEAR_TILE_WRITES = 512, LINEAR_TILE_FACTORS = 4 * 256 };
+enum { LINEAR_TILE_NUMBERS = 1024, LINEAR_TILE_WRITES = 512, LINEAR_TILE_SHRINKS = 768, LINEAR_TILE_FACTORS = 4 * 256 };
 
 /* Bytes of a row of these: those that a warp reads at once begin in other banks. */
 ABI_FN int linear_sums_row(int k_dim) { return layout_ceil(k_dim, 64) * 256 + 32; }
 
-ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases) {
+ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases, int backward) {
   LinearTilesLayout l = {0};
   const int qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.at_queries = LINEAR_BOX;
@@ -307,7 +310,7 @@ ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases) {
   l.at_keys = l.at_inverse + (erases ? LINEAR_BOX : 0);
   l.at_numbers = l.at_keys + qk;
   l.at_factors = l.at_numbers + LINEAR_TILE_NUMBERS;
-  l.bytes = l.at_factors + LINEAR_TILE_FACTORS + LUATTN_CHUNK * linear_sums_row(k_dim);
+  l.bytes = l.at_factors + (backward ? LINEAR_TILE_FACTORS + LUATTN_CHUNK * linear_sums_row(k_dim) : 0);
   return l;
 }
 
@@ -334,22 +337,27 @@ ABI_FN LinearMakerLayout linear_maker_layout(int k_dim, int erases) {
   return l;
 }
 
-/* Shared memory of the chains that take tiles: stages of these and of v or do; of each warpgroup boxes of a state and of values;
- * barriers. */
+/* What a chain that takes tiles leaves of each chunk: the state, and values; the same backwards; or o. */
+enum { LINEAR_CHAIN_STATES, LINEAR_CHAIN_BACK, LINEAR_CHAIN_OUT };
+
+/* Shared memory of the chains that take tiles: stages of these and of v or do; of each warpgroup boxes of a state and of values,
+ * or two of o; barriers. */
 typedef struct LinearChainLayout {
   int tiles, stage; /* bytes of a stage, and of tiles in it */
+  int boxes;        /* of a warpgroup */
   int at_kept, at_barriers;
   int bytes;
 } LinearChainLayout;
 
-ABI_FN LinearChainLayout linear_chain_layout(int k_dim, int v_block, int erases, int backwards) {
-  const LinearTilesLayout t = linear_tiles_layout(k_dim, erases);
+ABI_FN LinearChainLayout linear_chain_layout(int k_dim, int v_block, int erases, int leaves) {
+  const LinearTilesLayout t = linear_tiles_layout(k_dim, erases, 0);
   const int groups = layout_ceil(v_block, 64);
   LinearChainLayout l = {0};
-  l.tiles = t.at_factors - (backwards ? 0 : t.at_reads);
+  l.tiles = t.at_factors - (leaves == LINEAR_CHAIN_STATES ? t.at_reads : 0);
   l.stage = l.tiles + groups * LINEAR_BOX;
+  l.boxes = leaves == LINEAR_CHAIN_OUT ? 2 : layout_ceil(k_dim, 64) + 1;
   l.at_kept = 2 * l.stage;
-  l.at_barriers = l.at_kept + groups * (layout_ceil(k_dim, 64) + 1) * LINEAR_BOX;
+  l.at_barriers = l.at_kept + groups * l.boxes * LINEAR_BOX;
   l.bytes = l.at_barriers + 64;
   return l;
 }

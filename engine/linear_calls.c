@@ -56,13 +56,6 @@ static int64_t tokens_of_entry(const luattn_linear_args *a) {
   return cu == NULL || cu->ndim != 1 || cu->shape == NULL || cu->shape[0] < 2 ? tokens : tokens / (cu->shape[0] - 1);
 }
 
-/* Whether forward walks tokens though chunks might take the spec: chunks of channels' decays keep no states between them. */
-static bool is_walked(const luattn_spec *spec, const luattn_linear_args *a) {
-  int decays;
-  luattn_spec_ring(spec, (int)a->q->shape[3], &decays, NULL);
-  return tokens_of_entry(a) <= MOST_WALKED || (a->intermediate_states != NULL && decays > 1);
-}
-
 /* The gradients that backward is compiled for: of tensors always, as passes of those not wanted are not launched. */
 static unsigned wants_of(const luattn_linear_args *a) {
   unsigned wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
@@ -93,7 +86,7 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const c
   if (dtype == KERNEL_DTYPES)
     return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected float32, bfloat16 or float16", function,
                        text);
-  if (pass == LUATTN_FORWARD) key->decode = a->ring_k != NULL ? 2 : is_walked(spec, a);
+  if (pass == LUATTN_FORWARD) key->decode = a->ring_k != NULL ? 2 : tokens_of_entry(a) <= MOST_WALKED;
   if (pass == LUATTN_BACKWARD) key->wants = wants_of(a);
   key->dtype = (luattn_dtype)dtype;
   key->head_dim = (int)a->q->shape[3], key->head_dim_v = (int)a->v->shape[3];

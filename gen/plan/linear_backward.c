@@ -124,10 +124,18 @@ const linear_family linear_sm90_erasing_backward = {.name = "backward of the del
                                                     .check = check,
                                                     .plan = plan_erasing};
 
-static void add_tile_chain(linear_plan *p, const char *name, luattn_role role) {
-  const int block = block_of(p->v_dim), backwards = role == LUATTN_ROLE_LINEAR_GRAD_CHAIN;
-  linear_plan_add(p, name, role, 128 * (1 + block / 64),
-                  linear_chain_layout(p->k_dim, block, p->erases, backwards).bytes);
+static void add_tile_chain(linear_plan *p, const char *name, luattn_role role, int leaves) {
+  const int block = block_of(p->v_dim);
+  linear_plan_add(p, name, role, 128 * (1 + block / 64), linear_chain_layout(p->k_dim, block, p->erases, leaves).bytes);
+}
+static void add_tile_chains(linear_plan *p) {
+  add_tile_chain(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, LINEAR_CHAIN_STATES);
+  if (p->erases) linear_plan_add(p, "luattn_linear_chain_join", LUATTN_ROLE_LINEAR_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
+  add_tile_chain(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, LINEAR_CHAIN_STATES);
+  add_tile_chain(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, LINEAR_CHAIN_BACK);
+  if (p->erases)
+    linear_plan_add(p, "luattn_linear_grad_chain_join", LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
+  add_tile_chain(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, LINEAR_CHAIN_BACK);
 }
 
 static void plan_channels(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
@@ -136,8 +144,8 @@ static void plan_channels(arena *a, const luattn_spec *spec, const luattn_target
   p->v_block = block_of(p->v_dim);
   linear_plan_add(p, "luattn_linear_tiles", LUATTN_ROLE_LINEAR_TILES, TILE_THREADS,
                   linear_maker_layout(p->k_dim, p->erases).bytes);
-  add_tile_chain(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN);
-  add_tile_chain(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN);
+  p->cuts = true;
+  add_tile_chains(p);
   linear_plan_add(p, "luattn_linear_columns", LUATTN_ROLE_LINEAR_ROWS, COLUMN_THREADS,
                   linear_columns_layout(p->k_dim, p->v_dim, p->erases).bytes);
   add_finish(p);

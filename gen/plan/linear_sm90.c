@@ -37,6 +37,35 @@ static luattn_status check(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static int threads_of(const linear_plan *p) { return 128 * (2 + p->v_block / 64); }
+
+/* ---- by tiles of all chunks, which a kernel makes before ---- */
+
+enum { TILE_THREADS = 256 };
+
+static void add_chain(linear_plan *p, const char *name, luattn_role role, int leaves) {
+  linear_plan_add(p, name, role, threads_of(p) - 128,
+                  linear_chain_layout(p->k_dim, p->v_block, p->erases, leaves).bytes);
+}
+static void add_tiles(linear_plan *p) {
+  linear_plan_add(p, "luattn_linear_tiles", LUATTN_ROLE_LINEAR_TILES, TILE_THREADS,
+                  linear_maker_layout(p->k_dim, p->erases).bytes);
+}
+static const char *explain_tiles(arena *a, const linear_plan *p, int number) {
+  return arena_printf(
+      a,
+      "linear attention of class L%d by chunks of %d tokens: %sa kernel makes pairs, %sand tiles of q and k with "
+      "decays of "
+      "channels of all chunks at once, which a chain loads; the state stays in registers\n"
+      "the workspace holds %d bytes of these for each chunk of each value head\n"
+      "segments: entries are cut at launch where value heads are fewer than multiprocessors%s; of segments whose "
+      "channels all "
+      "decay below 2^-40 of what they were over some of their last chunks, these chunks alone are computed twice\n",
+      number, LUATTN_CHUNK, p->erases ? "" : "where entries are cut, or states between tokens are wanted, ",
+      p->erases ? "the inverse of what is erased, " : "", linear_tiles_layout(p->k_dim, p->erases, 0).bytes,
+      p->erases ? "; a segment is a map of the state, and another kernel makes states of them in order" : "");
+}
+
 static const char *explain(arena *a, const linear_plan *p, int number) {
   const int blocks = (p->v_dim + p->v_block - 1) / p->v_block;
   return arena_printf(
@@ -48,8 +77,7 @@ static const char *explain(arena *a, const linear_plan *p, int number) {
       number, LUATTN_CHUNK, p->v_block, blocks, blocks == 1 ? "" : "s, which read q and k anew",
       p->v_block == 64 ? "a warpgroup owns 64 of them" : "two warpgroups own 64 each", p->stages,
       LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
-      !p->cuts ? "no segments: no kernel finds yet what a segment adds where decays differ between channels"
-      : p->erases
+      p->erases
           ? "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
             "least 1024 tokens as leave the fewest chunks one after another; a segment is a map of the state, "
             "which a kernel before finds, and another one makes states of them in order"
@@ -58,23 +86,56 @@ static const char *explain(arena *a, const linear_plan *p, int number) {
             "other one");
 }
 
-static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
-  (void)t;
-  p->source = "entry/linear_sm90.cu";
-  const bool by_channel = spec->linear->class.decay == LINEAR_DECAY_CHANNEL;
-  p->cuts = !by_channel;
-  p->v_block = p->v_dim > 64 ? 128 : 64;
+static void add_whole(linear_plan *p, bool by_channel) {
   for (p->stages = MOST_STAGES; p->stages > 2; p->stages--)
     if (linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes <= LUATTN_SM90_SHARED_BYTES) break;
-  const int threads = 128 * (2 + p->v_block / 64),
-            bytes = linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes;
+  const int bytes = linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes;
   if (p->erases && !by_channel)
     linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, INVERSE_THREADS,
                     linear_inverses_bytes(p->k_dim));
-  if (p->cuts) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads, bytes);
-  if (p->cuts && p->erases) linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
-  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads, bytes);
-  p->why = explain(a, p, (int)spec->linear->class.number);
+  if (!by_channel) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads_of(p), bytes);
+  if (!by_channel && p->erases)
+    linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
+  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads_of(p), bytes);
+}
+
+/* Decays of channels and updates that erase. */
+static void plan_erasing_tiles(linear_plan *p) {
+  p->source = "entry/linear_tiles_sm90.cu";
+  add_tiles(p);
+  add_chain(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, LINEAR_CHAIN_STATES);
+  linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
+  add_chain(p, "luattn_linear", LUATTN_ROLE_LINEAR, LINEAR_CHAIN_OUT);
+}
+
+/* Those that add: one kernel is faster where entries are whole. */
+static void plan_channels(linear_plan *p) {
+  p->source = "entry/linear_channels_sm90.cu";
+  add_tiles(p);
+  add_chain(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, LINEAR_CHAIN_STATES);
+  add_chain(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, LINEAR_CHAIN_OUT);
+  add_whole(p, true);
+}
+
+static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
+  (void)t;
+  const bool by_channel = spec->linear->class.decay == LINEAR_DECAY_CHANNEL;
+  const int number = (int)spec->linear->class.number;
+  p->cuts = true;
+  p->v_block = p->v_dim > 64 ? 128 : 64;
+  if (by_channel && p->erases) {
+    plan_erasing_tiles(p);
+    p->why = explain_tiles(a, p, number);
+    return;
+  }
+  if (by_channel) {
+    plan_channels(p);
+  } else {
+    p->source = "entry/linear_sm90.cu";
+    add_whole(p, false);
+  }
+  const char *whole = explain(a, p, number), *tiles = by_channel ? explain_tiles(a, p, number) : "";
+  p->why = whole != NULL && tiles != NULL ? arena_printf(a, "%s%s", whole, tiles) : NULL;
 }
 
 const linear_family linear_sm90 = {.name = "chunks by TMA and wgmma",

@@ -173,11 +173,6 @@ static luattn_status fill_between(linear_call *l) {
   if (a->intermediate_states == NULL) return LUATTN_OK;
   if (m->ring > 0)
     return args_fail(c, "intermediate_states: is given beside ring_k, whose states are not written; leave it NULL");
-  if (c->info->family == LUATTN_SM90 && m->decays > 1)
-    return args_fail(
-        c,
-        "intermediate_states: is given, and this kernel, of chunks whose decays are of channels, keeps none; "
-        "compile with luattn_target.decode = 1, as luattn_linear_forward does");
   states_between found;
   char wrong[300];
   if (!states_between_open(a, l->p.tokens, l->p.entries, &found, wrong, sizeof wrong)) return args_fail(c, "%s", wrong);

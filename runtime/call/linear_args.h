@@ -50,6 +50,8 @@ typedef struct linear_call {
 luattn_status linear_place_passes(linear_call *l, void *base);
 /* Whether a backward image is of updates that erase. */
 bool linear_erases(const image_manifest *m);
+/* Whether a call of forward launches no entry of a role that the image has. */
+bool linear_passes_over(const linear_call *l, uint32_t role);
 /* The parameters of a pass. */
 LuattnLinearParams linear_pass_params(const linear_call *l, int pass);
 

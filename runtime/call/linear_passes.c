@@ -210,6 +210,12 @@ static void place_handed_on(linear_call *l) {
   l->p.inverses = inverses, l->p.kept.states = states, l->p.kept.values = values, l->p.segments.maps = maps;
 }
 
+static void place_tiles(linear_call *l, room *r, bool backward) {
+  const bool erases = l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS;
+  l->p.kept.tiles =
+      take(r, slots_of(l) * (size_t)linear_tiles_layout((int)l->c.info->head_dim, erases, backward).bytes);
+}
+
 static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
   const LinearRowsLayout size = linear_rows_layout((int)l->c.info->head_dim, (int)l->c.info->head_dim_v);
   const size_t slots = slots_of(l), each = rows_of(l) * (size_t)l->p.heads_v * sizeof(float);
@@ -220,8 +226,7 @@ static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
     if (!is_kept(l)) kept->states = take(r, slots * (size_t)size.state);
     kept->grad_states = take(r, slots * (size_t)size.state);
   }
-  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES))
-    kept->tiles = take(r, slots * (size_t)linear_tiles_layout((int)l->c.info->head_dim, 1).bytes);
+  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES)) place_tiles(l, r, true);
   if (erases) {
     if (!is_kept(l)) kept->values = take(r, slots * (size_t)size.v);
     kept->grad_values = take(r, slots * (size_t)size.v);
@@ -291,7 +296,17 @@ static luattn_status place_reverse(linear_call *l, room *r) {
 
 /* ---- forward ---- */
 
-static luattn_status place_forward(linear_call *l) {
+/* An image of updates that add has a kernel for entries that are whole, and a chain of tiles for those that are cut, or whose
+ * states between tokens are wanted. */
+bool linear_passes_over(const linear_call *l, uint32_t role) {
+  const image_manifest *m = l->c.info;
+  if (m->pass != LUATTN_FORWARD || !has_role(m, LUATTN_ROLE_LINEAR_CHAIN)) return false;
+  const bool cut = l->pass[0].segments > 1 || l->p.between.every > 0;
+  return role == LUATTN_ROLE_LINEAR ? cut
+                                    : (role == LUATTN_ROLE_LINEAR_CHAIN || role == LUATTN_ROLE_LINEAR_TILES) && !cut;
+}
+
+static luattn_status place_forward(linear_call *l, room *r) {
   const LuattnLinearParams *p = &l->p;
   const int k_dim = (int)l->c.info->head_dim, v_dim = (int)l->c.info->head_dim_v;
   l->pass[0] = (linear_pass){.wanted = true,
@@ -301,7 +316,10 @@ static luattn_status place_forward(linear_call *l) {
                              .o = {p->o, "o", p->heads_v, v_dim},
                              .first = p->first,
                              .last = p->last};
-  return choose_segments(l, (int)l->c.info->linear_facts[0].v_block, &l->pass[0]);
+  TRY(choose_segments(l, (int)l->c.info->linear_facts[0].v_block, &l->pass[0]));
+  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES) && !linear_passes_over(l, LUATTN_ROLE_LINEAR_TILES))
+    place_tiles(l, r, false);
+  return LUATTN_OK;
 }
 
 /* Passes run one after another, and share the memory of their segments. */
@@ -313,7 +331,7 @@ static void place_segments(linear_call *l, room *r) {
   if (most <= 1) return;
   const size_t slots = (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)most;
   l->p.segments.states = take(r, slots * state * sizeof(float));
-  l->p.segments.decays = take(r, slots * sizeof(float));
+  l->p.segments.decays = take(r, slots * l->c.info->linear_facts[0].decays * sizeof(float));
   if (l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS && !is_kept(l))
     l->p.segments.maps = take(r, maps_bytes(l, most));
 }
@@ -324,7 +342,7 @@ luattn_status linear_place_passes(linear_call *l, void *base) {
   place_rows(l, &r);
   TRY(l->c.info->linear_facts[0].run > 0   ? place_reverse(l, &r)
       : l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r)
-                                           : place_forward(l));
+                                           : place_forward(l, &r));
   if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES) && !is_kept(l))
     l->p.inverses = take(&r, slots_of(l) * LINEAR_BOX);
   place_handed_on(l);

@@ -105,7 +105,8 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
 
 /* The pass whose tensors a role's entry takes: of either direction, the inverses those of the chain that goes forwards. */
 static int pass_of(const image_manifest *m, uint32_t role) {
-  return role == LUATTN_ROLE_LINEAR_INVERSES && m->pass == LUATTN_BACKWARD ? 1 : blocks_of[role].pass;
+  if (m->pass == LUATTN_FORWARD) return 0;
+  return role == LUATTN_ROLE_LINEAR_INVERSES ? 1 : blocks_of[role].pass;
 }
 
 /* Gradients of inputs and scalars, which kernels add to. */
@@ -121,7 +122,7 @@ static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu
 
 /* Whether what a role's entry makes is there: forward has kept it. */
 static bool is_kept(const linear_call *l, uint32_t role) {
-  return l->c.info->pass == LUATTN_BACKWARD && l->args->kept != NULL &&
+  return l->c.info->pass == LUATTN_BACKWARD && l->args->kept != NULL && l->kept_size > 0 &&
          (role == LUATTN_ROLE_LINEAR_INVERSES || role == LUATTN_ROLE_LINEAR_CHAIN_STATES ||
           role == LUATTN_ROLE_LINEAR_CHAIN_JOIN || role == LUATTN_ROLE_LINEAR_CHAIN);
 }
@@ -145,10 +146,9 @@ static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream str
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const uint32_t role = m->entry[i].role;
     const int pass = pass_of(m, role);
-    LuattnLinearParams p = pass > 0                    ? linear_pass_params(l, pass)
-                           : m->pass == LUATTN_FORWARD ? linear_pass_params(l, 0)
-                                                       : l->p;
-    const int64_t blocks = is_kept(l, role) ? 0 : blocks_of[role].blocks(l, &m->entry[i], &l->pass[pass]);
+    LuattnLinearParams p = pass > 0 || m->pass == LUATTN_FORWARD ? linear_pass_params(l, pass) : l->p;
+    const bool runs = !is_kept(l, role) && !linear_passes_over(l, role);
+    const int64_t blocks = !runs ? 0 : blocks_of[role].blocks(l, &m->entry[i], &l->pass[pass]);
     if (blocks > INT32_MAX)
       return args_fail(&l->c, "q, v: are %lld blocks, more than a launch has; split the batch", (long long)blocks);
     const unsigned grid[] = {(unsigned)blocks, role == LUATTN_ROLE_LINEAR_ROUND ? m->num_inputs + 1 : 1, 1};

@@ -3,7 +3,8 @@
 #pragma once
 #include "config.cuh"
 #include "linear/sm90/linear_columns_sm90.cuh"
-#include "linear/sm90/linear_tile_chain.cuh"
+#include "linear/sm90/linear_join.cuh"
+#include "linear/sm90/linear_tile_kernel.cuh"
 #include "linear/sm90/linear_tile_maker.cuh"
 #include "spec.cuh"
 
@@ -20,14 +21,25 @@ extern "C" __global__ void __launch_bounds__(SharedMaker<Spec, RowsConfig>::thre
   linear_make_tiles<Spec, RowsConfig>(p, shared);
 }
 
-#define CHAIN(name, pass)                                                                                 \
-  extern "C" __global__ void __launch_bounds__(SharedChain<Spec, ColumnsConfig<pass>>::threads, 1)        \
+#define CHAIN(name, pass, sums)                                                                           \
+  extern "C" __global__ void __launch_bounds__(SharedChain<Spec, ColumnsConfig<pass>, sums>::threads, 1)  \
       name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) { \
     extern __shared__ __align__(1024) unsigned char shared[];                                             \
-    linear_tile_chain<Spec, ColumnsConfig<pass>>(p, maps, shared);                                        \
+    linear_tile_chain<Spec, ColumnsConfig<pass>, sums>(p, maps, shared);                                  \
   }
-CHAIN(luattn_linear_chain, LINEAR_STATES)
-CHAIN(luattn_linear_grad_chain, LINEAR_GRAD_STATES)
+CHAIN(luattn_linear_chain, LINEAR_STATES, false)
+CHAIN(luattn_linear_grad_chain, LINEAR_GRAD_STATES, false)
+// Of segments; both chains have the same maps, or what is left of channels.
+CHAIN(luattn_linear_chain_states, LINEAR_STATES, true)
+CHAIN(luattn_linear_grad_chain_states, LINEAR_GRAD_STATES, true)
+
+#define JOIN(name, pass)                                                   \
+  extern "C" __global__ void __launch_bounds__(LINEAR_JOIN_THREADS)        \
+      name(const __grid_constant__ LuattnLinearParams p) {                 \
+    if constexpr (Spec::erases) linear_join<Spec, ColumnsConfig<pass>>(p); \
+  }
+JOIN(luattn_linear_chain_join, LINEAR_STATES)
+JOIN(luattn_linear_grad_chain_join, LINEAR_GRAD_STATES)
 
 extern "C" __global__ void __launch_bounds__(SharedColumns<Spec, RowsConfig>::threads, 1)
     luattn_linear_columns(const __grid_constant__ LuattnLinearParams p,

@@ -68,6 +68,13 @@ struct LinearChain {
         tokens(tokens),
         begin(0),
         end(ceil_div(tokens, chunk)) {}
+  // Leaves out all chunks of the segment but the last `count`, in the order of the pass.
+  __device__ __forceinline__ void keep_last(int count) {
+    if constexpr (backwards)
+      end = begin + count;
+    else
+      begin = end - count;
+  }
   // The chunks of the segment, in the order of the pass.
   __device__ __forceinline__ int chunks() const { return end - begin; }
   __device__ __forceinline__ int at(int n) const { return backwards ? end - 1 - n : begin + n; }

@@ -15,7 +15,7 @@ typedef struct hand_source {
   arena *a;
   nvrtc lib;
   const char *entry, *text, *options[32];
-  template_file headers[256];
+  template_file headers[320];
   int num_headers, num_options;
 } hand_source;
 

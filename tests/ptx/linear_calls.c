@@ -90,13 +90,36 @@ static void compare_rest(const problem *x, int dim, const uint16_t *o, const cha
   }
 }
 
+/* Decays of channels, by tiles of all chunks, in segments or not. */
+static void launch_tiles(const problem *x, void *module, on_device *d) {
+  const call *c = x->c;
+  const linear_kernel *k = &c->kernel;
+  const bool erases = linear_is_erasing(c), packed = k->packed;
+  const int chunks = linear_chunk_slots(c->entries, packed ? x->cu[c->entries] : c->tokens[0], packed) * c->heads_v,
+            cut = d->p.segments.count, blocks = linear_blocks(c, k->v_dim, k->v_block),
+            maps = erases ? linear_blocks(c, k->k_dim, k->v_block) : 0, threads = 128 * (1 + (k->v_block + 63) / 64);
+  void *tiles = hand_device((size_t)(chunks + 1) * (size_t)linear_tiles_layout(k->k_dim, erases, 0).bytes, NULL);
+  d->p.kept.tiles = tiles;
+  linear_launch(module, "luattn_linear_tiles", chunks, 256, linear_maker_layout(k->k_dim, erases).bytes, &d->p, NULL);
+  if (cut > 1)
+    linear_launch(module, "luattn_linear_states", (blocks + maps) * (cut - 1), threads,
+                  linear_chain_layout(k->k_dim, k->v_block, erases, LINEAR_CHAIN_STATES).bytes, &d->p, &d->maps);
+  if (cut > 1 && erases)
+    linear_launch(module, "luattn_linear_join", linear_blocks(c, k->v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS, 0,
+                  &d->p, NULL);
+  linear_launch(module, "luattn_linear", blocks * cut, threads,
+                linear_chain_layout(k->k_dim, k->v_block, erases, LINEAR_CHAIN_OUT).bytes, &d->p, &d->maps);
+  hand_release(tiles);
+}
+
 static void run_pass(const problem *x, linear_pass pass) {
   const call *c = x->c;
   linear_kernel k = c->kernel;
   const sides of = linear_sides_of(x, pass);
   k.k_dim = of.query.dim, k.v_dim = of.value.dim;
   if (pass != LINEAR_FORWARD) k.v_block = k.v_dim > 64 ? 128 : 64;
-  void *module = linear_load(&k, pass, "entry/linear_sm90.cu");
+  const bool by_tiles = linear_gate_width(c) > 1 && pass == LINEAR_FORWARD && (linear_is_erasing(c) || c->segments > 1);
+  void *module = linear_load(&k, pass, by_tiles ? "entry/linear_tiles_sm90.cu" : "entry/linear_sm90.cu");
   on_device d = linear_upload(x, pass);
   const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, linear_is_erasing(c), linear_gate_width(c) > 1);
   const bool erases = linear_is_erasing(c);
@@ -106,13 +129,15 @@ static void run_pass(const problem *x, linear_pass pass) {
     d.p.inverses = linear_room_of_inverses(x);
     linear_make_inverses(x, module, &d);
   }
-  if (d.p.segments.count > 1)
+  if (by_tiles)
+    launch_tiles(x, module, &d);
+  else if (d.p.segments.count > 1)
     linear_launch(module, "luattn_linear_states", (blocks + maps) * (d.p.segments.count - 1), threads, l.bytes, &d.p,
                   &d.maps);
-  if (d.p.segments.count > 1 && erases)
+  if (!by_tiles && d.p.segments.count > 1 && erases)
     linear_launch(module, "luattn_linear_join", linear_blocks(c, k.v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS, 0,
                   &d.p, NULL);
-  linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
+  if (!by_tiles) linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
   uint16_t *o = linear_take_rows(x, &d.p.o, k.v_dim);
   char *pool = linear_take_pool(&d, c);
   for (int e = 0; e < c->entries; e++)

@@ -71,6 +71,38 @@ static void test_erasing_packed(void **state) {
   linear_run(&c);
 }
 
+/* Segments: maps of weak gates, and of others what a segment's last chunks decide alone. */
+static void test_segments(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++)
+    for (gates g = NONE; g <= RARE; g++) {
+      call c = linear_case(i ? &kda : &gla, g, 500);
+      c.segments = 3 + g % 2;
+      if (g == PRODUCTION) linear_set_dims(&c, 72, 80, 128), linear_pack(&c, 300);
+      if (g == MIXED) c.kernel.skip = "Skips", c.kernel.mods = "Factors";
+      linear_run(&c);
+    }
+}
+static void test_backward_segments(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++)
+    for (gates g = NONE; g <= MIXED; g++) {
+      call c = linear_case(i ? &kda : &gla, g, 500);
+      c.segments = 3 + g % 2;
+      if (g == PRODUCTION) linear_set_dims(&c, 72, 80, 128), linear_pack(&c, 300);
+      linear_run_erasing(&c);
+    }
+}
+/* Writes of up to 2, and of more, which make vectors longer: then no chunk is left out. */
+static void test_segments_long(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    call c = linear_case(&kda, i ? PRODUCTION : NONE, 500);
+    c.segments = 4, c.most_write = i ? 2.5f : 2;
+    linear_run(&c);
+  }
+}
+
 /* Gradients. */
 static void test_backward_gates(void **state) {
   (void)state;
@@ -133,7 +165,9 @@ static void test_backward_erasing_packed(void **state) {
 
 LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths), cmocka_unit_test(test_packed),
              cmocka_unit_test(test_parts), cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike),
-             cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_backward_gates),
-             cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed),
-             cmocka_unit_test(test_backward_erasing), cmocka_unit_test(test_backward_erasing_alike),
-             cmocka_unit_test(test_backward_erasing_dims), cmocka_unit_test(test_backward_erasing_packed))
+             cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_segments),
+             cmocka_unit_test(test_segments_long), cmocka_unit_test(test_backward_segments),
+             cmocka_unit_test(test_backward_gates), cmocka_unit_test(test_backward_dims),
+             cmocka_unit_test(test_backward_packed), cmocka_unit_test(test_backward_erasing),
+             cmocka_unit_test(test_backward_erasing_alike), cmocka_unit_test(test_backward_erasing_dims),
+             cmocka_unit_test(test_backward_erasing_packed))

@@ -42,7 +42,7 @@ static kept make_room(const problem *x) {
   const call *c = x->c;
   const bool packed = c->kernel.packed;
   const LinearRowsLayout l = linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim);
-  const int tiles = linear_tiles_layout(c->kernel.k_dim, linear_is_erasing(c)).bytes;
+  const int tiles = linear_tiles_layout(c->kernel.k_dim, linear_is_erasing(c), 1).bytes;
   const size_t slots =
       (size_t)linear_chunk_slots(c->entries, packed ? x->cu[c->entries] : c->tokens[0], packed) * (size_t)c->heads_v;
   kept k;
@@ -60,7 +60,7 @@ static kept make_room(const problem *x) {
   k.segments = (LuattnSegments){.count = c->segments > 1 ? c->segments : 1,
                                 .states = hand_device(cut * k_dim * (size_t)c->kernel.v_dim, NULL),
                                 .maps = hand_device(cut * k_dim * k_dim, NULL),
-                                .decays = hand_device(cut, NULL)};
+                                .decays = hand_device(cut * (size_t)linear_gate_width(c), NULL)};
   for (int i = DQ; i <= DV; i++) k.grads[i] = linear_tensor_of(x, (side){NULL, c->heads_v, size_of(x, i)});
   return k;
 }
@@ -88,9 +88,25 @@ static void run_segments(const problem *x, linear_pass pass, void *module, const
   linear_launch(module, "luattn_linear_join", linear_blocks(c, kernel->v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS,
                 0, &d->p, NULL);
 }
+/* The same by chains of tiles. */
+static void run_tile_segments(const problem *x, linear_pass pass, void *module, const kept *k, on_device *d) {
+  const call *c = x->c;
+  const linear_kernel *const kernel = &c->kernel;
+  const bool back = pass == LINEAR_GRAD_STATES, erases = linear_is_erasing(c);
+  const int blocks = linear_blocks(c, kernel->v_dim, kernel->v_block),
+            maps = !back && erases ? linear_blocks(c, kernel->k_dim, kernel->v_block) : 0,
+            leaves = back ? LINEAR_CHAIN_BACK : LINEAR_CHAIN_STATES;
+  d->p.segments = k->segments;
+  linear_launch(module, back ? "luattn_linear_grad_chain_states" : "luattn_linear_chain_states",
+                (blocks + maps) * (c->segments - 1), 128 * (1 + kernel->v_block / 64),
+                linear_chain_layout(kernel->k_dim, kernel->v_block, erases, leaves).bytes, &d->p, &d->maps);
+  if (erases)
+    linear_launch(module, back ? "luattn_linear_grad_chain_join" : "luattn_linear_chain_join",
+                  linear_blocks(c, kernel->v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS, 0, &d->p, NULL);
+}
 /* Of the first chain by forward's kernels, whose maps the other one takes as well. */
 static void run_forward_segments(const problem *x, const kept *k) {
-  if (x->c->segments <= 1) return;
+  if (x->c->segments <= 1 || by_channel(x->c)) return;
   void *module = linear_load(&x->c->kernel, LINEAR_FORWARD, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, LINEAR_FORWARD);
   const LuattnSegments own = d.p.segments;
@@ -114,7 +130,8 @@ static void launch_chain(const problem *x, linear_pass pass, void *module, on_de
   const call *c = x->c;
   const linear_kernel *of = &c->kernel;
   const int bytes = by_channel(c)
-                        ? linear_chain_layout(of->k_dim, of->v_block, linear_is_erasing(c), pass == LINEAR_GRAD_STATES)
+                        ? linear_chain_layout(of->k_dim, of->v_block, linear_is_erasing(c),
+                                              pass == LINEAR_GRAD_STATES ? LINEAR_CHAIN_BACK : LINEAR_CHAIN_STATES)
                               .bytes
                         : linear_layout_kept(of->k_dim, of->v_block, of->stages).bytes,
             blocks = linear_blocks(c, of->v_dim, of->v_block) * d->p.segments.count;
@@ -133,7 +150,8 @@ static char *run_chain(const problem *x, linear_pass pass, void *columns, const 
   d.p.kept = k->on, d.p.inverses = k->inverses;
   if (pass == LINEAR_STATES && linear_takes_inverses(c)) linear_make_inverses(x, module, &d);
   if (by_channel(c)) d.maps.o = linear_map_of(x, &k->grads[DV], (side){NULL, c->heads_v, c->kernel.v_dim});
-  if (c->segments > 1 && pass == LINEAR_GRAD_STATES) run_segments(x, pass, module, k, &d);
+  if (c->segments > 1 && by_channel(c)) run_tile_segments(x, pass, module, k, &d);
+  if (c->segments > 1 && pass == LINEAR_GRAD_STATES && !by_channel(c)) run_segments(x, pass, module, k, &d);
   if (c->segments > 1) d.p.segments = k->segments;
   launch_chain(x, pass, module, &d);
   d.p.segments = own, d.p.inverses = NULL;

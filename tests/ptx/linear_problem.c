@@ -304,7 +304,7 @@ on_device linear_upload(const problem *x, linear_pass pass) {
     const size_t slots = (size_t)(c->entries * c->heads_v * c->segments);
     p->segments.states = hand_device(slots * (size_t)(k->k_dim * k->v_dim) * 4, NULL);
     p->segments.maps = hand_device(slots * (size_t)(k->k_dim * k->k_dim) * 4, NULL);
-    p->segments.decays = hand_device(slots * 4, NULL);
+    p->segments.decays = hand_device(slots * 4 * (size_t)linear_gate_width(c), NULL);
   }
   return d;
 }

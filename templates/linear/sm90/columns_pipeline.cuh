@@ -33,7 +33,7 @@ struct SharedColumns {
                        k_dim = boxes_k * 64, v_dim = boxes_v * 64, shares = 4,
                        warps = 4 * shares;  // shares: of channels
   static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim, Spec::erases);
-  static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases);
+  static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases, 1);
   static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps,
                        factors_bytes = LINEAR_TILE_FACTORS + LUATTN_CHUNK * row_bytes;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL);

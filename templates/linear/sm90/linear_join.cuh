@@ -61,6 +61,12 @@ struct SegmentJoin {
       }
   }
 
+  // Where decays differ between channels a map may count as 0.
+  __device__ __forceinline__ bool has_map(int to) const {
+    if constexpr (Spec::decay_of != DECAY_CHANNEL) return true;
+    return p.segments.decays[chain.number(p, turned ? p.segments.count - to : to - 1)] != 0;
+  }
+
   // ---- compute ----
 
   __device__ __forceinline__ static void add(float *sum, const u32 (&a)[2][4], Halves b0, Halves b1) {
@@ -107,14 +113,17 @@ struct SegmentJoin {
     float x[8];
     float2 m[steps][4];
     const bool has_columns = warp < steps;
-    if (has_columns) load(x, 1), share(x, shared[0]), load_map(m, 2);
+    if (has_columns) {
+      load(x, 1), share(x, shared[0]);
+      if (has_map(2)) load_map(m, 2);
+    }
 #pragma unroll 1
     for (int i = 2; i < p.segments.count; ++i) {
       __syncthreads();
       if (!has_columns) continue;
       load(x, i);
-      apply(x, m, shared[i % 2]);
-      if (i + 1 < p.segments.count) load_map(m, i + 1);
+      if (has_map(i)) apply(x, m, shared[i % 2]);
+      if (i + 1 < p.segments.count && has_map(i + 1)) load_map(m, i + 1);
       store(x, i, shared[(i + 1) % 2]);
     }
   }

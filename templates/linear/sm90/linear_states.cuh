@@ -115,6 +115,26 @@ struct StateRows {
     float *s = p.segments.states + chain.number(p, segment) * (Config::v_dim * Config::k_dim);
     return {s + value * Config::k_dim + MmaFragment::column(lane), s, Config::k_dim, 1};
   }
+  // The same where decays differ between channels and updates add: x <- left x + what a segment adds.
+  __device__ __forceinline__ void load_decayed(float (&x)[k_dim / 2], const LuattnLinearParams &p) const {
+    load(x, slot(p, chain.segment > 0 ? 1 : 0));
+#pragma unroll 1
+    for (int i = 1; i < chain.segment; ++i) {
+      const int of = LinearChain<Config>::backwards ? p.segments.count - 1 - i : i;
+      const float *const left = p.segments.decays + chain.number(p, of) * Config::k_dim;
+      const auto from = slot(p, i + 1);
+#pragma unroll
+      for (int j = 0; j < columns; ++j) {
+        const int key = MmaFragment::column(lane, j);
+        const float by = key < Config::k_dim ? left[key] : 0.f;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float &e = x[MmaFragment::element(r, j)];
+          e = by * e + read(from, r, j);
+        }
+      }
+    }
+  }
   // The state at the segment's beginning: x <- e^decays x + what a segment adds, for each before it. Where updates erase,
   // linear_join.cuh has made it.
   template <bool Erases>

@@ -1,6 +1,6 @@
-// linear/sm90/linear_tile_chain.cuh: the chains of backward where decays differ between channels, of tiles that luattn_linear_tiles
-// has made. A warpgroup owns 64 value channels of the state, S' [64, K], an accumulator. Forwards (LINEAR_STATES) the state
-// before each chunk is kept, and of updates that erase U:
+// linear/sm90/linear_tile_chain.cuh: the chains where decays differ between channels, of tiles that luattn_linear_tiles has made. A
+// warpgroup owns 64 value channels of the state, S' [64, K], an accumulator. Forwards (LINEAR_STATES) the state before each
+// chunk is kept, and of updates that erase U:
 //
 //     U = (w V - S' (r e^G)') T'     S' = S' e^GC + U (k e^(GC - G))     additive: U is V
 //
@@ -8,7 +8,7 @@
 //
 //     dU = dS' (k e^(GC - G))' + V P     dR = dU T     dS' = dS' e^GC + V (scale q e^G) - dR (r e^G)
 //
-// Of additive updates dU is dv, and stored.
+// Of additive updates dU is dv, and stored. linear_tile_forward.cuh makes o; linear_tile_segments.cuh keeps nothing.
 //
 // Config: as in fwd_linear_sm90.cuh. Threads: SharedChain::threads. A block has a warp that loads, and a warpgroup or two.
 #pragma once
@@ -17,22 +17,26 @@
 #include "arch/wgmma.cuh"
 #include "arch/wgmma_transposed.cuh"
 #include "linear/sm90/linear_states.cuh"
+#include "linear/sm90/value_hooks.cuh"
 #include "source/cp_async_tile.cuh"
 #include "tma/bulk_copies.cuh"
 #include "tma/stages.cuh"
 #include "tma/warp_roles.cuh"
 
-template <class Spec, class Config>
+// Sums: of what segments make of states; nothing is kept of a chunk.
+template <class Spec, class Config, bool Sums>
 struct SharedChain {
-  static constexpr bool backwards = LinearChain<Config>::backwards;
-  static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases);
-  static constexpr LinearChainLayout layout =
-      linear_chain_layout(Config::k_dim, Config::v_block, Spec::erases, backwards);
+  static constexpr bool backwards = LinearChain<Config>::backwards, forward = Config::pass == LINEAR_FORWARD;
+  static constexpr int leaves = backwards          ? LINEAR_CHAIN_BACK
+                                : forward && !Sums ? LINEAR_CHAIN_OUT
+                                                   : LINEAR_CHAIN_STATES;
+  static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases, !forward);
+  static constexpr LinearChainLayout layout = linear_chain_layout(Config::k_dim, Config::v_block, Spec::erases, leaves);
   static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64,
                        stages = 2, bytes = layout.bytes, threads = 128 * (1 + groups), box = LINEAR_BOX,
-                       first = backwards ? 0 : made.at_reads;  // of what is loaded
-  static_assert(Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES);
-  static_assert(!Spec::has_value_mod && !Spec::has_skip, "gradients of mods of v have no kernel yet");
+                       first = leaves == LINEAR_CHAIN_STATES ? made.at_reads : 0;  // of what is loaded
+  static_assert(forward || Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES);
+  static_assert(forward || (!Spec::has_value_mod && !Spec::has_skip), "gradients of mods of v have no kernel yet");
   static_assert(Config::k_dim % 8 == 0 && k_dim <= 128 && Config::v_dim % 8 == 0);
   static_assert(bytes <= LUATTN_SM90_SHARED_BYTES);
 
@@ -46,9 +50,9 @@ struct SharedChain {
   __device__ __forceinline__ u32 keys(int stage) const { return tile(stage, made.at_keys); }
   __device__ __forceinline__ u32 numbers(int stage) const { return tile(stage, made.at_numbers); }
   __device__ __forceinline__ u32 v(int stage) const { return start + stage * layout.stage + layout.tiles; }
-  // What a warpgroup keeps of a chunk: boxes of the state, and one of values.
+  // What a warpgroup leaves of a chunk: boxes of the state, and one of values; or o, of chunks in turns.
   __device__ __forceinline__ u32 kept(int group, int which) const {
-    return start + layout.at_kept + ((boxes_k + 1) * group + which) * box;
+    return start + layout.at_kept + (layout.boxes * group + which) * box;
   }
   __device__ __forceinline__ u32 full(int stage) const { return start + layout.at_barriers + stage * 16; }
   __device__ __forceinline__ u32 empty(int stage) const { return full(stage) + 8; }
@@ -59,9 +63,9 @@ struct SharedChain {
   }
 };
 
-template <class Spec, class Config>
+template <class Spec, class Config, bool Sums>
 struct ChainProducer {
-  using Shared = SharedChain<Spec, Config>;
+  using Shared = SharedChain<Spec, Config, Sums>;
 
   const LuattnLinearParams &p;
   const LuattnTensorMaps &maps;
@@ -71,11 +75,12 @@ struct ChainProducer {
   __device__ __forceinline__ void load(int stage, int chunk) const {
     constexpr int bytes = Shared::layout.tiles;
     const u32 full = shared.full(stage);
-    barrier_arrive_expect(full, Shared::layout.stage);
+    barrier_arrive_expect(full, chain.of_map ? bytes : Shared::layout.stage);
     bulk_load(
         shared.start + stage * Shared::layout.stage,
         static_cast<const unsigned char *>(p.kept.tiles) + chain.slot(p, chunk) * Shared::made.bytes + Shared::first,
         bytes, full);
+    if (chain.of_map) return;
 #pragma unroll
     for (int i = 0; i < Shared::groups; ++i)
       tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, chain.box(chunk),
@@ -93,9 +98,9 @@ struct ChainProducer {
   }
 };
 
-template <class Spec, class Config>
+template <class Spec, class Config, bool Sums>
 struct TileChain {
-  using Shared = SharedChain<Spec, Config>;
+  using Shared = SharedChain<Spec, Config, Sums>;
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
   static constexpr int k_dim = Shared::k_dim, boxes_k = Shared::boxes_k, boxes_v = ceil_div(Config::v_dim, 64),
@@ -120,12 +125,18 @@ struct TileChain {
   __device__ __forceinline__ static float half_of(u32 two, int which) {
     return to_real(Elem{u16(which == 0 ? two : two >> 16)});
   }
-  // V' as an A operand: value channels by tokens.
+  __device__ __forceinline__ ValueHooks<Spec, Config> hooks() const {
+    return {p, chain, first_value() + 16 * warp, lane};
+  }
+  // V' as an A operand: value channels by tokens. A map has none.
   __device__ __forceinline__ void load_values(u32 (&v)[4][4]) const {
     const u32 from =
         shared.v(in.stage) + group * Shared::box + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
 #pragma unroll
     for (int s = 0; s < 4; ++s) ldmatrix_x4_turned(v[s], from + s * 16 * 128);
+    if constexpr (Sums)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i / 4][i % 4] = chain.of_map ? 0 : v[i / 4][i % 4];
   }
   template <int Steps, int N>
   __device__ __forceinline__ static void round(u32 (&a)[Steps][4], const float (&x)[N]) {
@@ -201,6 +212,7 @@ struct TileChain {
   // Keeps the state of chunk number n, if there is one, and values of the one before it.
   __device__ __forceinline__ void keep(const u32 (&state)[k_dim / 16][4], const u32 (&values)[4][4], int n,
                                        bool has_state) const {
+    if constexpr (Sums) return;
     const bool first = warp == 0 && elected(), has_values = keeps_values && n > 0;
     if (first) bulk_wait_read();
     named_sync(barrier + group, 128);  // boxes are free
@@ -234,6 +246,7 @@ struct TileChain {
     }
     keep(rounded, done, n, true);
     load_values(v);
+    if constexpr (Shared::forward) hooks().modify(v, chain.at(n));
     decay(state);
     if constexpr (Spec::erases) {
       wgmma_wait<0>();
@@ -293,20 +306,33 @@ struct TileChain {
     wgmma_arrived(state);
     release();
   }
+  __device__ __forceinline__ void take_step(float (&state)[k_dim / 2], u32 (&done)[4][4], int n) {
+    if constexpr (backwards)
+      step_back(state, done, n);
+    else
+      step(state, done, n);
+  }
+  // The state that the segment begins with.
+  __device__ __forceinline__ void load_begin(float (&state)[k_dim / 2]) const {
+    if (p.segments.count == 1)
+      rows().load_first(state, p);
+    else if constexpr (Spec::erases)
+      rows().template load_segment<true>(state, p);
+    else
+      rows().load_decayed(state, p);
+  }
+  __device__ __forceinline__ void store_end(const float (&state)[k_dim / 2]) const {
+    if (chain.segment == p.segments.count - 1) rows().store_last(state, p);
+    if (warp == 0 && elected()) bulk_wait_read();
+  }
   __device__ __forceinline__ void run() {
     float state[k_dim / 2];
     u32 done[4][4], none[k_dim / 16][4] = {};
-    rows().load_first(state, p);
+    load_begin(state);
 #pragma unroll 1
-    for (int n = 0; n < chain.chunks(); ++n) {
-      if constexpr (backwards)
-        step_back(state, done, n);
-      else
-        step(state, done, n);
-    }
+    for (int n = 0; n < chain.chunks(); ++n) take_step(state, done, n);
     if (keeps_values && chain.chunks() > 0) keep(none, done, chain.chunks(), false);
-    rows().store_last(state, p);
-    if (warp == 0 && elected()) bulk_wait_read();
+    store_end(state);
   }
 };
 
@@ -316,22 +342,3 @@ struct ChainRegisters {
   static constexpr int load = 40, values = 232;
   static_assert(Groups == 1 || load + Groups * values <= 3 * 168, "registers_up would wait for ever");
 };
-
-template <class Spec, class Config>
-LUATTN_FN void linear_tile_chain(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
-  using Shared = SharedChain<Spec, Config>;
-  using Registers = ChainRegisters<Shared::groups>;
-  const Shared shared{shared_address(memory)};
-  if (threadIdx.x == 0) shared.init_barriers();
-  __syncthreads();
-  const LinearChain<Config> chain(p, 1, Truth<false>());
-  const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
-  const bool left_alone = chain.state_row(p) < 0;
-  if (warp < 4) {
-    registers_down<Registers::load>();
-    if (warp == 0 && !left_alone) ChainProducer<Spec, Config>{p, maps, shared, chain}.run();
-  } else {
-    registers_up<Registers::values>();
-    if (!left_alone) TileChain<Spec, Config>{p, maps, shared, chain, warp / 4 - 1, warp % 4, lane}.run();
-  }
-}

@@ -1,5 +1,5 @@
-// linear/sm90/linear_tile_maker.cuh: luattn_linear_tiles: of each chunk whose decays differ between channels what the chains of
-// backward take (LinearTilesLayout), all chunks at once:
+// linear/sm90/linear_tile_maker.cuh: luattn_linear_tiles: of each chunk whose decays differ between channels what the chains
+// take (LinearTilesLayout), all chunks at once:
 //
 //     P_ij = scale q_i k_j' e^(G_i - G_j)  for j <= i     q e^G scale     k e^(GC - G)     e^GC
 //
@@ -15,7 +15,8 @@
 template <class Spec, class Config>
 struct SharedMaker {
   static constexpr LinearMakerLayout layout = linear_maker_layout(Config::k_dim, Spec::erases);
-  static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases);
+  static constexpr bool backward = Config::pass != LINEAR_FORWARD;
+  static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases, backward);
   static constexpr int k_dim = ceil_div(Config::k_dim, 64) * 64, parts_of_gates = k_dim / 16, bytes = layout.bytes,
                        threads = 256, groups = 0;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL && Config::k_dim % 8 == 0 && k_dim <= 128);
@@ -121,7 +122,7 @@ struct TileMaker {
       }
     }
   }
-  // Factors of tokens, and sums of decays.
+  // For backward: factors of tokens, and sums of decays.
   __device__ __forceinline__ void store_sums() const {
     unsigned char *const to = made() + Shared::made.at_factors;
     bulk_store(to, shared.numbers(), LINEAR_TILE_FACTORS, true);
@@ -212,6 +213,27 @@ struct TileMaker {
         }
     }
   }
+  // Whether r' k of each of the warp's tokens lies in [0, 2]: then I - k r' makes no vector longer (linear_tile_segments.cuh).
+  __device__ __forceinline__ void find_shrinks(const float (&s)[32], int which) const {
+    const u32 numbers = shared.numbers() + which * (4 * block);
+    bool good = true;
+#pragma unroll
+    for (int b = 0; b < 4; ++b)
+      if (b == which)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int row = Fragment::row(lane, r);
+            const float factor =
+                            load_number(numbers + FACTOR_READ + 4 * row) * load_number(numbers + FACTOR_KEY + 4 * row),
+                        x = s[8 * b + Fragment::element(r, j)] * factor;
+            good = good && (row != Fragment::column(lane, j) || (x >= 0 && x <= 2));
+          }
+    good = __all_sync(0xffffffffu, good);
+    float *const to = reinterpret_cast<float *>(made() + Shared::made.at_numbers + LINEAR_TILE_SHRINKS);
+    if (lane == 0) to[which] = good ? 1.f : 0.f;
+  }
   // The warp's 16 rows of a box, which it has written.
   __device__ __forceinline__ void copy(int at, u32 box, int which) const {
     fence_async();
@@ -242,7 +264,7 @@ struct TileMaker {
     if (warp < Shared::parts_of_gates) Sums{p, chain, lane}.write(shared.gates(), chunk, warp, [] {});
     fence_async();
     __syncthreads();
-    const bool copies = warp == 4 && elected();
+    const bool copies = Shared::backward && warp == 4 && elected();
     if (copies) store_sums();
     make_tiles(q, k);
     if (copies) bulk_wait_read();
@@ -261,6 +283,7 @@ struct TileMaker {
       weigh<false>(s, which);
       store_pairs(s, which);
     } else if constexpr (Spec::erases) {
+      find_shrinks(s, which);
       weigh<true>(s, which);
       ChunkInverse<Spec, Config, Shared>{shared, which, lane}.run(s, shared.inverse());
       copy(Shared::made.at_inverse, shared.inverse(), which);

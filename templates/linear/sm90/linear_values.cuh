@@ -17,6 +17,7 @@
 #include "arch/wgmma.cuh"
 #include "arch/wgmma_transposed.cuh"
 #include "linear/sm90/linear_states.cuh"
+#include "linear/sm90/value_hooks.cuh"
 #include "ops/math.cuh"
 #include "source/cp_async_tile.cuh"
 
@@ -68,11 +69,6 @@ struct LinearValues {
   __device__ __forceinline__ static float half_of(u32 two, int which) {
     return to_real(Elem{u16(which == 0 ? two : two >> 16)});
   }
-  // The token of column number j, and the value channel of row number r.
-  __device__ __forceinline__ int token(int chunk, int j) const {
-    return chunk * LUATTN_CHUNK + Fragment::column(lane, j);
-  }
-  __device__ __forceinline__ int value(int r) const { return first_value() + 16 * warp + Fragment::row(lane, r); }
 
   // ---- products ----
 
@@ -159,33 +155,16 @@ struct LinearValues {
       for (int r = 0; r < 2; ++r) o[Fragment::element(r, j)] *= factor.x, o[Fragment::element(r, j + 1)] *= factor.y;
     }
   }
-  // Adds what skips, of v before its mod, which is loaded again: registers are few.
+  __device__ __forceinline__ ValueHooks<Spec, Config> hooks() const {
+    return {p, chain, first_value() + 16 * warp, lane};
+  }
+  // v is loaded again: registers are few.
   __device__ __forceinline__ void skip_values(float (&o)[32], int chunk) const {
     u32 v[4][4];
     load_values(v);
-#pragma unroll
-    for (int j = 0; j < 16; ++j)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int i = Fragment::element(r, j), t = chain.clamped(token(chunk, j));
-        o[i] += Spec::skip(p, chain.site, half_of(v[i / 8][i / 2 % 4], i % 2), t, value(r));
-      }
+    hooks().skip(o, v, chunk);
   }
-  __device__ __forceinline__ void modify(u32 (&v)[4][4], int chunk) const {
-    if constexpr (Spec::has_value_mod)
-#pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        float x[2];
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const int t = token(chunk, i / 4 * 2 + n);
-          x[n] = chain.has(t)
-                     ? float(Spec::value_mod(p, chain.site, half_of(v[i / 8][i / 2 % 4], n), t, value(i / 2 % 2)))
-                     : 0.f;
-        }
-        v[i / 8][i / 2 % 4] = pack<Elem>(x[0], x[1]);
-      }
-  }
+  __device__ __forceinline__ void modify(u32 (&v)[4][4], int chunk) const { hooks().modify(v, chunk); }
 
   // ---- o ----
 
