@@ -314,25 +314,27 @@ ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases, int backward
   return l;
 }
 
-/* Shared memory of the kernel that makes them: tiles of blocks of 16 tokens; sums of decays, in whose place the inverse is made;
- * pairs and the inverse; what is left of decays; numbers of tokens. */
+/* Shared memory of the kernel that makes them: q e^G and k e^G of blocks of 16 tokens; k of these as pairs with its own block and
+ * with the next ones take it, whose last tile has the place of sums of decays over parts of a chunk; what is left over two blocks;
+ * numbers of tokens. From `at_keys` on also sums of all tokens' decays, of a chunk with a block that decays much, and then what
+ * the inverse is made of. Pairs and the inverse take the place of tiles. */
 typedef struct LinearMakerLayout {
   int qk, row; /* bytes; row: of sums */
-  int at_gates, at_pairs, at_left, at_numbers;
+  int at_reads, at_keys, at_parts, at_over, at_numbers;
   int bytes;
 } LinearMakerLayout;
 
-enum { LINEAR_LEFT = 16 * 512 + 64, LINEAR_MAKER_NUMBERS = 4 * 256 };
+enum { LINEAR_KEY_TILES = 10, LINEAR_MAKER_PARTS = 8 * 512, LINEAR_MAKER_NUMBERS = 4 * 256 + 64 };
 
-ABI_FN LinearMakerLayout linear_maker_layout(int k_dim, int erases) {
+ABI_FN LinearMakerLayout linear_maker_layout(int k_dim) {
   LinearMakerLayout l = {0};
-  const int inverse = erases ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0;
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.row = linear_sums_row(k_dim);
-  l.at_gates = (erases ? 3 : 2) * l.qk;
-  l.at_pairs = l.at_gates + layout_round(LUATTN_CHUNK * l.row > inverse ? LUATTN_CHUNK * l.row : inverse, 1024);
-  l.at_left = l.at_pairs + (erases ? 2 : 1) * LINEAR_BOX;
-  l.at_numbers = l.at_left + LINEAR_LEFT;
+  l.at_reads = l.qk;
+  l.at_keys = 2 * l.qk;
+  l.at_parts = l.at_keys + (LINEAR_KEY_TILES - 1) * (l.qk / 4);
+  l.at_over = l.at_parts + (l.qk / 4 > LINEAR_MAKER_PARTS ? l.qk / 4 : LINEAR_MAKER_PARTS);
+  l.at_numbers = l.at_over + 2 * 512;
   l.bytes = l.at_numbers + LINEAR_MAKER_NUMBERS;
   return l;
 }
@@ -371,7 +373,7 @@ typedef struct LinearColumnsLayout {
   int bytes;
 } LinearColumnsLayout;
 
-enum { LINEAR_COLUMN_NUMBERS = 5 * 256, LINEAR_COLUMN_TOTALS = 10 * 512 };
+enum { LINEAR_COLUMN_NUMBERS = 5 * 256, LINEAR_COLUMN_TOTALS = 10 * 512, LINEAR_LEFT = 16 * 512 + 64 };
 
 ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim, int erases) {
   LinearColumnsLayout l = {0};

@@ -177,6 +177,7 @@ typedef struct manifest_linear {
   uint32_t numbers;                 /* backward: bits: gradients of decays, of what is written */
   uint32_t alone;  /* backward: bits of inputs to an element of whose gradient one token and value head adds, where its
                      * axes are whole */
+  uint32_t sole;   /* and of these of inputs to which there is nothing else to add: then kernels store it */
   uint32_t terms;  /* backward: bits: mods of q, k and v, and what skips, that inputs or scalars get gradients of */
   uint32_t decays; /* backward: numbers of a token's decay: 1, or the channels of k */
   uint32_t run, keys;    /* backward token by token: tokens of a run, 0: it is none; rows along K of a token */

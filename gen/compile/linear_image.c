@@ -95,7 +95,8 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
                                          .numbers = numbers_of(&s->lowered),
                                          .terms = terms_of(&s->lowered),
                                          .decays = s->lowered.decay_of == LINEAR_DECAY_CHANNEL ? (uint32_t)p->k_dim : 1,
-                                         .alone = s->lowered.alone};
+                                         .alone = s->lowered.alone,
+                                         .sole = s->lowered.sole};
   m->num_inputs = (uint32_t)t->num_inputs;
   m->num_scalars = (uint32_t)t->num_scalars;
   m->has_ranges = t->num_ranges > 0;

@@ -28,14 +28,14 @@ static int roots_of(const linear_terms *terms, ir_ref *root, bool values, bool i
 }
 
 /* add: what is summed later goes to of_run and of_row. */
-static void add(writer *w, const linear_terms *terms, ir_ref *root) {
+static void add(writer *w, const linear_terms *terms, unsigned sole, ir_ref *root) {
   int at[3] = {0};
   body_lines(w, root, roots_of(terms, root, true, true, LINEAR_TERM_ELEMENT));
   for (int i = 0; i < terms->count; i++) {
     const linear_term_kind kind = (linear_term_kind)terms->kind[i];
     const char *const value = body_value(w, terms->term[i].value);
     if (kind == LINEAR_TERM_ELEMENT)
-      linear_add_to_memory(w, &terms->term[i], value);
+      linear_add_to_memory(w, &terms->term[i], value, terms->term[i].input >= 0 && (sole >> terms->term[i].input & 1) != 0);
     else
       text_add(&w->out, "%s[%d] += %s;\n", kind == LINEAR_TERM_RUN ? "of_run" : "of_row", at[kind]++, value);
   }
@@ -48,16 +48,17 @@ static void add_sums(writer *w, const char *name, const char *parameters, const 
   open(w, "void", name, parameters);
   body_lines(w, root, roots_of(terms, root, false, true, kind));
   for (int i = 0; i < terms->count; i++)
-    if (terms->kind[i] == kind) linear_add_to_memory(w, &terms->term[i], writer_format(w, "%s[%d]", array, at++));
+    if (terms->kind[i] == kind) linear_add_to_memory(w, &terms->term[i], writer_format(w, "%s[%d]", array, at++), false);
   linear_close_function(w);
 }
 
-static void print_terms(writer *w, const linear_terms *terms) {
+/* sole: bits of inputs (manifest_linear). */
+static void print_terms(writer *w, const linear_terms *terms, unsigned sole) {
   ir_ref *const root = arena_array(w->f->a, (size_t)terms->count * 5 + 1, sizeof *root);
   if (root == NULL) return;
   open(w, "void", "add",
        "float x, float g, int t, int d, const float *red, const float *row, float *of_run, float *of_row");
-  add(w, terms, root);
+  add(w, terms, sole, root);
   linear_close_function(w);
   add_sums(w, "add_rows", "int t, const float *of_row", "of_row", terms, LINEAR_TERM_ROW, root);
   add_sums(w, "add_runs", "const float *of_run", "of_run", terms, LINEAR_TERM_RUN, root);
@@ -96,13 +97,13 @@ void linear_print_row(writer *w, const char *name, const linear_row_hook *row, b
     open(w, "float", "dx", "float x, float g, int t, int d, const float *red, const float *row");
     body_return(w, row->dx != IR_NONE ? row->dx : ir_real(w->f->g, 0));
     linear_close_function(w);
-    if (row->terms.count > 0) print_terms(w, &row->terms);
+    if (row->terms.count > 0) print_terms(w, &row->terms, 0);
   }
   close_hook(w);
 }
 
-void linear_print_number(writer *w, const char *name, const linear_terms *terms) {
+void linear_print_number(writer *w, const char *name, const linear_terms *terms, unsigned sole) {
   open_hook(w, name, false, true, 0, terms);
-  print_terms(w, terms);
+  print_terms(w, terms, sole);
   close_hook(w);
 }

@@ -46,9 +46,9 @@ static const char *print_hooks(writer *w, const linear_lowered *f) {
   const bool skips = f->skip != IR_NONE, decays = f->of_decay.count > 0, writes = f->of_write.count > 0,
              reads = f->of_read.count > 0;
   if (skips) linear_print_row(w, "SkipRow", &f->skipped, true);
-  if (decays) linear_print_number(w, "DecayTerms", &f->of_decay);
-  if (writes) linear_print_number(w, "WriteTerms", &f->of_write);
-  if (reads) linear_print_number(w, "ReadTerms", &f->of_read);
+  if (decays) linear_print_number(w, "DecayTerms", &f->of_decay, f->sole);
+  if (writes) linear_print_number(w, "WriteTerms", &f->of_write, f->sole);
+  if (reads) linear_print_number(w, "ReadTerms", &f->of_read, f->sole);
   return writer_format(w,
                        "%s  using Skipped = %s;\n  using OfDecay = %s;\n  using OfWrite = %s;\n  using OfRead = %s;\n",
                        names, skips ? "SkipRow" : "NoRowHook", decays ? "DecayTerms" : "NoRowHook",

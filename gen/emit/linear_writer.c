@@ -28,12 +28,12 @@ void linear_print_head(writer *w, const char *contract, const char *real, bool b
            backward ? "#include \"linear/around/linear_sums.cuh\"\n" : "", real);
 }
 
-void linear_add_to_memory(writer *w, const derived_term *t, const char *value) {
+void linear_add_to_memory(writer *w, const derived_term *t, const char *value, bool sole) {
   if (t->input < 0) {
     text_add(&w->out, "add_linear_scalar_grad(p, %d, %s);\n", t->scalar, value);
     return;
   }
-  text_add(&w->out, "add_input_grad_alone<Real>(p.inputs.input[%d], %s", t->input, value);
+  text_add(&w->out, "add_input_grad_%s<Real>(p.inputs.input[%d], %s", sole ? "sole" : "alone", t->input, value);
   body_index(w, (unsigned)t->input, t->index, t->num_index);
   text_add(&w->out, ");\n");
 }

@@ -16,7 +16,7 @@ void linear_close_function(writer *w);
 /* The lines before the first struct; `contract`: the file of templates/contract, `real`: the type of numbers. */
 void linear_print_head(writer *w, const char *contract, const char *real, bool backward);
 /* Adds a term's value to the gradient of an input or scalar. */
-void linear_add_to_memory(writer *w, const derived_term *t, const char *value);
+void linear_add_to_memory(writer *w, const derived_term *t, const char *value, bool sole);
 
 /* A text of nodes of g, which `print` prints, given `of`. */
 typedef struct linear_text {
@@ -33,6 +33,6 @@ luattn_status linear_print_text(const linear_text *t, const char **out, luattn_e
 /* linear_gradients.c. Print a hook of rows, with its derivative in backward, and the gradients that a number of a token
  * gives. w->names says whose heads the hook counts. */
 void linear_print_row(writer *w, const char *name, const linear_row_hook *hook, bool backward);
-void linear_print_number(writer *w, const char *name, const linear_terms *terms);
+void linear_print_number(writer *w, const char *name, const linear_terms *terms, unsigned sole);
 
 #endif

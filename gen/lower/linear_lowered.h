@@ -44,7 +44,7 @@ typedef struct linear_lowered {
       of_read;             /* backward: of VAR_GRAD, the gradient of a token's number; of_write: of all that
                                     * `write` is made of */
   linear_row_hook skipped; /* backward: dx and terms */
-  unsigned alone;          /* manifest_linear */
+  unsigned alone, sole;    /* manifest_linear */
   int64_t max_len;         /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
   ir_ref too_large;        /* because of this one, */
   double reach;            /* which reaches that */

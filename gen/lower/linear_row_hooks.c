@@ -117,7 +117,7 @@ static bool has_own_place(const linear_work *w, const derived_term *t) {
 
 void linear_find_alone(linear_work *w) {
   linear_lowered *f = w->f;
-  unsigned seen = 0, shared = 0;
+  unsigned seen = 0, again = 0, shared = 0;
   const linear_terms *const of_numbers[] = {&f->of_decay, &f->of_write, &f->of_read}, *const others[] = {
                                                                                           &f->row[0].terms,
                                                                                           &f->row[1].terms,
@@ -127,6 +127,7 @@ void linear_find_alone(linear_work *w) {
     for (int k = 0; k < of_numbers[i]->count; k++) {
       const derived_term *t = &of_numbers[i]->term[k];
       if (t->input < 0) continue;
+      again |= seen & 1u << t->input;
       seen |= 1u << t->input;
       if (!has_own_place(w, t)) shared |= 1u << t->input;
     }
@@ -134,4 +135,5 @@ void linear_find_alone(linear_work *w) {
     for (int k = 0; k < others[i]->count; k++)
       if (others[i]->term[k].input >= 0) shared |= 1u << others[i]->term[k].input;
   f->alone = seen & ~shared;
+  f->sole = f->alone & ~again;
 }

@@ -143,7 +143,7 @@ static void plan_channels(arena *a, const luattn_spec *spec, const luattn_target
   p->source = "entry/linear_channels_bwd_sm90.cu";
   p->v_block = block_of(p->v_dim);
   linear_plan_add(p, "luattn_linear_tiles", LUATTN_ROLE_LINEAR_TILES, TILE_THREADS,
-                  linear_maker_layout(p->k_dim, p->erases).bytes);
+                  linear_maker_layout(p->k_dim).bytes);
   p->cuts = true;
   add_tile_chains(p);
   linear_plan_add(p, "luattn_linear_columns", LUATTN_ROLE_LINEAR_ROWS, COLUMN_THREADS,

@@ -49,7 +49,7 @@ static void add_chain(linear_plan *p, const char *name, luattn_role role, int le
 }
 static void add_tiles(linear_plan *p) {
   linear_plan_add(p, "luattn_linear_tiles", LUATTN_ROLE_LINEAR_TILES, TILE_THREADS,
-                  linear_maker_layout(p->k_dim, p->erases).bytes);
+                  linear_maker_layout(p->k_dim).bytes);
 }
 static const char *explain_tiles(arena *a, const linear_plan *p, int number) {
   return arena_printf(

@@ -52,6 +52,8 @@ luattn_status linear_place_passes(linear_call *l, void *base);
 bool linear_erases(const image_manifest *m);
 /* Whether a call of forward launches no entry of a role that the image has. */
 bool linear_passes_over(const linear_call *l, uint32_t role);
+/* Whether kernels store all of an input's gradient, in the place of adding to it. */
+bool linear_is_stored(const linear_call *l, uint32_t input);
 /* The parameters of a pass. */
 LuattnLinearParams linear_pass_params(const linear_call *l, int pass);
 

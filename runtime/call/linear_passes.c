@@ -104,6 +104,8 @@ static bool is_grad_given(const linear_call *l, uint32_t input) {
   return false;
 }
 
+static bool has_gaps(const linear_call *l) { return l->c.info->packed || l->args->state_indices != NULL; }
+
 /* Whether each element of the input has a token and value head of its own, and they have one each. */
 static bool is_alone(const linear_call *l, uint32_t input) {
   const luattn_input_info *info = &l->c.info->input[input];
@@ -115,6 +117,16 @@ static bool is_alone(const linear_call *l, uint32_t input) {
     if (info->axis[i] == LUATTN_AXIS_B) by_entry |= in->size[i] == l->p.entries;
   }
   return by_entry;
+}
+
+/* Rows of no entry have gradients of 0, which no kernel stores; nor are elements stored that no token has. */
+bool linear_is_stored(const linear_call *l, uint32_t input) {
+  const luattn_input_info *info = &l->c.info->input[input];
+  bool of_tokens = (l->c.info->linear_facts[0].sole >> input & 1) != 0 && l->c.info->linear_facts[0].run == 0;
+  for (uint32_t i = 0; i < info->num_axes; i++)
+    of_tokens &= info->axis[i] == LUATTN_AXIS_B || info->axis[i] == LUATTN_AXIS_T || info->axis[i] == LUATTN_AXIS_HV ||
+                 info->axis[i] == LUATTN_AXIS_D;
+  return of_tokens && is_alone(l, input) && !has_gaps(l) && l->p.tokens > 0;
 }
 
 /* Exact sums of gradients of inputs and scalars; whether some are wanted. */
@@ -156,11 +168,10 @@ static void count_blocks(linear_call *l, const bool wanted[3], bool numbers) {
   const manifest_linear *m = &l->c.info->linear_facts[0];
   LuattnLinearRows *rows = &l->p.rows;
   const size_t all = rows_of(l), tiles = (all + LUATTN_FINISH_ROWS - 1) / LUATTN_FINISH_ROWS;
-  const bool has_gaps = l->c.info->packed || l->args->state_indices != NULL;
   for (int i = 0; i < 3; i++) {
     const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips : l->p.group == 1);
     const bool runs =
-        is_direct ? has_gaps && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
+        is_direct ? has_gaps(l) && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
     rows->blocks[i] = runs ? (unsigned)(tiles * (size_t)(i < 2 ? l->p.heads : l->p.heads_v)) : 0;
   }
   rows->blocks[3] = numbers ? (unsigned)((all + 255) / 256 * (size_t)l->p.heads_v) : 0;

@@ -115,8 +115,9 @@ static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu
   if (k->info.pass != LUATTN_BACKWARD) return LUATTN_OK;
   TRY(launch_zero(k, l->exact, l->exact_bytes, "exact sums", stream, l->c.err));
   for (uint32_t i = 0; i < k->info.num_inputs; i++)
-    TRY(launch_zero(k, in->input[i].grad, (size_t)in->input[i].count * sizeof(float), k->info.input[i].name, stream,
-                    l->c.err));
+    if (!linear_is_stored(l, i))
+      TRY(launch_zero(k, in->input[i].grad, (size_t)in->input[i].count * sizeof(float), k->info.input[i].name, stream,
+                      l->c.err));
   return launch_zero(k, in->scalar_grad, k->info.num_scalars * sizeof(float), "scalar_grads", stream, l->c.err);
 }
 

@@ -5,7 +5,7 @@
 #include "linear/sm90/linear_tile_maker.cuh"
 #include "spec.cuh"
 
-extern "C" __global__ void __launch_bounds__(SharedMaker<Spec, Config>::threads, 2)
+extern "C" __global__ void __launch_bounds__(SharedMaker<Spec, Config>::threads, SharedMaker<Spec, Config>::blocks)
     luattn_linear_tiles(const __grid_constant__ LuattnLinearParams p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   linear_make_tiles<Spec, Config>(p, shared);

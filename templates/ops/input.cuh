@@ -134,6 +134,18 @@ LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... inde
     exact_add_called(in.exact + at, in.count, grad, x);
 }
 
+// The same where there is nothing else to add: memory need not be 0 before.
+template <class Real, class... Index>
+LUATTN_FN void add_input_grad_sole(const LuattnInput &in, Real x, Index... index) {
+  const i64 at = grad_offset(in, index...);
+  if (in.grad == nullptr) return;
+  Real *grad = static_cast<Real *>(in.grad) + at;
+  if (in.exact == nullptr)
+    *grad = x;
+  else
+    exact_add_called(in.exact + at, in.count, grad, x);
+}
+
 // Variant of add_input_grad for all lanes of a warp at once. If they all add to one element, one lane adds
 // their sum.
 template <class Real, class... Index>

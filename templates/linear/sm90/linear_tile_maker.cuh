@@ -6,34 +6,49 @@
 // of additive updates times w_j, and of those that erase, which have w by itself, also (I + A)^-1 with A_ij = r_i k_j' e^(..) for
 // j < i, and r e^G. All have the factors of tokens, and are rounded.
 //
-// A block of eight warps makes a chunk: four make P and four make A, 16 rows each, of tiles of blocks (BlockTiles).
+// A block of eight warps makes a chunk: four make P and four make A, 16 rows each. With G the sum of decays from the beginning of
+// a token's block of 16, and E that of all of the block, rows are q e^G and k e^G, and keys
+//
+//     of the rows' own block k e^-G      of the block before k e^(E - G)      of those before that, times e^E of what lies between
+//
+// so that pairs are products of tiles. No exponent is above 0 but in the first kind, which holds where a block's decays are less
+// than block_limit in each channel; others are cut (linear_triangles.cuh).
 #pragma once
 #include "linear/sm90/linear_block_tiles.cuh"
-#include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_inverse.cuh"
+#include "linear/sm90/linear_numbers.cuh"
 
 template <class Spec, class Config>
 struct SharedMaker {
-  static constexpr LinearMakerLayout layout = linear_maker_layout(Config::k_dim, Spec::erases);
+  static constexpr LinearMakerLayout layout = linear_maker_layout(Config::k_dim);
   static constexpr bool backward = Config::pass != LINEAR_FORWARD;
   static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases, backward);
-  static constexpr int k_dim = ceil_div(Config::k_dim, 64) * 64, parts_of_gates = k_dim / 16, bytes = layout.bytes,
-                       threads = 256, groups = 0;
+  static constexpr int k_dim = ceil_div(Config::k_dim, 64) * 64, bytes = layout.bytes, threads = 256, blocks = 3,
+                       groups = 0, tile = layout.qk / 4;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL && Config::k_dim % 8 == 0 && k_dim <= 128);
-  static_assert(parts_of_gates <= 8 && 2 * bytes <= LUATTN_SM90_SHARED_BYTES);
+  static_assert(blocks * (bytes + 1024) <= LUATTN_SM90_SHARED_BYTES + 1024);
+  static_assert(LUATTN_CHUNK * layout.row <= layout.at_numbers - layout.at_keys &&
+                2 * LINEAR_BOX + LINEAR_DIAGONAL <= layout.at_numbers - layout.at_keys);
 
   u32 start;  // a multiple of 1024
 
   __device__ __forceinline__ u32 queries() const { return start; }
-  __device__ __forceinline__ u32 keys() const { return start + layout.qk; }
-  __device__ __forceinline__ u32 reads() const { return start + 2 * layout.qk; }
-  __device__ __forceinline__ u32 gates() const { return start + layout.at_gates; }
+  __device__ __forceinline__ u32 reads() const { return start + layout.at_reads; }
+  // Keys of a block for rows of the same or a later one.
+  __device__ __forceinline__ u32 keys(int rows, int block) const {
+    return start + layout.at_keys + u32(rows * (rows + 1) / 2 + block) * tile;
+  }
+  __device__ __forceinline__ u32 raw_keys() const { return reads(); }
+  __device__ __forceinline__ u32 gates() const { return start + layout.at_keys; }
   __device__ __forceinline__ u32 parts(int which) const { return gates() + which * LINEAR_BOX; }
   __device__ __forceinline__ u32 diagonal(int block) const { return parts(2) + block * (16 * 80); }
-  __device__ __forceinline__ u32 pairs() const { return start + layout.at_pairs; }
-  __device__ __forceinline__ u32 inverse() const { return pairs() + LINEAR_BOX; }
-  __device__ __forceinline__ u32 left() const { return start + layout.at_left; }
+  __device__ __forceinline__ u32 pairs() const { return queries(); }
+  __device__ __forceinline__ u32 inverse() const { return reads(); }
+  __device__ __forceinline__ u32 totals() const { return start + layout.at_parts; }
+  // What is left over block 1, or 2.
+  __device__ __forceinline__ u32 over(int block) const { return start + layout.at_over + (block - 1) * 512; }
   __device__ __forceinline__ u32 numbers() const { return start + layout.at_numbers; }
+  __device__ __forceinline__ u32 narrow() const { return numbers() + 4 * 256; }
 };
 
 template <class Spec, class Config>
@@ -43,34 +58,53 @@ struct TileMaker {
   using Chain = LinearChain<Config>;
   using Fragment = MmaFragment;
   using Tiles = BlockTiles<Elem, Shared::layout.row, Shared::k_dim>;
-  using Sums = GateSums<Spec, Config, Shared::layout.row, 16>;
   using Triangles = LinearTriangles<Config, Shared::layout.row>;
-  static constexpr int k_dim = Shared::k_dim, block = 16, each = LUATTN_CHUNK / 8, steps = each / Tiles::rows;
+  // A lane has 4 channels of `steps` tokens, one after another: a part of a chunk.
+  static constexpr int k_dim = Shared::k_dim, block = 16, lanes = k_dim / 4, steps = LUATTN_CHUNK / 8 * lanes / 32,
+                       parts = LUATTN_CHUNK / steps, parts_of_block = block / steps;
+  static constexpr bool by_query = Spec::has_query_factor,
+                        by_key = Spec::has_key_factor || (Spec::has_write && !Spec::erases);
+  static_assert(parts * k_dim * 4 == LINEAR_MAKER_PARTS);
 
   const LuattnLinearParams &p;
   const Shared shared;
   const Chain &chain;
   const int chunk, warp, lane;
 
-  __device__ __forceinline__ Tiles tiles() const { return {shared.gates(), shared.left(), lane}; }
   __device__ __forceinline__ unsigned char *made() const {
     return static_cast<unsigned char *>(p.kept.tiles) + chain.slot(p, chunk) * Shared::made.bytes;
   }
+  __device__ __forceinline__ int channel() const { return lane % lanes * 4; }
+  __device__ __forceinline__ int part() const { return warp * (32 / lanes) + lane / lanes; }
+  __device__ __forceinline__ int first_row() const { return part() * steps; }
+  __device__ __forceinline__ int which() const { return warp / 2; }  // block of tokens
 
   // ---- load ----
 
-  // A lane's 4 channels of the warp's rows.
-  __device__ __forceinline__ int row(int i) const { return warp * each + i * Tiles::rows + lane / Tiles::lanes; }
-  __device__ __forceinline__ void load_rows(u64 (&x)[steps], const LuattnTensor &from) const {
-    const Elem *const at = static_cast<const Elem *>(from.data) + (Config::packed ? 0 : chain.entry * from.batch) +
-                           chain.site.h * from.head + tiles().channel();
-#pragma unroll
-    for (int i = 0; i < steps; ++i) {
-      const int t = chunk * LUATTN_CHUNK + row(i);
-      x[i] = 0;
-      if (chain.has(t) && tiles().channel() < Config::k_dim)
-        x[i] = __ldg(reinterpret_cast<const unsigned long long *>(at + i64(chain.start + t) * from.seq));
+  __device__ __forceinline__ const Elem *row_of(const LuattnTensor &from, int row, int channel) const {
+    return static_cast<const Elem *>(from.data) + (Config::packed ? 0 : chain.entry * from.batch) +
+           chain.site.h * from.head + i64(chain.start + chunk * LUATTN_CHUNK + row) * from.seq + channel;
+  }
+  // The rows of the lane's part, one after another.
+  struct Rows {
+    const Elem *at;
+    i64 step;
+    int count;  // that exist
+    __device__ __forceinline__ u64 next() {
+      const u64 x = count-- > 0 ? __ldg(reinterpret_cast<const unsigned long long *>(at)) : 0;
+      at += step;
+      return x;
     }
+  };
+  __device__ __forceinline__ Rows rows_of(const LuattnTensor &from) const {
+    const int count = channel() < Config::k_dim ? chain.tokens - chunk * LUATTN_CHUNK - first_row() : 0;
+    return {row_of(from, first_row(), channel()), from.seq, count};
+  }
+  // Brings the warp's rows to L2: a lane has 64 channels of a row.
+  __device__ __forceinline__ void touch(const LuattnTensor &from) const {
+    const int row = warp * 8 + lane % 8, channel = lane / 8 * 64;
+    if (chain.has(chunk * LUATTN_CHUNK + row) && channel < Config::k_dim)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(from, row, channel)));
   }
   __device__ __forceinline__ void write_numbers() const {
     const auto x = TokenNumbers<Spec, Config>{p, chain, lane}.of_tokens(chunk);
@@ -80,112 +114,258 @@ struct TileMaker {
     store_pair(at + FACTOR_READ, read), store_pair(at + FACTOR_WRITE, x.write);
   }
 
+  // ---- decays ----
+
+  // Hooks are asked about tokens and channels that exist, without branches: their loads are under way together. Whole: all
+  // exist, which saves most of the instructions.
+  template <bool Whole>
+  __device__ __forceinline__ void load_decays(float (&g)[steps][4]) const {
+    const int first = chunk * LUATTN_CHUNK + first_row();
+#pragma unroll
+    for (int i = 0; i < steps; ++i)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const int t = first + i, d = channel() + n;
+        const float x = Whole ? Spec::decay(p, chain.site, t, d)
+                              : Spec::decay(p, chain.site, chain.clamped(t), min_of(d, Config::k_dim - 1));
+        const bool has = Whole || (chain.has(t) && d < Config::k_dim);
+        g[i][n] = has ? decay_within(x) * op_log2_e : 0.f;
+      }
+  }
+  __device__ __forceinline__ u32 total_of(int part) const {
+    return shared.totals() + u32(part * k_dim + channel()) * 4;
+  }
+  // Sums of decays from the part's beginning, to the base of 2; that of all goes to shared memory.
+  // First: it also writes numbers of tokens.
+  template <bool First>
+  __device__ __forceinline__ void load_sums(float (&g)[steps][4]) const {
+    if (Config::k_dim % 64 == 0 && chain.has(chunk * LUATTN_CHUNK + LUATTN_CHUNK - 1))
+      load_decays<true>(g);
+    else
+      load_decays<false>(g);
+    if (First && warp == 7) write_numbers();
+#pragma unroll
+    for (int i = 1; i < steps; ++i)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) g[i][n] += g[i - 1][n];
+    Tiles::store(total_of(part()), g[steps - 1]);
+  }
+  // Decays of the lane's channels: of its block, of all blocks before it and behind it.
+  struct Blocks {
+    float own[4], before[4], behind[4];
+  };
+  // Makes them sums from the block's beginning.
+  __device__ __forceinline__ Blocks join_sums(float (&g)[steps][4]) const {
+    Blocks of = {};
+    float sooner[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int one = 0; one < parts; ++one) {
+      const int b = one / parts_of_block;
+      float x[4];
+      load_four(x, total_of(one));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        of.before[n] += b < which() ? x[n] : 0.f, of.behind[n] += b > which() ? x[n] : 0.f;
+        of.own[n] += b == which() ? x[n] : 0.f, sooner[n] += b == which() && one < part() ? x[n] : 0.f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < steps; ++i)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) g[i][n] += sooner[n];
+    return of;
+  }
+  // What is left over the middle blocks, over the chunk, and whether the warp's block is narrow.
+  __device__ __forceinline__ void store_blocks(const Blocks &of) const {
+    float x[4];
+    bool narrow = true;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) narrow = narrow && of.own[n] > -block_limit<Elem>, x[n] = fast_exp2(of.own[n]);
+    narrow = __all_sync(0xffffffffu, narrow);
+    if (warp % 2 != 0) return;
+    if (lane == 0) store_number(shared.narrow() + 4 * which(), narrow ? 1.f : 0.f);
+    if (lane >= lanes) return;
+    if (which() == 1 || which() == 2) Tiles::store(shared.over(which()) + channel() * 4, x);
+    if (which() != 3) return;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) x[n] = fast_exp2(of.before[n] + of.own[n]);
+    *reinterpret_cast<float4 *>(made() + Shared::made.at_numbers + channel() * 4) = {x[0], x[1], x[2], x[3]};
+  }
+
   // ---- tiles ----
 
   __device__ __forceinline__ static u32 place(int row, int channel) {
     return channel / 64 * LINEAR_BOX + box_place(row, channel % 64) + channel % 8 * 2;
   }
-  __device__ __forceinline__ static void multiply(float (&by)[4], const float (&x)[4], const float (&y)[4], float z) {
+  __device__ __forceinline__ static void scale(float (&x)[4], const float (&by)[4]) {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) by[n] = x[n] * (y[n] * z);
+    for (int n = 0; n < 4; ++n) x[n] *= by[n];
   }
-  // The warp's rows, which lie in one block.
-  __device__ __forceinline__ void make_tiles(const u64 (&q)[steps], const u64 (&k)[steps]) const {
-    const Tiles of = tiles();
-    const int which = warp / 2, channel = of.channel();
-    float all[4][4], before[4], behind[4], end[4];
-    of.load_totals(all), Tiles::sum(before, behind, all, which);
-    load_four(end, shared.gates() + (which * block + block - 1) * Shared::layout.row + channel * 4);
-    if (warp % 2 == 0) of.store_left(which);
-    if (warp == 7 && lane < Tiles::lanes) store_chunk(before, end);
+  __device__ __forceinline__ static void scale(float (&x)[4], const float (&by)[4], float z) {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) before[n] = fast_exp2(before[n]), behind[n] = fast_exp2(behind[n]);
-    unsigned char *const to = made();
+    for (int n = 0; n < 4; ++n) x[n] *= by[n] * z;
+  }
+  __device__ __forceinline__ static u64 packed(const float (&x)[4]) {
+    return u64(pack<Elem>(x[0], x[1])) | u64(pack<Elem>(x[2], x[3])) << 32;
+  }
+  // x times e^g.
+  __device__ __forceinline__ static void decayed(float (&y)[4], u64 x, const float (&left)[4]) {
 #pragma unroll
-    for (int i = 0; i < steps; ++i) {
-      const int token = row(i);
-      const u32 at = place(token, channel), numbers = shared.numbers() + token * 4;
-      float sum[4], up[4], down[4], by[4];
-      load_four(sum, shared.gates() + token * Shared::layout.row + channel * 4);
+    for (int n = 0; n < 4; ++n) y[n] = to_real(Elem{u16(x >> 16 * n)}) * left[n];
+  }
+  // What rows of a part are multiplied by, inverse: of what is left over the block; and where they go: tiles in memory, and the
+  // keys' tiles for rows of their own block, the next one, and so on.
+  struct Part {
+    float own[4], before[4], query[4], behind[4], inverse[4];
+    unsigned char *made;
+    u32 keys[4];
+  };
+  __device__ __forceinline__ Part find_part(const Blocks &of) const {
+    Part x;
 #pragma unroll
-      for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n]), down[n] = fast_exp2(end[n] - sum[n]);
-      store_four_halves(shared.queries() + at, Tiles::scaled(q[i], up));
-      store_four_halves(shared.keys() + at, Tiles::scaled(k[i], down));
-      multiply(by, up, before, load_number(numbers + FACTOR_QUERY));
-      *reinterpret_cast<u64 *>(to + Shared::made.at_queries + at) = Tiles::scaled(q[i], by);
-      multiply(by, down, behind, load_number(numbers + FACTOR_KEY));
-      *reinterpret_cast<u64 *>(to + Shared::made.at_keys + at) = Tiles::scaled(k[i], by);
-      if constexpr (Spec::erases) {
-        store_four_halves(shared.reads() + at, Tiles::scaled(k[i], up));
-        multiply(by, up, before, load_number(numbers + FACTOR_READ));
-        *reinterpret_cast<u64 *>(to + Shared::made.at_reads + at) = Tiles::scaled(k[i], by);
+    for (int n = 0; n < 4; ++n) {
+      x.own[n] = of.own[n];
+      x.before[n] = fast_exp2(of.before[n]), x.behind[n] = fast_exp2(of.behind[n]);
+      x.inverse[n] = fast_exp2(min_of(-of.own[n], block_limit<Elem>));
+      x.query[n] = by_query ? x.before[n] : x.before[n] * p.scale;
+    }
+    x.made = made();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x.keys[i] = shared.keys(which() + i, which());
+    return x;
+  }
+  // The lane's part, which lies in one block.
+  __device__ __forceinline__ void make_tiles(const float (&g)[steps][4], const Blocks &of) const {
+    Rows queries = rows_of(p.q), keys = rows_of(p.k);
+    const Part part = find_part(of);
+    const u32 at = place(first_row(), channel()), in_tile = place(first_row() % block, channel()),
+              box = channel() / 64 * (LINEAR_BOX - block * 128);
+    constexpr int at_once = 2;
+#pragma unroll
+    for (int i = 0; i < steps; i += at_once) {
+      u64 q[at_once], k[at_once];
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) q[n] = queries.next(), k[n] = keys.next();
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) {
+        const u32 turn = u32((i + n) * 16), further = u32((i + n) * 128);
+        make_row(q[n], k[n], i + n, (at ^ turn) + further, (in_tile ^ turn) - box + further, g[i + n], part);
       }
     }
   }
-  // For backward: factors of tokens, and sums of decays.
-  __device__ __forceinline__ void store_sums() const {
-    unsigned char *const to = made() + Shared::made.at_factors;
-    bulk_store(to, shared.numbers(), LINEAR_TILE_FACTORS, true);
-    bulk_store(to + LINEAR_TILE_FACTORS, shared.gates(), LUATTN_CHUNK * Shared::layout.row, true);
-    bulk_commit();
-  }
-  // What is left over the chunk, of the last block's channels.
-  __device__ __forceinline__ void store_chunk(const float (&before)[4], const float (&end)[4]) const {
-    float *const to = reinterpret_cast<float *>(made() + Shared::made.at_numbers) + tiles().channel();
+  // Token number i of the part, whose channels lie at `at` of boxes and `in_tile` of a tile of keys.
+  __device__ __forceinline__ void make_row(u64 q, u64 k, int i, u32 at, u32 in_tile, const float (&sum)[4],
+                                           const Part &part) const {
+    unsigned char *const to = part.made + at;
+    const u32 numbers = shared.numbers() + (first_row() + i) * 4;
+    float left[4], x[4];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) to[n] = fast_exp2(before[n] + end[n]);
+    for (int n = 0; n < 4; ++n) left[n] = fast_exp2(sum[n]);
+    decayed(x, q, left);
+    store_four_halves(shared.queries() + at, packed(x));
+    if constexpr (by_query)
+      scale(x, part.query, load_number(numbers + FACTOR_QUERY));
+    else
+      scale(x, part.query);
+    *reinterpret_cast<u64 *>(to + Shared::made.at_queries) = packed(x);
+    if constexpr (Spec::erases) {
+      decayed(x, k, left);
+      store_four_halves(shared.reads() + at, packed(x));
+      scale(x, part.before, load_number(numbers + FACTOR_READ));
+      *reinterpret_cast<u64 *>(to + Shared::made.at_reads) = packed(x);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) left[n] = fast_exp2(part.own[n] - sum[n]);
+    decayed(left, k, left);
+    store_keys(left, in_tile, part);
+    if constexpr (by_key)
+      scale(left, part.behind, load_number(numbers + FACTOR_KEY));
+    else
+      scale(left, part.behind);
+    *reinterpret_cast<u64 *>(to + Shared::made.at_keys) = packed(left);
   }
-  // q and k as they came, in the place of the tiles.
-  __device__ __forceinline__ void store_raw() const {
-    u64 q[steps], k[steps];
-    load_rows(q, p.q), load_rows(k, p.k);
+  // A key to its block's end, for rows of each block from its own on.
+  __device__ __forceinline__ void store_keys(const float (&key)[4], u32 in_tile, const Part &part) const {
+    float x[4], over[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) x[n] = key[n] * part.inverse[n];
+    store_four_halves(part.keys[0] + in_tile, packed(x));
+    if (which() < 3) store_four_halves(part.keys[1] + in_tile, packed(key));
+    if (which() < 2) {
+      load_four(over, shared.over(which() + 1) + channel() * 4);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) x[n] = key[n] * over[n];
+      store_four_halves(part.keys[2] + in_tile, packed(x));
+    }
+    if (which() == 0) {
+      load_four(over, shared.over(2) + channel() * 4);
+      scale(x, over);
+      store_four_halves(part.keys[3] + in_tile, packed(x));
+    }
+  }
+  // For backward: factors of tokens, and sums of decays.
+  __device__ __forceinline__ void store_sums(const float (&g)[steps][4]) const {
+    unsigned char *const to = made() + Shared::made.at_factors;
+    const u32 own = u32(warp * 32 + lane) * 4;
+    *reinterpret_cast<float *>(to + own) = load_number(shared.numbers() + own);
+#pragma unroll
+    for (int i = 0; i < steps; ++i)
+      *reinterpret_cast<float4 *>(to + LINEAR_TILE_FACTORS + (first_row() + i) * Shared::layout.row + channel() * 4) = {
+          g[i][0], g[i][1], g[i][2], g[i][3]};
+  }
+  // q and k as they came, in the place of the tiles, and sums of decays.
+  __device__ __forceinline__ void store_raw(const float (&g)[steps][4]) const {
+    Rows queries = rows_of(p.q), keys = rows_of(p.k);
 #pragma unroll
     for (int i = 0; i < steps; ++i) {
-      const u32 at = place(row(i), tiles().channel());
-      store_four_halves(shared.queries() + at, q[i]), store_four_halves(shared.keys() + at, k[i]);
+      const u32 at = place(first_row() + i, channel());
+      store_four_halves(shared.queries() + at, queries.next());
+      store_four_halves(shared.raw_keys() + at, keys.next());
+      Tiles::store(shared.gates() + (first_row() + i) * Shared::layout.row + channel() * 4, g[i]);
     }
   }
 
   // ---- pairs ----
 
-  __device__ __forceinline__ static void load(u32 (&a)[4], u32 tile, int which, int step, int lane) {
-    const int channel = step * 16 + lane / 16 * 8;
-    ldmatrix_x4(a, tile + channel / 64 * LINEAR_BOX + box_place(which * block + lane % 16, channel % 64));
-  }
-  // s = rows of a tile times those of k's, of the warp's block and those before it.
-  __device__ __forceinline__ void multiply(float (&s)[32], u32 rows, int which) const {
-    const Tiles of = tiles();
-    const bool narrow = of.is_narrow(which);
+  // s = rows of a tile times keys of the warp's block, and of those before it.
+  template <int Which>
+  __device__ __forceinline__ void multiply_block(float (&s)[32], u32 rows) const {
+    const u32 a_place = box_place(lane % 16, lane / 16 * 8), b_place = box_place(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8),
+              a_at = rows + Which * (block * 128) + a_place, b_at = shared.keys(Which, 0) + b_place;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = 0;
-#pragma unroll 1
     for (int step = 0; step < k_dim / 16; ++step) {
-      u32 a[4], own[4], b[4];
-      load(a, rows, which, step, lane);
+      const u32 turn = u32(step % 4 * 32);  // of swizzled channels
+      u32 a[4], b[4];
+      ldmatrix_x4(a, (a_at ^ turn) + step / 4 * LINEAR_BOX);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) own[i] = a[i];
-      of.scale(own, LEFT_INVERSE, which, step);
-#pragma unroll
-      for (int n = 3; n >= 0; --n) {
-        if (n > which || (n == which && !narrow)) continue;
-        load(b, shared.keys(), n, step, lane);
-        if (n == which)
-          Triangles::multiply(s + 8 * n, own, b);
-        else
-          Triangles::multiply(s + 8 * n, a, b);
-        if (n > 0 && n < which) of.scale(a, LEFT_OVER, n, step);
+      for (int n = 0; n <= Which; ++n) {
+        ldmatrix_x4(b, (b_at ^ turn) + n * Shared::tile + step / 4 * (block * 128));
+        mma_16x8x16<Elem>(reinterpret_cast<float(&)[4]>(s[8 * n]), a, b[0], b[1]);
+        mma_16x8x16<Elem>(reinterpret_cast<float(&)[4]>(s[8 * n + 4]), a, b[2], b[3]);
       }
     }
   }
+  __device__ __forceinline__ void multiply(float (&s)[32], u32 rows, int which) const {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = 0;
+    if (which == 0)
+      multiply_block<0>(s, rows);
+    else if (which == 1)
+      multiply_block<1>(s, rows);
+    else if (which == 2)
+      multiply_block<2>(s, rows);
+    else
+      multiply_block<3>(s, rows);
+  }
   __device__ __forceinline__ bool all_narrow() const {
     float flags[4];
-    load_four(flags, shared.left() + LEFT_NARROW);
+    load_four(flags, shared.narrow());
     return flags[0] + flags[1] + flags[2] + flags[3] == 4.f;
   }
+  // Pairs of a block that decays much, of rows as they came.
   __device__ __forceinline__ void add_own(float (&s)[32], u32 rows, int which) const {
-    if (tiles().is_narrow(which)) return;
     float own[8] = {};
-    Triangles{rows, shared.keys(), shared.gates(), which, lane}.add_block(own);
+    Triangles{rows, shared.raw_keys(), shared.gates(), which, lane}.add_block(own);
 #pragma unroll
     for (int b = 0; b < 4; ++b)
       if (b == which)
@@ -215,22 +395,22 @@ struct TileMaker {
   }
   // Whether r' k of each of the warp's tokens lies in [0, 2]: then I - k r' makes no vector longer (linear_tile_segments.cuh).
   __device__ __forceinline__ void find_shrinks(const float (&s)[32], int which) const {
-    const u32 numbers = shared.numbers() + which * (4 * block);
-    bool good = true;
+    const u32 numbers = shared.numbers() + (which * block + Fragment::row(lane)) * 4;
+    float own[2] = {0, 0};  // on the diagonal, if the lane has some of it
 #pragma unroll
     for (int b = 0; b < 4; ++b)
-      if (b == which)
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
+      for (int r = 0; r < 2; ++r) {
+        const float x = s[8 * b + Fragment::element(r, 2 * r)], y = s[8 * b + Fragment::element(r, 2 * r + 1)];
+        own[r] = b == which ? (lane / 4 % 2 == 0 ? x : y) : own[r];
+      }
+    bool good = true;
 #pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int row = Fragment::row(lane, r);
-            const float factor =
-                            load_number(numbers + FACTOR_READ + 4 * row) * load_number(numbers + FACTOR_KEY + 4 * row),
-                        x = s[8 * b + Fragment::element(r, j)] * factor;
-            good = good && (row != Fragment::column(lane, j) || (x >= 0 && x <= 2));
-          }
-    good = __all_sync(0xffffffffu, good);
+    for (int r = 0; r < 2; ++r) {
+      const float x = own[r] * load_number(numbers + FACTOR_READ + 32 * r) * load_number(numbers + FACTOR_KEY + 32 * r);
+      good = good & (x >= 0) & (x <= 2);
+    }
+    good = __all_sync(0xffffffffu, good | (lane / 8 != lane % 4));
     float *const to = reinterpret_cast<float *>(made() + Shared::made.at_numbers + LINEAR_TILE_SHRINKS);
     if (lane == 0) to[which] = good ? 1.f : 0.f;
   }
@@ -254,31 +434,41 @@ struct TileMaker {
 
   // ---- a chunk ----
 
+  // The block's own pairs where one of the chunk decays much: of rows as they came, and all sums of decays.
+  __device__ __forceinline__ void add_wide(float (&s)[32], bool of_pairs, int which) const {
+    const bool narrow = load_number(shared.narrow() + 4 * which) > 0;
+    float g[steps][4];
+    __syncthreads();
+    load_sums<false>(g);
+    __syncthreads();
+    join_sums(g);
+    __syncthreads();
+    store_raw(g);
+    __syncthreads();
+    if (!narrow && (of_pairs || Spec::erases)) add_own(s, of_pairs ? shared.queries() : shared.raw_keys(), which);
+  }
+  __device__ __forceinline__ void make_chunk() const {
+    float g[steps][4];
+    touch(p.q), touch(p.k);
+    load_sums<true>(g);
+    __syncthreads();
+    const Blocks of = join_sums(g);
+    store_blocks(of);
+    if constexpr (Shared::backward) store_sums(g);
+    __syncthreads();  // a tile takes the place of sums of parts
+    make_tiles(g, of);
+    if (Spec::erases && warp == 0) store_writes();
+    __syncthreads();
+  }
   __device__ __forceinline__ void run() const {
     const bool of_pairs = warp >= 4;
     const int which = warp % 4;
-    u64 q[steps], k[steps];
     float s[32];
-    load_rows(q, p.q), load_rows(k, p.k);
-    if (warp == 7) write_numbers();
-    if (warp < Shared::parts_of_gates) Sums{p, chain, lane}.write(shared.gates(), chunk, warp, [] {});
-    fence_async();
-    __syncthreads();
-    const bool copies = Shared::backward && warp == 4 && elected();
-    if (copies) store_sums();
-    make_tiles(q, k);
-    if (copies) bulk_wait_read();
-    if (Spec::erases && warp == 0) store_writes();
-    __syncthreads();
+    make_chunk();
     const bool narrow = all_narrow();
     if (of_pairs || Spec::erases) multiply(s, of_pairs ? shared.queries() : shared.reads(), which);
-    if (!narrow) {
-      __syncthreads();
-      store_raw();
-      __syncthreads();
-      if (of_pairs || Spec::erases) add_own(s, of_pairs ? shared.queries() : shared.keys(), which);
-    }
-    if (Spec::erases) __syncthreads();  // the inverse is made in the place of sums of decays
+    if (!narrow) add_wide(s, of_pairs, which);
+    if (Spec::erases) __syncthreads();  // the inverse is made in the place of tiles
     if (of_pairs) {
       weigh<false>(s, which);
       store_pairs(s, which);
