@@ -102,8 +102,28 @@ void linear_print_row(writer *w, const char *name, const linear_row_hook *row, b
   close_hook(w);
 }
 
+/* Whether a decay of channels is an element of an input, whose channels lie side by side: the gradient itself is that of these. */
+static bool is_element(writer *w, const linear_terms *terms, unsigned sole) {
+  const derived_term *t = &terms->term[0];
+  if (terms->count != 1 || t->input < 0 || (sole >> t->input & 1) == 0 || t->num_index < 1) return false;
+  const luattn_input_info *in = &w->f->spec->traced.input[t->input];
+  return ir_is_var(w->f->g, t->value, VAR_GRAD) && in->axis[t->num_index - 1] == LUATTN_AXIS_D &&
+         ir_is_var(w->f->g, t->index[t->num_index - 1], VAR_D);
+}
+
+static void print_place(writer *w, const derived_term *t) {
+  open(w, "float *", "place", "int t");
+  text_add(&w->out, "const int d = 0;\n");
+  body_lines(w, t->index, t->num_index);
+  text_add(&w->out, "return input_grad_place<Real>(p.inputs.input[%d]", t->input);
+  body_index(w, (unsigned)t->input, t->index, t->num_index);
+  text_add(&w->out, ");\n");
+  linear_close_function(w);
+}
+
 void linear_print_number(writer *w, const char *name, const linear_terms *terms, unsigned sole) {
   open_hook(w, name, false, true, 0, terms);
+  if (is_element(w, terms, sole)) print_place(w, &terms->term[0]);
   print_terms(w, terms, sole);
   close_hook(w);
 }

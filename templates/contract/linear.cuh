@@ -64,7 +64,8 @@ concept Skip = requires(const LuattnLinearParams &p, const LinearSite &s, float 
 //   dx         the gradient of x
 //   add        gradients of inputs and scalars: to memory, or where all elements of a row, or of a run of tokens of one
 //              head, add to one place, to of_row and of_run, which add_rows and add_runs add to memory
-// Spec::Decay and Write have these alone, of g, the gradient of a number of a token; Skip has dx and add.
+// Spec::Decay and Write have these alone, of g, the gradient of a number of a token; Skip has dx and add. A decay of channels that
+// is an element of an input has `place`, too: where the gradient of channel 0 goes, and those of others behind it, or null.
 struct NoRowHook {
   static constexpr bool made = false, of_v = false, has_terms = false;
   static constexpr int sums = 0, runs = 0, rows = 0;
@@ -74,6 +75,12 @@ struct NoRowHook {
 template <class S>
 concept DecayEndsHere = S::decay_of == DECAY_CHANNEL &&
                         requires { requires S::OfDecay::has_terms && S::OfDecay::runs == 0 && S::OfDecay::rows == 0; };
+
+// Whether such gradients are those of an input's elements, side by side.
+template <class S>
+concept DecayIsElement = DecayEndsHere<S> && requires(const LuattnLinearParams &p, const LinearSite &s, int t) {
+  S::OfDecay::place(p, s, t);
+};
 
 template <class S>
 concept LinearSpec = Decay<S> && Update<S> && RowMods<S> && Skip<S>;

@@ -146,6 +146,12 @@ LUATTN_FN void add_input_grad_sole(const LuattnInput &in, Real x, Index... index
     exact_add_called(in.exact + at, in.count, grad, x);
 }
 
+// Where such an element lies; null if it is not wanted, or is a sum.
+template <class Real, class... Index>
+LUATTN_FN Real *input_grad_place(const LuattnInput &in, Index... index) {
+  return in.grad == nullptr || in.exact != nullptr ? nullptr : static_cast<Real *>(in.grad) + grad_offset(in, index...);
+}
+
 // Variant of add_input_grad for all lanes of a warp at once. If they all add to one element, one lane adds
 // their sum.
 template <class Real, class... Index>

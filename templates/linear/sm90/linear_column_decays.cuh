@@ -97,12 +97,31 @@ struct ColumnDecays {
     }
     return sum;
   }
+  // Where gradients of a token's channels are stored, of row number r of the thread; null: hooks make something of them first.
+  __device__ __forceinline__ float *place(const Chain &chain, int chunk, int r) const {
+    const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane, r);
+    if constexpr (DecayIsElement<Spec>)
+      return chain.has(t) ? Spec::OfDecay::place(p, chain.site, t) : nullptr;
+    else
+      return DecayEndsHere<Spec> ? nullptr : p.sums.decay + chain.token(p, t) * Config::k_dim;
+  }
+  // Whether pairs of numbers can be stored there.
+  __device__ __forceinline__ static bool takes_pairs(const float *to) {
+    return to != nullptr && reinterpret_cast<unsigned long long>(to) % 8 == 0;
+  }
+  __device__ __forceinline__ void add(const Chain &chain, int t, int channel, float2 x) const {
+    if constexpr (DecayEndsHere<Spec>) {
+      using Terms = typename Spec::OfDecay;
+      float none[1];
+      Terms::add(p, chain.site, 1.f, x.x, t, channel, nullptr, nullptr, none, none);
+      Terms::add(p, chain.site, 1.f, x.y, t, channel + 1, nullptr, nullptr, none, none);
+    }
+  }
   // Adds to a thread's ways of 16 channels what all tokens of its block have, and stores the gradient, or what it makes of
-  // inputs.
-  __device__ __forceinline__ void store(const float (&ways)[8], const Chain &chain, int chunk, int step,
-                                        u32 across) const {
-    float *const to = p.sums.decay;
-    if (to == nullptr) return;
+  // inputs. to: places of the thread's rows; InPairs: which take pairs.
+  template <bool InPairs>
+  __device__ __forceinline__ void store(const float (&ways)[8], const Chain &chain, int chunk, int step, u32 across,
+                                        float *const (&to)[2]) const {
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
       const int channel = step * 16 + Fragment::column(lane, j);
@@ -112,15 +131,28 @@ struct ColumnDecays {
         const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane, r), e = Fragment::element(r, j);
         if (!chain.has(t) || channel >= Config::k_dim) continue;
         const float2 x = {ways[e] + all.x, ways[e + 1] + all.y};
-        if constexpr (DecayEndsHere<Spec>) {
-          using Terms = typename Spec::OfDecay;
-          float none[1];
-          Terms::add(p, chain.site, 1.f, x.x, t, channel, nullptr, nullptr, none, none);
-          Terms::add(p, chain.site, 1.f, x.y, t, channel + 1, nullptr, nullptr, none, none);
-        } else {
-          *reinterpret_cast<float2 *>(to + chain.token(p, t) * Config::k_dim + channel) = x;
-        }
+        if constexpr (InPairs)
+          *reinterpret_cast<float2 *>(to[r] + channel) = x;
+        else if (to[r] != nullptr)
+          to[r][channel] = x.x, to[r][channel + 1] = x.y;
+        else
+          add(chain, t, channel, x);
       }
+    }
+  }
+  template <int Steps>
+  __device__ __forceinline__ void store_all(const float (&ways)[Steps][8], const Chain &chain, int chunk, int share,
+                                            u32 across) const {
+    if (p.sums.decay == nullptr) return;
+    float *const to[2] = {place(chain, chunk, 0), place(chain, chunk, 1)};
+    const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane);
+    const bool in_pairs = (takes_pairs(to[0]) || !chain.has(t)) && (takes_pairs(to[1]) || !chain.has(t + 8));
+    if (in_pairs) {
+#pragma unroll
+      for (int i = 0; i < Steps; ++i) store<true>(ways[i], chain, chunk, share * Steps + i, across, to);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Steps; ++i) store<false>(ways[i], chain, chunk, share * Steps + i, across, to);
     }
   }
 };

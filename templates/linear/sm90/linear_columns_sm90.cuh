@@ -447,8 +447,7 @@ struct ColumnRows {
       if (elected()) producer.store_rows(chain, now.chunk);
       load_rows(done + 1);
     }
-#pragma unroll
-    for (int i = 0; i < steps; ++i) decays.store(ways[i], chain, now.chunk, share * steps + i, across);
+    decays.store_all(ways, chain, now.chunk, share, across);
     if constexpr (erases) finish_reads(chain, now.chunk);
   }
   __device__ __forceinline__ void run() const {

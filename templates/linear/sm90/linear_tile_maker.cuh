@@ -486,10 +486,11 @@ struct TileMaker {
   }
 };
 
-// Blocks: one for each chunk of each value head.
+// Blocks: one for each chunk of each value head, those that a chain begins with last: L2 still has them then.
 template <class Spec, class Config>
 LUATTN_FN void linear_make_tiles(const LuattnLinearParams &p, void *memory) {
   RowChunks<Config> at(p);
+  at.number = at.count - 1 - at.number;
   const LinearChain<Config> chain = at.chain();
   const int chunk = at.chunk(chain);
   if (chunk >= chain.end || chain.state_row(p) < 0) return;
