@@ -154,7 +154,8 @@ static void plan_channels(arena *a, const luattn_spec *spec, const luattn_target
       "backward of linear attention of class L%d: a kernel makes tiles with decays of channels of all chunks of %d "
       "tokens at once, of which two chains keep states and their gradients%s; of these, a kernel over all chunks at "
       "once "
-      "makes dq, dk%s and gradients of decays of channels%s; a last kernel has those of mods, inputs and scalars\n",
+      "makes dq, dk%s and gradients of decays of channels%s; a last kernel has those of mods, inputs and scalars\n"
+      "segments: entries are cut at launch, as those of forward are\n",
       (int)spec->linear->class.number, LUATTN_CHUNK, p->erases ? "" : ", and make dv", p->erases ? ", dv" : "",
       p->erases ? " and of numbers of tokens" : "");
 }

@@ -107,9 +107,9 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
  * Errors: LUATTN_UNSUPPORTED, LUATTN_INVALID, LUATTN_COMPILE, LUATTN_CUDA, .. */
 LUATTN_API luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec,
                                                const luattn_linear_args *args, void *stream, luattn_error *err);
-/* Backward, of the same specs and types. On Hopper additive updates and the delta rule, with decays of nothing, heads or tokens,
- * and additive updates with decays of channels, if update.write has no gradient, have kernels of chunks, in half precision and
- * up to 128 channels; all else is walked token by token, with a state for each.
+/* Backward, of the same specs and types. On Hopper additive updates and the delta rule have kernels of chunks, in half precision
+ * and up to 128 channels, with decays of channels and additive updates if update.write has no gradient; all else is walked
+ * token by token, with a state for each.
  * dq, dk and dv have q's type, gradients of inputs and scalars are float32, contiguous. dout may not be NULL on a GPU. The
  * same bits in every run. */
 LUATTN_API luattn_status luattn_linear_backward(luattn_engine *engine, const luattn_spec *spec,

@@ -14,11 +14,18 @@ SPECS = f"{ROOT}/tests/specs/linear"
 half = torch.bfloat16
 
 
+def empty(q, shape, dtype):
+    """Memory of the machine that nobody has written: NaN."""
+    t = torch.empty(tuple(shape), dtype=dtype)
+    t.view(torch.uint8).fill_(255)
+    return on_device(t)
+
+
 def there(test):
     """Tensors of the machine's memory lie on GPU 0."""
     for name, value in (("fill", fill), ("gpu_of", lambda t: 0), ("stream_of", lambda gpu: 0)):
         test = mock.patch.object(_tensors, name, value)(test)
-    return mock.patch.object(_torch_linear, "empty", lambda q, shape, dtype: on_device(torch.zeros(tuple(shape), dtype=dtype)))(test)
+    return mock.patch.object(_torch_linear, "empty", empty)(test)
 
 
 def rows(*shape, size=1.0):
@@ -132,6 +139,17 @@ class Machine(unittest.TestCase):
         own = {"g": torch.rand(1, 3072, 1) / 16, "beta": torch.rand(1, 3072, 1)}
         bounds = dict.fromkeys(("q", "k", "v", "initial_state", "g", "beta"), 0.0098)
         self.gradients(text, (64, 64), (1, 1), (3072,), own, bounds=bounds, once=True)
+
+    def test_gradients_of_segments_of_channels(self):
+        """The same where decays differ between channels, of updates that add and that erase."""
+        text = """return linear_attention { name = "segments", inputs = { g = { axes = {"b", "t", "hv", "d"}, grad = true }%s },
+          decay = function(b, h, t, d) return g[{b, t, h, d}] end%s }"""
+        beta = (""", beta = { axes = {"b", "t", "hv"}, grad = true }""", ", update = delta_rule(function(b, h, t) return beta[{b, t, h}] end)")
+        for more, bound in (("", ""), 0.0078), (beta, 0.0112):
+            own = {"g": torch.nn.functional.logsigmoid(torch.randn(1, 3072, 1, 64)) / 16}
+            if more is beta:
+                own["beta"] = torch.rand(1, 3072, 1)
+            self.gradients(text % more, (64, 64), (1, 1), (3072,), own, bounds=dict.fromkeys(("q", "k", "v", "initial_state", *own), bound), once=True)
 
     def test_gradients_of_channels(self):
         """Decays that differ between these: of elements, and of sums over a token's channels, and over tokens."""
