@@ -116,39 +116,55 @@ struct TileMaker {
 
   // ---- decays ----
 
-  // Hooks are asked about tokens and channels that exist, without branches: their loads are under way together. Whole: all
-  // exist, which saves most of the instructions.
+  // Loads are of adjacent channels in adjacent lanes: of the warp's rows a lane has channels lane, lane + 32, ... Hooks are asked
+  // about tokens and channels that exist, without branches, so that loads are under way together. Whole: all exist, which
+  // saves most of the instructions.
+  static constexpr int rows = LUATTN_CHUNK / 8, apart = k_dim / 32;
   template <bool Whole>
-  __device__ __forceinline__ void load_decays(float (&g)[steps][4]) const {
-    const int first = chunk * LUATTN_CHUNK + first_row();
+  __device__ __forceinline__ void load_decays(float (&x)[rows][apart]) const {
+    const int first = chunk * LUATTN_CHUNK + warp * rows;
 #pragma unroll
-    for (int i = 0; i < steps; ++i)
+    for (int i = 0; i < rows; ++i)
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const int t = first + i, d = channel() + n;
-        const float x = Whole ? Spec::decay(p, chain.site, t, d)
+      for (int n = 0; n < apart; ++n) {
+        const int t = first + i, d = lane + 32 * n;
+        const float g = Whole ? Spec::decay(p, chain.site, t, d)
                               : Spec::decay(p, chain.site, chain.clamped(t), min_of(d, Config::k_dim - 1));
         const bool has = Whole || (chain.has(t) && d < Config::k_dim);
-        g[i][n] = has ? decay_within(x) * op_log2_e : 0.f;
+        x[i][n] = has ? decay_within(g) * op_log2_e : 0.f;
       }
   }
-  __device__ __forceinline__ u32 total_of(int part) const {
-    return shared.totals() + u32(part * k_dim + channel()) * 4;
+  __device__ __forceinline__ u32 total_of(int part, int channel) const {
+    return shared.totals() + u32(part * k_dim + channel) * 4;
   }
-  // Sums of decays from the part's beginning, to the base of 2; that of all goes to shared memory.
-  // First: it also writes numbers of tokens.
+  // Channels 0 .. of a row of sums, in the place of the warp's rows of tiles.
+  __device__ __forceinline__ u32 sums_of(int row) const {
+    constexpr int of_box = 1024 / (k_dim * 4);
+    const u32 in = u32(warp * 1024 + row % of_box * (k_dim * 4)), box = u32(row / of_box);
+    return in + (box < k_dim / 64 ? shared.queries() + box * LINEAR_BOX : shared.reads() + (box - k_dim / 64) * LINEAR_BOX);
+  }
+  // Sums of decays from the part's beginning, to the base of 2; that of all goes to shared memory, too. First: numbers of
+  // tokens as well.
   template <bool First>
   __device__ __forceinline__ void load_sums(float (&g)[steps][4]) const {
+    float x[rows][apart];
     if (Config::k_dim % 64 == 0 && chain.has(chunk * LUATTN_CHUNK + LUATTN_CHUNK - 1))
-      load_decays<true>(g);
+      load_decays<true>(x);
     else
-      load_decays<false>(g);
+      load_decays<false>(x);
     if (First && warp == 7) write_numbers();
 #pragma unroll
-    for (int i = 1; i < steps; ++i)
+    for (int i = 0; i < rows; ++i)
 #pragma unroll
-      for (int n = 0; n < 4; ++n) g[i][n] += g[i - 1][n];
-    Tiles::store(total_of(part()), g[steps - 1]);
+      for (int n = 0; n < apart; ++n) {
+        if (i % steps != 0) x[i][n] += x[i - 1][n];
+        store_number(sums_of(i) + (lane + 32 * n) * 4, x[i][n]);
+        if (i % steps == steps - 1) store_number(total_of(warp * (rows / steps) + i / steps, lane + 32 * n), x[i][n]);
+      }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < steps; ++i) load_four(g[i], sums_of(lane / lanes * steps + i) + channel() * 4);
+    __syncwarp();
   }
   // Decays of the lane's channels: of its block, of all blocks before it and behind it.
   struct Blocks {
@@ -162,7 +178,7 @@ struct TileMaker {
     for (int one = 0; one < parts; ++one) {
       const int b = one / parts_of_block;
       float x[4];
-      load_four(x, total_of(one));
+      load_four(x, total_of(one, channel()));
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         of.before[n] += b < which() ? x[n] : 0.f, of.behind[n] += b > which() ? x[n] : 0.f;
@@ -213,10 +229,10 @@ struct TileMaker {
 #pragma unroll
     for (int n = 0; n < 4; ++n) y[n] = to_real(Elem{u16(x >> 16 * n)}) * left[n];
   }
-  // What rows of a part are multiplied by, inverse: of what is left over the block; and where they go: tiles in memory, and the
-  // keys' tiles for rows of their own block, the next one, and so on.
+  // What rows of a part are multiplied by; and where they go: tiles in memory, and the keys' tiles for rows of their own block,
+  // the next one, and so on.
   struct Part {
-    float own[4], before[4], query[4], behind[4], inverse[4];
+    float own[4], before[4], behind[4];
     unsigned char *made;
     u32 keys[4];
   };
@@ -226,8 +242,6 @@ struct TileMaker {
     for (int n = 0; n < 4; ++n) {
       x.own[n] = of.own[n];
       x.before[n] = fast_exp2(of.before[n]), x.behind[n] = fast_exp2(of.behind[n]);
-      x.inverse[n] = fast_exp2(min_of(-of.own[n], block_limit<Elem>));
-      x.query[n] = by_query ? x.before[n] : x.before[n] * p.scale;
     }
     x.made = made();
 #pragma unroll
@@ -263,10 +277,7 @@ struct TileMaker {
     for (int n = 0; n < 4; ++n) left[n] = fast_exp2(sum[n]);
     decayed(x, q, left);
     store_four_halves(shared.queries() + at, packed(x));
-    if constexpr (by_query)
-      scale(x, part.query, load_number(numbers + FACTOR_QUERY));
-    else
-      scale(x, part.query);
+    scale(x, part.before, by_query ? load_number(numbers + FACTOR_QUERY) : p.scale);
     *reinterpret_cast<u64 *>(to + Shared::made.at_queries) = packed(x);
     if constexpr (Spec::erases) {
       decayed(x, k, left);
@@ -274,6 +285,10 @@ struct TileMaker {
       scale(x, part.before, load_number(numbers + FACTOR_READ));
       *reinterpret_cast<u64 *>(to + Shared::made.at_reads) = packed(x);
     }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) left[n] = fast_exp2(-sum[n]);
+    decayed(x, k, left);
+    store_four_halves(part.keys[0] + in_tile, packed(x));
 #pragma unroll
     for (int n = 0; n < 4; ++n) left[n] = fast_exp2(part.own[n] - sum[n]);
     decayed(left, k, left);
@@ -284,12 +299,9 @@ struct TileMaker {
       scale(left, part.behind);
     *reinterpret_cast<u64 *>(to + Shared::made.at_keys) = packed(left);
   }
-  // A key to its block's end, for rows of each block from its own on.
+  // A key to its block's end, for rows of each block behind.
   __device__ __forceinline__ void store_keys(const float (&key)[4], u32 in_tile, const Part &part) const {
     float x[4], over[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) x[n] = key[n] * part.inverse[n];
-    store_four_halves(part.keys[0] + in_tile, packed(x));
     if (which() < 3) store_four_halves(part.keys[1] + in_tile, packed(key));
     if (which() < 2) {
       load_four(over, shared.over(which() + 1) + channel() * 4);
@@ -447,6 +459,8 @@ struct TileMaker {
     __syncthreads();
     if (!narrow && (of_pairs || Spec::erases)) add_own(s, of_pairs ? shared.queries() : shared.raw_keys(), which);
   }
+  // What derives from the thread's number is computed anew: there are no registers to keep it.
+  __device__ __forceinline__ TileMaker anew() const { return {p, shared, chain, chunk, warp, lane_anew()}; }
   __device__ __forceinline__ void make_chunk() const {
     float g[steps][4];
     touch(p.q), touch(p.k);
@@ -456,7 +470,7 @@ struct TileMaker {
     store_blocks(of);
     if constexpr (Shared::backward) store_sums(g);
     __syncthreads();  // a tile takes the place of sums of parts
-    make_tiles(g, of);
+    anew().make_tiles(g, of);
     if (Spec::erases && warp == 0) store_writes();
     __syncthreads();
   }
@@ -466,8 +480,8 @@ struct TileMaker {
     float s[32];
     make_chunk();
     const bool narrow = all_narrow();
-    if (of_pairs || Spec::erases) multiply(s, of_pairs ? shared.queries() : shared.reads(), which);
-    if (!narrow) add_wide(s, of_pairs, which);
+    if (of_pairs || Spec::erases) anew().multiply(s, of_pairs ? shared.queries() : shared.reads(), which);
+    if (!narrow) anew().add_wide(s, of_pairs, which);
     if (Spec::erases) __syncthreads();  // the inverse is made in the place of tiles
     if (of_pairs) {
       weigh<false>(s, which);
