@@ -35,7 +35,8 @@ static void add(writer *w, const linear_terms *terms, unsigned sole, ir_ref *roo
     const linear_term_kind kind = (linear_term_kind)terms->kind[i];
     const char *const value = body_value(w, terms->term[i].value);
     if (kind == LINEAR_TERM_ELEMENT)
-      linear_add_to_memory(w, &terms->term[i], value, terms->term[i].input >= 0 && (sole >> terms->term[i].input & 1) != 0);
+      linear_add_to_memory(w, &terms->term[i], value,
+                           terms->term[i].input >= 0 && (sole >> terms->term[i].input & 1) != 0);
     else
       text_add(&w->out, "%s[%d] += %s;\n", kind == LINEAR_TERM_RUN ? "of_run" : "of_row", at[kind]++, value);
   }
@@ -48,7 +49,8 @@ static void add_sums(writer *w, const char *name, const char *parameters, const 
   open(w, "void", name, parameters);
   body_lines(w, root, roots_of(terms, root, false, true, kind));
   for (int i = 0; i < terms->count; i++)
-    if (terms->kind[i] == kind) linear_add_to_memory(w, &terms->term[i], writer_format(w, "%s[%d]", array, at++), false);
+    if (terms->kind[i] == kind)
+      linear_add_to_memory(w, &terms->term[i], writer_format(w, "%s[%d]", array, at++), false);
   linear_close_function(w);
 }
 

@@ -40,7 +40,8 @@ static void print_terms_of(writer *w, const char *name, const derived_terms *ter
   }
   linear_open_function(w, writer_format(w, "void %s(" OF_SUMS ")", name));
   body_lines(w, root, n);
-  for (int i = 0; i < terms->count; i++) linear_add_to_memory(w, &terms->term[i], body_value(w, terms->term[i].value), false);
+  for (int i = 0; i < terms->count; i++)
+    linear_add_to_memory(w, &terms->term[i], body_value(w, terms->term[i].value), false);
   linear_close_function(w);
 }
 

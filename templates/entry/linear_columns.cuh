@@ -15,7 +15,8 @@ struct ColumnsConfig : Config {
 };
 using RowsConfig = ColumnsConfig<LINEAR_ROWS>;
 
-extern "C" __global__ void __launch_bounds__(SharedMaker<Spec, RowsConfig>::threads, SharedMaker<Spec, RowsConfig>::blocks)
+extern "C" __global__ void __launch_bounds__(SharedMaker<Spec, RowsConfig>::threads,
+                                             SharedMaker<Spec, RowsConfig>::blocks)
     luattn_linear_tiles(const __grid_constant__ LuattnLinearParams p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   linear_make_tiles<Spec, RowsConfig>(p, shared);

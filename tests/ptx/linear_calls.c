@@ -95,8 +95,7 @@ static void launch_tiles(const problem *x, void *module, on_device *d) {
   const call *c = x->c;
   const linear_kernel *k = &c->kernel;
   const bool erases = linear_is_erasing(c);
-  const int chunks = linear_chunks_of(x),
-            cut = d->p.segments.count, blocks = linear_blocks(c, k->v_dim, k->v_block),
+  const int chunks = linear_chunks_of(x), cut = d->p.segments.count, blocks = linear_blocks(c, k->v_dim, k->v_block),
             maps = erases ? linear_blocks(c, k->k_dim, k->v_block) : 0, threads = 128 * (1 + (k->v_block + 63) / 64);
   void *tiles = hand_device((size_t)(chunks + 1) * (size_t)linear_tiles_layout(k->k_dim, erases, 0).bytes, NULL);
   d->p.kept.tiles = tiles;

@@ -141,7 +141,8 @@ struct TileMaker {
   __device__ __forceinline__ u32 sums_of(int row) const {
     constexpr int of_box = 1024 / (k_dim * 4);
     const u32 in = u32(warp * 1024 + row % of_box * (k_dim * 4)), box = u32(row / of_box);
-    return in + (box < k_dim / 64 ? shared.queries() + box * LINEAR_BOX : shared.reads() + (box - k_dim / 64) * LINEAR_BOX);
+    return in +
+           (box < k_dim / 64 ? shared.queries() + box * LINEAR_BOX : shared.reads() + (box - k_dim / 64) * LINEAR_BOX);
   }
   // Sums of decays from the part's beginning, to the base of 2; that of all goes to shared memory, too. First: numbers of
   // tokens as well.
@@ -342,7 +343,8 @@ struct TileMaker {
   // s = rows of a tile times keys of the warp's block, and of those before it.
   template <int Which>
   __device__ __forceinline__ void multiply_block(float (&s)[32], u32 rows) const {
-    const u32 a_place = box_place(lane % 16, lane / 16 * 8), b_place = box_place(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8),
+    const u32 a_place = box_place(lane % 16, lane / 16 * 8),
+              b_place = box_place(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8),
               a_at = rows + Which * (block * 128) + a_place, b_at = shared.keys(Which, 0) + b_place;
 #pragma unroll
     for (int step = 0; step < k_dim / 16; ++step) {
@@ -407,14 +409,15 @@ struct TileMaker {
   }
   // Whether r' k of each of the warp's tokens lies in [0, 2]: then I - k r' makes no vector longer (linear_tile_segments.cuh).
   __device__ __forceinline__ void find_shrinks(const float (&s)[32], int which) const {
-    const u32 numbers = shared.numbers() + (which * block + Fragment::row(lane)) * 4;
+    const int token = Fragment::row(lane);
+    const u32 numbers = shared.numbers() + (which * block + token) * 4;
     float own[2] = {0, 0};  // on the diagonal, if the lane has some of it
 #pragma unroll
     for (int b = 0; b < 4; ++b)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float x = s[8 * b + Fragment::element(r, 2 * r)], y = s[8 * b + Fragment::element(r, 2 * r + 1)];
-        own[r] = b == which ? (lane / 4 % 2 == 0 ? x : y) : own[r];
+        own[r] = b == which ? (token % 2 == 0 ? x : y) : own[r];
       }
     bool good = true;
 #pragma unroll
@@ -422,7 +425,7 @@ struct TileMaker {
       const float x = own[r] * load_number(numbers + FACTOR_READ + 32 * r) * load_number(numbers + FACTOR_KEY + 32 * r);
       good = good & (x >= 0) & (x <= 2);
     }
-    good = __all_sync(0xffffffffu, good | (lane / 8 != lane % 4));
+    good = __all_sync(0xffffffffu, good | (token / 2 != Fragment::column(lane) / 2));
     float *const to = reinterpret_cast<float *>(made() + Shared::made.at_numbers + LINEAR_TILE_SHRINKS);
     if (lane == 0) to[which] = good ? 1.f : 0.f;
   }
