@@ -258,8 +258,30 @@ static const pair_row rows[] = {
      {5, 6, 11},
      LUATTN_BOX(0, 1, 4, 16),
      LUATTN_BOX(0, 2, 8, 3)},
+    {"one_stage",
+     "grid = {'y', 'x'}, block_mask = neighborhood { kernel_size = {11, 9}, stride = {3, 1}, is_causal = {false, "
+     "true} }",
+     2,
+     1,
+     136,
+     false,
+     {21, 27},
+     {21, 27},
+     LUATTN_BOX(0, 0, 8, 8),
+     LUATTN_BOX(0, 0, 4, 8)},
+    {"one_stage_disc",
+     "grid = {'y', 'x'}, block_mask = function(b, h, q, k) local y, x = q.y - k.y, q.x - k.x; return y * y + x * x <= "
+     "60 end",
+     2,
+     2,
+     136,
+     true,
+     {17, 22},
+     {19, 21},
+     LUATTN_BOX(0, 0, 4, 16),
+     LUATTN_BOX(0, 0, 16, 4)},
 };
-enum { NUM_ROWS = sizeof rows / sizeof *rows, NUM_SM90_ROWS = NUM_ROWS - 2 };
+enum { NUM_ROWS = sizeof rows / sizeof *rows, NUM_SM90_ROWS = NUM_ROWS - 4 };
 
 /* [batch 2, heads, axes of the grid, dim], or without dim contiguous. */
 typedef struct placed {
