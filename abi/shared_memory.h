@@ -21,7 +21,7 @@ typedef struct LayoutSizes {
                        * it), and BwdRow */
   int bias_elem, col; /* sm90 forward: bytes of a bias row's element, and of struct Col, where they are staged
                        * along the keys (templates/sm90/fwd/bias_staging.cuh); 0: not staged */
-  int displacements; /* sm90 over a grid, if scores have a term by displacement: numbers of a table, of a pair of boxes in
+  int displacements; /* sm90 and forward of sm80 over a grid, if scores have a term by displacement: numbers of a table, of a pair of boxes in
                        * forward, of a warp's in backward; else 0 (templates/score/displacement_terms.cuh) */
   int displacement_sums; /* sm90 backward over a grid: likewise, of a warp's sums of dS, with hands_sums
                           * (templates/grads/displacement_sums.cuh) */
@@ -63,11 +63,12 @@ ABI_FN int simt_bytes(LayoutSizes s, int weights) {
 }
 
 /* sm80 forward: Q, the stages of K, the stages of V, each with its tangent behind it if that is given; over a grid the
- * ranges of rows (templates/score/kept_keys.cuh). */
+ * ranges of rows (templates/score/kept_keys.cuh), and the stages of terms by displacement. */
 typedef struct FwdSm80Layout {
   int q, k, v;    /* bytes of a tile, with its tangent */
   int row_ranges; /* of 16 rows */
-  int at_row_ranges;
+  int terms;      /* of a table */
+  int at_row_ranges, at_terms;
   int bytes;
 } FwdSm80Layout;
 
@@ -79,7 +80,9 @@ ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
   l.v = 2 * s.tile_n * dim_v * (1 + (s.tangents >> 2 & 1));
   l.row_ranges = 16 * 4 * s.row_axes;
   l.at_row_ranges = l.q + s.stages * (l.k + l.v);
-  l.bytes = l.at_row_ranges + s.tile_m / 16 * l.row_ranges;
+  l.at_terms = l.at_row_ranges + s.tile_m / 16 * l.row_ranges;
+  l.terms = 4 * s.displacements;
+  l.bytes = l.at_terms + s.stages * l.terms;
   return l;
 }
 

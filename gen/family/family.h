@@ -204,6 +204,7 @@ typedef struct family_kernel {
   bool fetches_columns;        /* producer warps, which have few registers, compute the hook col */
   bool has_distance_terms;     /* keeps terms by distance in a table; rows of a tile of decode have too many */
   bool has_displacement_terms; /* over a grid: those of a pair of boxes, in a table */
+  bool shares_multiprocessor;  /* with other blocks: a table must leave room for as many */
   bool (*sums_displacements)(
       const plan *p);      /* over a grid: dS, for gradients that depend on nothing else; NULL: never */
   bool has_lane_sums;      /* sums of gradients for which registers are too few are left to lanes */

@@ -30,14 +30,20 @@ int tiles_shared_limit(int arch) {
 
 void tiles_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) { family_box(p, keys, box); }
 
+/* Blocks of so many bytes on a multiprocessor, where the system has 1 KB of each and they share it. */
+static int blocks_of(const plan *p, int bytes) {
+  return plan_kernel(p)->shares_multiprocessor ? (p->shared_limit + 1024) / (bytes + 1024) : 1;
+}
+
 bool tiles_have_displacements(const plan *p) {
-  const plan_rows rows = {.bwd_row_bytes = 2 * 4, .has_displacement_term = true};
+  const plan_rows rows = {.bwd_row_bytes = 2 * 4, .has_displacement_term = true}, without = {.bwd_row_bytes = 2 * 4};
   const family_kernel *kernel = plan_kernel(p);
   int columns[LUATTN_MAX_AXES]; /* of scores: a lane has two of each four */
   if (p->axes == 0 || !kernel->has_displacement_terms) return false;
   family_box(p, p->pass == LUATTN_FORWARD, columns);
+  const int bytes = kernel->shared_bytes(plan_sizes(p, &rows));
   return columns[LUATTN_MAX_AXES - 1] % 4 == 0 && family_displacements(p) <= POLICY_MOST_DISPLACEMENTS &&
-         kernel->shared_bytes(plan_sizes(p, &rows)) <= p->shared_limit;
+         bytes <= p->shared_limit && blocks_of(p, bytes) == blocks_of(p, kernel->shared_bytes(plan_sizes(p, &without)));
 }
 
 bool tiles_sum_displacements(const plan *p) {

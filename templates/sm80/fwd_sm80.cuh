@@ -38,6 +38,7 @@
 #include "work/tile_walk.cuh"
 #ifdef LUATTN_FREE_BOXES
 #include "score/box_dropout.cuh"
+#include "score/displacement_terms.cuh"
 #include "score/kept_keys.cuh"
 #include "source/box_tile.cuh"
 #include "work/key_box_walk.cuh"
@@ -93,12 +94,14 @@ struct ForwardSm80 {
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
 #ifdef LUATTN_FREE_BOXES
-  static constexpr int row_axes = Config::axes;
+  using Pair = BoxPair<GridSideOf<true>::rows>;
+  static constexpr int row_axes = Config::axes, displacements = Spec::has_displacement_term ? Pair::count() : 0;
 #else
-  static constexpr int row_axes = 0;
+  static constexpr int row_axes = 0, displacements = 0;
 #endif
-  static constexpr FwdSm80Layout layout =
-      fwd_sm80_layout(layout_sizes<Config>({.row_axes = row_axes, .tangents = Products::tangents}));
+  static constexpr bool has_terms = displacements > 0;  // a table for each pair of boxes (score/displacement_terms.cuh)
+  static constexpr FwdSm80Layout layout = fwd_sm80_layout(
+      layout_sizes<Config>({.displacements = displacements, .row_axes = row_axes, .tangents = Products::tangents}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   static_assert(has_shared<Config, layout.bytes>());
 
@@ -292,6 +295,45 @@ struct ForwardSm80 {
         x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][Fragment::element(r % 2, j % 2)],
                                  position(r, lane), kv, terms.get(r, j / 2, j % 2));
     }
+  }
+  // The same with terms by displacement, from the table of a stage.
+  __device__ __forceinline__ void score_by_displacement(const float (&s)[m_tiles][n_tiles][4], const Key &kv0, int slot,
+                                                        float (&x)[rows][cols]) const {
+#ifdef LUATTN_FREE_BOXES
+    using Terms = DisplacementTerms<Fragment, Pair, cols / 2, false>;
+    const Terms terms[2] = {Terms(table(slot), warp_row, lane),
+                            Terms(table(slot), warp_row + (m_tiles - 1) * 16, lane)};
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const KeyPlace kv = column(kv0, j);
+      const Col col = score_col<Spec>(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][Fragment::element(r % 2, j % 2)],
+                                 position(r, lane), kv, terms[r / 2].get(r % 2, j / 2, j % 2));
+    }
+#endif
+  }
+  __device__ __forceinline__ u32 table(int slot) const { return q_shared + layout.at_terms + slot * layout.terms; }
+  // This thread's numbers of a tile's table.
+  struct NoTerms {};
+  __device__ __forceinline__ auto terms_of(const Tile &tile) const {
+#ifdef LUATTN_FREE_BOXES
+    if constexpr (has_terms) {
+      Displacement from = {};
+      if (tile.valid())
+        GridSideOf<false>::each_corner(p, u32(q_tile), [&](auto axis, int at) {
+          from.at[axis.value - GridSideOf<false>::first_axis] = tile.index.box.first(axis.value) - at;
+        });
+      return DisplacementTable<Spec, Pair, threads>(p, site, head, from, int(threadIdx.x));
+    }
+#endif
+    if constexpr (!has_terms) return NoTerms{};
+  }
+  template <class Numbers>
+  __device__ __forceinline__ void store_terms(const Numbers &numbers, const Tile &tile, int slot) const {
+    if constexpr (has_terms)
+      if (tile.valid()) numbers.store(table(slot), int(threadIdx.x));
   }
   __device__ __forceinline__ KeyPlace column(const Key &kv0, int j) const {
     return {kv0 + Fragment::column(lane), Fragment::column_of(j)};
@@ -491,7 +533,10 @@ struct ForwardSm80 {
   __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
     float x[rows][cols], scale[rows];
     const Key kv0 = first_key(tile);
-    score(s, kv0, x);
+    if constexpr (has_terms)
+      score_by_displacement(s, kv0, slot, x);
+    else
+      score(s, kv0, x);
     online.enter_tile(column(kv0, 0));
     if constexpr (kind == MIXED) {
       bool some = true;
@@ -571,9 +616,13 @@ struct ForwardSm80 {
       }
       load<K, V>(next, t.slot ^ 1, !t.tile.valid());
       if (!t.tile.valid()) keep_q();
+      const auto next_terms = terms_of(next);
       if (work) {
         dots(s, t.slot);
+        store_terms(next_terms, next, t.slot ^ 1);
         absorb<kind>(s, t.tile, t.slot);
+      } else {
+        store_terms(next_terms, next, t.slot ^ 1);
       }
       t.slot ^= 1;
     } else {
@@ -584,7 +633,9 @@ struct ForwardSm80 {
         cp_async_wait<0>();
         __syncthreads();  // K has been loaded, V is free
         load<V, V>(next, 0, false);
+        const auto next_terms = terms_of(next);
         dots(s, 0);
+        store_terms(next_terms, next, 0);
         cp_async_wait<0>();
         __syncthreads();  // V has been loaded, K is free
       }
