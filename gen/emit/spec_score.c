@@ -51,6 +51,7 @@ static void constants(writer *w) {
       {"has_row_shift", true, f->row_shift == IR_NONE},
       {"has_distance_term", t->has_distance_term, no_term},
       {"has_displacement_term", t->has_displacement_term, no_term},
+      {"adds_displacement_term", t->adds_displacement_term, no_term},
       {"has_bias_row", true, !t->has_bias_row},
       {"bias_row_shared", t->has_bias_row && !ir_uses(f->g, f->bias_row, VAR_B), !t->has_bias_row},
       {"has_score_bounds", true, f->score_bounds == IR_NONE}};

@@ -187,24 +187,25 @@ typedef struct family_kernel {
   const struct family *falls_back_to;        /* for hooks that leave its products too few registers */
   const family_thresholds *measured;
 
-  bool takes_chunks;           /* enters the chunk of each tile (LUATTN_OFFSET_CHUNKS) */
-  bool sums_no_chunks;         /* but has no sums of gradients over tiles of several chunks */
-  bool steps_of_16;            /* tuning steps columns by 16, and rows by 64 */
-  bool accumulates_dq;         /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
-  bool free_boxes;             /* over a grid, boxes of keys begin where the range of a box of queries does */
-  bool splits;                 /* a launch may split the work of a tile among blocks */
-  bool draws_tiles;            /* blocks take tiles from a counter where tiles differ in work */
-  bool pairs_tiles;            /* blocks share a kv tile in pairs */
-  bool prepares_stats;         /* luattn_prepare computes block minima and maxima */
-  bool stores_dq_first;        /* the first kv tile of a q tile can store dQ */
-  bool stages_spill_alike;     /* as many prefetch addresses with one stage as with two */
-  bool rescales_lazily;        /* O is rescaled only where the maximum has grown (gen/lower/probe.c) */
-  bool shifts_rows;            /* row_shift.c */
-  bool has_polynomials;        /* softcap_poly.c */
-  bool fetches_columns;        /* producer warps, which have few registers, compute the hook col */
-  bool has_distance_terms;     /* keeps terms by distance in a table; rows of a tile of decode have too many */
-  bool has_displacement_terms; /* over a grid: those of a pair of boxes, in a table */
-  bool shares_multiprocessor;  /* with other blocks: a table must leave room for as many */
+  bool takes_chunks;              /* enters the chunk of each tile (LUATTN_OFFSET_CHUNKS) */
+  bool sums_no_chunks;            /* but has no sums of gradients over tiles of several chunks */
+  bool steps_of_16;               /* tuning steps columns by 16, and rows by 64 */
+  bool accumulates_dq;            /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
+  bool free_boxes;                /* over a grid, boxes of keys begin where the range of a box of queries does */
+  bool splits;                    /* a launch may split the work of a tile among blocks */
+  bool draws_tiles;               /* blocks take tiles from a counter where tiles differ in work */
+  bool pairs_tiles;               /* blocks share a kv tile in pairs */
+  bool prepares_stats;            /* luattn_prepare computes block minima and maxima */
+  bool stores_dq_first;           /* the first kv tile of a q tile can store dQ */
+  bool stages_spill_alike;        /* as many prefetch addresses with one stage as with two */
+  bool rescales_lazily;           /* O is rescaled only where the maximum has grown (gen/lower/probe.c) */
+  bool shifts_rows;               /* row_shift.c */
+  bool has_polynomials;           /* softcap_poly.c */
+  bool fetches_columns;           /* producer warps, which have few registers, compute the hook col */
+  bool has_distance_terms;        /* keeps terms by distance in a table; rows of a tile of decode have too many */
+  bool has_displacement_terms;    /* over a grid: those of a pair of boxes, in a table */
+  bool shares_multiprocessor;     /* with other blocks: a table must leave room for as many */
+  bool keeps_displacements_twice; /* that table, for loads of pairs (TwiceInTable there) */
   bool (*sums_displacements)(
       const plan *p);      /* over a grid: dS, for gradients that depend on nothing else; NULL: never */
   bool has_lane_sums;      /* sums of gradients for which registers are too few are left to lanes */
@@ -265,8 +266,8 @@ int family_box_rows(const int box[LUATTN_MAX_AXES]);
 /* Of luattn_target.query_tile_size or key_tile_size. */
 void family_unpack_box(uint64_t size, int box[LUATTN_MAX_AXES]);
 int family_box_pairs(const plan *p, const box_extents **pairs); /* how many */
-/* How many kv - q along all axes its pair of boxes has, or in backward those of 16 keys, with a number more along the innermost
- * axis (templates/score/displacement_terms.cuh). */
+/* Words of a table by displacement: a number for each kv - q along all axes that its pair of boxes has, in forward of sm90 twice, or
+ * in backward that those of 16 keys have, with a number more along the innermost axis (templates/score/displacement_terms.cuh). */
 int family_displacements(const plan *p);
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]); /* "16 x 8"; "": out of memory */
 

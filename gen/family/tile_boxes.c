@@ -55,14 +55,16 @@ void family_box(const plan *p, bool keys, int box[LUATTN_MAX_AXES]) {
 
 int family_displacements(const plan *p) {
   int q[LUATTN_MAX_AXES], kv[LUATTN_MAX_AXES], count = 1;
-  int rows = p->pass == LUATTN_BACKWARD ? 16 : INT32_MAX, before = p->pass == LUATTN_BACKWARD;
+  const bool forward = p->pass == LUATTN_FORWARD, twice = plan_kernel(p)->keeps_displacements_twice;
+  int rows = forward ? INT32_MAX : 16;
   family_box(p, false, q), family_box(p, true, kv);
+  int before = twice ? (q[AXES - 1] + kv[AXES - 1] - 1) % 2 : !forward;
   for (int a = AXES; a-- > 0; before = 0) {
     const int keys = kv[a] < rows ? kv[a] : rows;
     count *= q[a] + keys - 1 + before;
     rows /= keys;
   }
-  return count;
+  return twice ? (count + 15) / 32 * 32 + 17 + count : count;
 }
 
 const char *family_box_text(arena *a, const plan *p, const int box[LUATTN_MAX_AXES]) {

@@ -85,6 +85,13 @@ static int bias_row_bytes(const lowered *f) {
 /* A called score computes all of its terms itself; a called gradient takes the term as a parameter. */
 static bool takes_term(const lowered *f) { return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score"); }
 
+static bool adds_term(const lowered *f) {
+  const ir_node *n = ir_get(f->g, f->score_with), *of[2] = {ir_get(f->g, n->arg[0]), ir_get(f->g, n->arg[1])};
+  if (n->op != IR_ADD || of[0]->op != IR_VAR || of[1]->op != IR_VAR) return false;
+  return (ir_var_of(of[0]) == VAR_DOT && ir_var_of(of[1]) == VAR_TERM) ||
+         (ir_var_of(of[0]) == VAR_TERM && ir_var_of(of[1]) == VAR_DOT);
+}
+
 /* The same before facts are known, and whether there is room. */
 bool facts_stage_columns(const lowered *f) {
   const bool lines = f->bias_row != IR_NONE && takes_term(f);
@@ -303,6 +310,7 @@ void facts_find(lowered *f) {
   lowered_facts *t = &f->facts;
   t->has_distance_term = f->distance_term != IR_NONE && takes_term(f) && f->plan->axes == 0;
   t->has_displacement_term = f->distance_term != IR_NONE && takes_term(f) && f->plan->axes > 0;
+  t->adds_displacement_term = t->has_displacement_term && f->plan->pass == LUATTN_FORWARD && adds_term(f);
   t->has_bias_row = f->bias_row != IR_NONE && takes_term(f);
   t->tile_bits = f->keep != IR_NONE && f->mask->evaluated.is && tiles_may_have_bits(f->plan);
   find_flag_line(f);

@@ -49,6 +49,7 @@ enum {
 typedef struct lowered_facts {
   bool keep_is_cheap, rows_need_full_data, only_keep_reads_row, row_from_start, columns_need_full_data;
   bool score_reads_col, reads_columns, has_distance_term, has_displacement_term, has_bias_row;
+  bool adds_displacement_term; /* a score is dot + term, so that sums of products may begin at terms */
   bool grad_is_light, grad_reads_row, grad_adds_to_memory;
   bool keep_runs;                      /* keep_by_column in forward, keep_by_row in backward */
   bool tile_bits;                      /* the mask is evaluated for cells, where a launch does so (has_tile_bits) */

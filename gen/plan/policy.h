@@ -29,8 +29,8 @@ enum {
   /* A term of fewer instructions per element than this is not worth a table by distance. A memory read counts
    * as this many. */
   POLICY_LONG_TERM = 16,
-  /* Of a table by displacement over a grid, the most numbers: 8 KB for each stage. */
-  POLICY_MOST_DISPLACEMENTS = 2048,
+  /* Of a table by displacement over a grid, the most words: 16 KB for each stage. */
+  POLICY_MOST_DISPLACEMENTS = 4160,
   /* Where only keep reads Row: filling Row with more instructions than this is too expensive compared with a
    * loop over a masked tile's columns. */
   POLICY_SHORT_ROW = 48,

@@ -235,6 +235,9 @@ LUATTN_FN u32 load_shared(u32 address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
   return x;
 }
+LUATTN_FN void load_shared_8(u32 address, float &x, float &y) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
+}
 LUATTN_FN uint4 load_shared_16(u32 address) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"

@@ -53,6 +53,7 @@ struct ScoreInGrad {
 // No distance term: no long part of a score depends only on the distance, over a grid along each axis.
 struct NoDistanceTerm {
   static constexpr bool has_distance_term = false, has_displacement_term = false;
+  static constexpr bool adds_displacement_term = false;
 };
 // No bias row. The type is for buffers, which are then empty.
 struct NoBiasRow {

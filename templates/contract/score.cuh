@@ -14,6 +14,8 @@
 //   score_reads_col      score reads Col
 //   reads_columns        score (with a bias row, score_with) reads memory for each column and none for each
 //                        element (sm90)
+//   adds_displacement_term
+//                        score_with is the sum of dot and the displacement term: products may begin their sums at terms
 //   bias_row_shared      the bias row is the same for all batches
 //   BiasElem             the stored type of the bias row's input
 //
@@ -50,6 +52,7 @@ concept ValidScore =
       requires S::has_row_shift == requires { Real(S::row_shift(p, s, head, row, q, key)); };
       requires sizeof(typename S::BiasElem) > 0 && !(S::has_distance_term && S::has_bias_row);
       { S::bias_row_shared };
+      { S::adds_displacement_term };
     };
 
 // The score of an element, given its distance term or bias.

@@ -48,17 +48,40 @@ struct BoxPair {
     const u32 outer = u32(number) / u32(before);
     return int(Axis == first_axis ? outer : outer % u32(all));
   }
-  // The parts of a number: of the key at a row of its box, and of the query.
+  // The parts of a number: of the key at a row of its box, and of the query. Axes are arguments of templates here as well: of three
+  // axes the compiler would find pitches anew for each tile, by loops with divisions.
+  template <int Axis = first_axis>
   static constexpr __device__ int of_key(int row) {
-    int number = 0;
-    for (int a = first_axis; a <= last_axis; ++a) number += pitch(a) * (row / Keys::step(a) % Keys::box(a));
-    return number;
+    constexpr int by = pitch(Axis), step = Keys::step(Axis), box = Keys::box(Axis);
+    const int number = by * (row / step % box);
+    if constexpr (Axis == last_axis)
+      return number;
+    else
+      return number + of_key<Axis + 1>(row);
   }
+  template <int Axis = first_axis>
   static constexpr __device__ int of_query(int row) {
-    int number = 0;
-    for (int a = first_axis; a <= last_axis; ++a)
-      number -= pitch(a) * (row / Queries::step(a) % Queries::box(a) + least(a));
-    return number;
+    constexpr int by = pitch(Axis), step = Queries::step(Axis), box = Queries::box(Axis), lowest = least(Axis);
+    const int number = -by * (row / step % box + lowest);
+    if constexpr (Axis == last_axis)
+      return number;
+    else
+      return number + of_query<Axis + 1>(row);
+  }
+  // The displacement of the number `first + i * Step`, of whole rows along the innermost axis: `first` alone is divided.
+  template <int Step>
+  LUATTN_FN Displacement displacement(int first, int i, const Displacement &from) {
+    constexpr int along = width(last_axis);
+    static_assert(Step % along == 0);
+    const u32 row = u32(first) / along + u32(i * (Step / along));
+    Displacement x = from;
+    each_axis([&](auto axis) {
+      constexpr int a = axis.value, before = pitch(a) / along, lowest = least(a), step = Keys::place_step(a);
+      u32 at = u32(first) % along;
+      if constexpr (a < last_axis) at = row / u32(before), at = a == first_axis ? at : at % u32(width(a));
+      x.at[a - first_axis] += (lowest + int(at)) * step;
+    });
+    return x;
   }
   // The displacement of a number; `from`: between the first places of both.
   LUATTN_FN Displacement displacement(int number, const Displacement &from) {
@@ -75,8 +98,21 @@ struct BoxPair {
 // sums by displacement have room for a diagonal that no block has (grads/displacement_sums.cuh).
 using WarpBoxPair = BoxPair<16, 1>;
 
-// Computes terms number `first`, first + Step, .. of a pair's table, each lane its own.
-template <class Spec, class Pair, int Step>
+// Of a forward tile. Along the innermost axis there is an even number of numbers, so that only a query's own coordinate there
+// decides whether its pairs of adjacent keys begin at an even number.
+template <int KeyRows>
+using TileBoxPair = BoxPair<KeyRows, (BoxPair<KeyRows>::width(BoxPair<KeyRows>::last_axis)) % 2>;
+
+// A forward tile's table, and behind it the same once more from `second` on, where it begins a word later: pairs that begin at an
+// odd number are aligned there. `second` is 16 words more than a multiple of 32: rows beside each other are in different banks.
+template <class Pair>
+struct TwiceInTable {
+  static constexpr int second = (Pair::count() + 15) / 32 * 32 + 16, words = second + 1 + Pair::count();
+};
+
+// Computes terms number `first`, first + Step, .. of a pair's table, each lane its own. ByRows: with fewer instructions, but these
+// are other ones.
+template <class Spec, class Pair, int Step, bool ByRows = false>
 struct DisplacementTable {
   static constexpr int each = ceil_div(Pair::count(), Step);
   float term[each];
@@ -86,13 +122,21 @@ struct DisplacementTable {
                                                const Displacement &from, int first) {
 #pragma unroll
     for (int i = 0; i < each; ++i)
-      term[i] = Spec::displacement_term(p, site, head, Origin{},
-                                        Pair::displacement(min_of(first + i * Step, Pair::count() - 1), from));
+      if constexpr (ByRows && Step % Pair::width(Pair::last_axis) == 0) {
+        if (!exceeds(i) || first + i * Step < Pair::count())
+          term[i] = Spec::displacement_term(p, site, head, Origin{}, Pair::template displacement<Step>(first, i, from));
+      } else {
+        term[i] = Spec::displacement_term(p, site, head, Origin{},
+                                          Pair::displacement(min_of(first + i * Step, Pair::count() - 1), from));
+      }
   }
+  // Whether some lanes have no i-th number.
+  static constexpr __device__ bool exceeds(int i) { return (i + 1) * Step > Pair::count(); }
   __device__ __forceinline__ void store(u32 table, int first) const {
 #pragma unroll
     for (int i = 0; i < each; ++i)
-      if (first + i * Step < Pair::count()) store_shared(table + (first + i * Step) * 4, __float_as_uint(term[i]));
+      if ((ByRows && !exceeds(i)) || first + i * Step < Pair::count())
+        store_shared(table + (first + i * Step) * 4, __float_as_uint(term[i]));
   }
 };
 
@@ -129,11 +173,13 @@ struct DisplacementTerms {
     return all;
   }
 
-  // `row`: that of the box where the warp's rows begin.
+  // The number of the lane's first row and column. `row`: that of the box where the warp's rows begin.
+  static __device__ __forceinline__ int of_lane(int row, int lane, bool upper) {
+    return of_row(row + Fragment::row(lane)) + of_column(0) + Fragment::column(lane) * next +
+           (upper ? half - 4 * next : 0);
+  }
   __device__ __forceinline__ DisplacementTerms(u32 table, int row, int lane) : upper(Fragment::column(lane) >= 4) {
-    const int of_lane = of_row(row + Fragment::row(lane)) + of_column(0) + Fragment::column(lane) * next +
-                        (upper ? half - 4 * next : 0);
-    from = table + of_lane * 4;
+    from = table + of_lane(row, lane, upper) * 4;
   }
   // Reads that of row r and column 8 * octet + odd of this lane. Called in order of octets, each of the first row before that
   // of the second.
@@ -163,4 +209,40 @@ struct DisplacementTerms {
     }
     __device__ __forceinline__ float get(int r, int octet, int odd) const { return term[r][octet][odd]; }
   };
+};
+
+// The same of a forward tile, pair by pair and where products add to them: as the sums that a thread's scores begin with.
+template <class Pair, int Octets>
+struct DisplacementPairs {
+  using Terms = DisplacementTerms<MmaFragment, Pair, Octets, false>;
+  static_assert(Terms::next == 1 && Terms::next_row % 2 == 0 && Pair::width(Pair::last_axis) % 2 == 0);
+  u32 from;  // in a table that begins at 0
+  bool upper;
+
+  __device__ __forceinline__ DisplacementPairs(int row, int lane) : upper(MmaFragment::column(lane) >= 4) {
+    const int first = Terms::of_lane(row, lane, upper);
+    from = u32(first % 2 == 0 ? first : first + 1 + TwiceInTable<Pair>::second) * 4;
+  }
+  __device__ __forceinline__ void read(u32 table, float (&sum)[Octets * 4]) const {
+    each(table, [&](int first, float x, float y) { sum[first] = x, sum[first + 1] = y; });
+  }
+  __device__ __forceinline__ void add(u32 table, float (&sum)[Octets * 4]) const {
+    each(table, [&](int first, float x, float y) { sum[first] += x, sum[first + 1] += y; });
+  }
+
+ private:
+  template <class Body>
+  __device__ __forceinline__ void each(u32 table, const Body &body) const {
+    constexpr auto all = Terms::find_octets();
+#pragma unroll
+    for (int octet = 0; octet < Octets; ++octet) {
+      const u32 first = table + from + (all.beyond[octet] != 0 && upper ? all.beyond[octet] * 4 : 0);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float x, y;
+        load_shared_8(first + (all.column[octet] + r * Terms::next_row) * 4, x, y);
+        body(MmaFragment::element(r, 2 * octet), x, y);
+      }
+    }
+  }
 };

@@ -19,7 +19,7 @@
 template <class Spec>
 LUATTN_FN constexpr int displacements_of() {
 #ifdef LUATTN_FREE_BOXES
-  if constexpr (Spec::has_displacement_term) return BoxPair<GridSideOf<true>::rows>::count();
+  if constexpr (Spec::has_displacement_term) return TwiceInTable<TileBoxPair<GridSideOf<true>::rows>>::words;
 #endif
   return 0;
 }
@@ -49,6 +49,7 @@ struct SharedSm90 {
   // Terms by displacement (sm90/fwd/term_loader.cuh), in stages of their own.
   static constexpr int term_bytes = layout.terms, term_stages = LUATTN_SM90_TERM_STAGES;
   static constexpr bool has_terms = term_bytes > 0;
+  static constexpr bool begins_at_terms = has_terms && Spec::adds_displacement_term;  // sums of QK^T
   static_assert(!(has_terms && (has_cols || has_bias_rows)), "loaders stage one of them");
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
   // Over a grid: what each row of a warp keeps along each axis (score/kept_keys.cuh).

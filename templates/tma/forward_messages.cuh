@@ -49,8 +49,13 @@ struct LoaderMessage {
     return end();
   }
 #ifdef LUATTN_FREE_BOXES
+  // Of two axes there is room for the box itself, as coordinates have 15 bits: loaders need no divisions.
+  static constexpr bool tells_box = Config::axes <= 2;
   LUATTN_FN LoaderMessage of(int q_tile, int h, int b, const NumberedBox &box, bool first) {
-    return of(q_tile, h, b, box.number, first);
+    return of(q_tile, h, b, tells_box ? int(box.box.at[1]) : box.number, first);
+  }
+  __device__ __forceinline__ FreeBox box(const BoxesOfRange &boxes) const {
+    return tells_box ? FreeBox{{0, bits >> 1}} : boxes.box(kv_tile());
   }
 #endif
   LUATTN_FN LoaderMessage end() { return {END, 0, 0, 0}; }
@@ -61,6 +66,11 @@ struct LoaderMessage {
   LUATTN_FN LoaderMessage load(u32 address) {
     const QTileMessage x = QTileMessage::load(address);
     return {x.q_tile, x.h, x.b, x.state};
+  }
+  // Each lane reads all of it, which takes fewer instructions; the warp has to meet before lane 0 gives it back.
+  LUATTN_FN LoaderMessage load_in_each_lane(u32 address) {
+    const uint4 x = load_shared_16(address);
+    return {int(x.x), int(x.y), int(x.z), x.w};
   }
 };
 

@@ -176,26 +176,49 @@ struct NoStagedBiasRows {
   __device__ __forceinline__ NoStagedBiasRows(const SharedSm90<Spec, Config> &, int) {}
 };
 
-// The tables of terms by displacement (sm90/fwd/term_loader.cuh), and a thread's terms of the tile at work, which it reads while
-// QK^T is under way: behind it each load would wait for those of products.
+// The tables of terms by displacement (sm90/fwd/term_loader.cuh), and a thread's terms. If scores are dots and terms added up, the
+// sums of QK^T begin at the terms, which are read before it is issued. Else terms are held apart, and read while QK^T is under
+// way: behind it each load would wait for those of products.
 template <class Spec, class Config>
 struct StagedTerms {
+  enum { FULL = 2 };  // index of a barrier peek
   using Shared = SharedSm90<Spec, Config>;
-  PipelineState<Shared::term_stages> table;
+  using Table = PipelineState<Shared::term_stages>;
+  Table table;
   int row, lane;  // the first row of the warp in its box
 #ifdef LUATTN_FREE_BOXES
-  using Terms = DisplacementTerms<MmaFragment, BoxPair<Config::tile_n>, Config::tile_n / 8, false>;
+  using Pair = TileBoxPair<Config::tile_n>;
+  using Terms = DisplacementTerms<MmaFragment, Pair, Config::tile_n / 8, false>;
+  using Pairs = DisplacementPairs<Pair, Config::tile_n / 8>;
   typename Terms::Held held;
 #endif
   __device__ __forceinline__ StagedTerms(const Shared &, int warp)
       : table(0), row(warp * 16), lane(int(threadIdx.x) % 32) {}
-  __device__ __forceinline__ void await(const Shared &shared) {
-    barrier_wait(shared.terms_full(table.stage), table.parity);
-    read(shared);
+  __device__ __forceinline__ void peek_next(const Shared &shared) const {
+    Table next = table;
+    next.advance();
+    barrier_peek<FULL>(shared.terms_full(next.stage), next.parity);
   }
-  __device__ __forceinline__ void read(const Shared &shared) {
+  template <bool Peeked>
+  __device__ __forceinline__ void await(const Shared &shared) const {
+    if constexpr (Peeked)
+      barrier_wait_peeked<FULL>(shared.terms_full(table.stage), table.parity);
+    else
+      barrier_wait(shared.terms_full(table.stage), table.parity);
+  }
+  __device__ __forceinline__ void hold(const Shared &shared) {
 #ifdef LUATTN_FREE_BOXES
     held = typename Terms::Held(Terms(shared.terms(table.stage), row, lane));
+#endif
+  }
+  __device__ __forceinline__ void begin(const Shared &shared, float (&sums)[Config::tile_n / 2]) const {
+#ifdef LUATTN_FREE_BOXES
+    Pairs(row, lane).read(shared.terms(table.stage), sums);
+#endif
+  }
+  __device__ __forceinline__ void add(const Shared &shared, float (&sums)[Config::tile_n / 2]) const {
+#ifdef LUATTN_FREE_BOXES
+    Pairs(row, lane).add(shared.terms(table.stage), sums);
 #endif
   }
   __device__ __forceinline__ void release(const Shared &shared) {

@@ -74,6 +74,8 @@ struct ConsumerSm90 {
   static constexpr int rows = Fragment::rows(16), cols = Fragment::columns(tile_n);  // scores of a thread
   static constexpr bool two_softcap_poly =
       Spec::has_softcap_poly && Shared::groups == 2;  // two consumers, with the soft cap's fast path
+  // Over a grid a third of the tiles may have a mask, and these take the fast path, too.
+  static constexpr bool poly_masks = Spec::has_softcap_poly && !Sequence::is_line;
   // A consumer skips kv tiles that the mask leaves only for the rows of other consumers. With two consumers,
   // the one that skips would just wait for the other.
   static constexpr bool skips = Spec::has_mask && Shared::groups > 2 && Sequence::is_line && !has_chunks;
@@ -209,6 +211,7 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void release_k() {
     if constexpr (!Shared::has_cols) give_k();
     barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
+    if constexpr (Shared::begins_at_terms) bias_rows.peek_next(shared);
   }
   __device__ __forceinline__ void release_v() {
     if (v_back != 0) release(v_back);
@@ -228,10 +231,17 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         row[r].shift = Spec::row_shift(p, site, head, row[r], position(r), typename Sequence::KeyPlace{kv0, 0});
     }
+    if constexpr (Shared::begins_at_terms) return score_as_sum(s, x);
     if constexpr (Shared::has_terms) return score_by_displacement(kv0, s, x);
     const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head, distance(kv0), lane);
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
+  }
+  __device__ __forceinline__ void score_as_sum(const float (&s)[tile_n / 2], float (&x)[rows][cols]) const {
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int j = 0; j < cols; ++j) x[r][j] = s[Fragment::element(r, j)];
   }
   __device__ __forceinline__ void score_by_displacement(const Key &kv0, const float (&s)[tile_n / 2],
                                                         float (&x)[rows][cols]) {
@@ -313,9 +323,21 @@ struct ConsumerSm90 {
     float x[rows][cols];
     typename Online::Part part[rows];
     if constexpr (Spec::has_softcap_poly)
-      if (!first && !tile.masked() && within_softcap_poly(s)) {
+      if (!first && (poly_masks || !tile.masked()) && within_softcap_poly(s)) {
         if constexpr (Drops::any) draw(tile);
-        softcap_poly_step(s, x, part);
+        if constexpr (poly_masks) {
+          float dot[tile_n / 2];
+#pragma unroll
+          for (int i = 0; i < tile_n / 2; ++i) dot[i] = s[i];
+          if (tile.masked())
+            drop_dots(tile, dot);
+          else
+            online.kept.bits = online.all;
+          softcap_poly_step(dot, x, part);
+        } else {
+          online.kept.bits = online.all;
+          softcap_poly_step(s, x, part);
+        }
         return true;
       }
     const Key kv0 = first_key(tile) + Fragment::column(lane);
@@ -369,12 +391,25 @@ struct ConsumerSm90 {
     for (int i = 1; i < chains; ++i) most = max_of(most, sum[i]);
     return __all_sync(0xffffffffu, most < Spec::softcap_poly_limit(p, site, head));
   }
+  // Replaces dots that the mask drops by one whose cube is so large that its P is 0.
+  __device__ __forceinline__ void drop_dots(const KvMessage &tile, float (&dot)[tile_n / 2]) {
+    const Key kv0 = first_key(tile) + Fragment::column(lane);
+    KeepBits<cols> keep[rows] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    mask().find_bits(tile, masked_key(tile, kv0), keep, online);
+    const float gone = 3e4f * op_sqrt(Spec::softcap_poly_limit(p, site, head));
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int j = 0; j < cols; j += 4) {
+        const auto at = [&](int i) -> float & { return dot[Fragment::element(r, j + i)]; };
+        keep_4(at(0), at(1), at(2), at(3), keep[r].word[j / 32] >> j % 32, gone);
+      }
+  }
   // Runs the softmax step by the fast path, and the rest of the step. A 0 that comes through a shuffle keeps
   // the second row's P after the branch, as in step_by_inf.
   __device__ __forceinline__ void softcap_poly_step(const float (&s)[tile_n / 2], float (&x)[rows][cols],
                                                     typename Online::Part (&part)[rows]) {
     release_k();
-    online.kept.bits = online.all;
     scale[0] = scale[1] = 1;
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
@@ -520,7 +555,11 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void issue_scores(float (&s)[tile_n / 2]) {
     const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.stage), 0);
     using Product = Wgmma<Elem, tile_n>;
-    if constexpr (dim >= 128)
+    if constexpr (Shared::begins_at_terms)
+#pragma unroll
+      for (int i = 0; i < dim / 64 && i < 2; ++i)
+        Product::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), 1);
+    else if constexpr (dim >= 128)
       Product::first128(s, a, b);
     else if constexpr (dim >= 64)
       Product::first64(s, a, b);
@@ -528,7 +567,8 @@ struct ConsumerSm90 {
     for (int i = 2; i < dim / 64; ++i) Product::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), 1);
 #pragma unroll
     for (int i = dim / 64 * 4; i < dim / 16; ++i)
-      Product::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4), b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4), i > 0);
+      Product::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4), b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4),
+                      i > 0 || Shared::begins_at_terms);
     wgmma_commit();
     advance_k();
   }
@@ -558,12 +598,27 @@ struct ConsumerSm90 {
     if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, first_key(tile), lane);
     q_back = ends(tile);
   }
+  // Terms by displacement: where sums begin at them, before QK^T is issued, else behind.
+  template <bool Peeked>
+  __device__ __forceinline__ void begin_sums(float (&s)[tile_n / 2]) const {
+    if constexpr (Shared::begins_at_terms) {
+      bias_rows.template await<Peeked>(shared);
+      bias_rows.begin(shared, s);
+    }
+  }
+  __device__ __forceinline__ void await_terms() {
+    if constexpr (Shared::has_terms && !Shared::begins_at_terms) {
+      bias_rows.template await<false>(shared);
+      bias_rows.hold(shared);
+    }
+  }
   __device__ __forceinline__ KvMessage first_scores(float (&s)[tile_n / 2]) {
+    begin_sums<false>(s);
     const KvMessage message = await_k();
     wgmma_fence();
     issue_scores(s);
     if constexpr (Shared::has_bias_rows) bias_rows.peek();
-    if constexpr (Shared::has_terms) bias_rows.await(shared);
+    await_terms();
     const KvMessage tile = message.shared();
     wgmma_wait<0>();
     end_scores(s, tile);
@@ -573,9 +628,10 @@ struct ConsumerSm90 {
   // P V would have to wait for it anyway. With `once`, the function also issues a q tile's first scores,
   // which come without a P V, and O is rescaled after the softmax step instead.
   __device__ __forceinline__ KvMessage next_scores(float (&s)[tile_n / 2]) {
+    if constexpr (Shared::has_terms) bias_rows.release(shared);  // P is good: `rescore` does not read them again
+    begin_sums<true>(s);
     const KvMessage message = await_k();
     if constexpr (Shared::has_cols) give_k();
-    if constexpr (Shared::has_terms) bias_rows.release(shared);  // P is good: `rescore` does not read them again
     ping_pong_wait();
     wgmma_fence();
     issue_scores(s);
@@ -583,7 +639,7 @@ struct ConsumerSm90 {
     KvMessage tile;
     if (once && first) {
       ping_pong_pass();
-      if constexpr (Shared::has_terms) bias_rows.await(shared);
+      await_terms();
       tile = message.shared();
       wgmma_wait<0>();
     } else {
@@ -593,7 +649,7 @@ struct ConsumerSm90 {
       wgmma_fence();
       issue_values();
       ping_pong_pass();
-      if constexpr (Shared::has_terms) bias_rows.await(shared);
+      await_terms();
       tile = message.shared();
       wgmma_wait<1>();
     }
@@ -685,7 +741,10 @@ struct ConsumerSm90 {
       scores_of_rows<Elem, Config::head_dim, tile_n>(p, at, queries,
                                                      Sequence::template first_key<tile_n>(key_tile(tile)), lane, s);
     }
-    if constexpr (Shared::has_terms) bias_rows.read(shared);
+    if constexpr (Shared::begins_at_terms)
+      bias_rows.add(shared, s);
+    else if constexpr (Shared::has_terms)
+      bias_rows.hold(shared);
     q_back = may_lag = false;
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;

@@ -16,6 +16,7 @@ template <class Spec, class Config>
 struct TermLoaderSm90 {
   using Shared = SharedSm90<Spec, Config>;
   using Queries = GridSideOf<false>;
+  using Pair = TileBoxPair<Config::tile_n>;
   static constexpr int lanes = Shared::term_loaders * 32;
 
   const LuattnParams &p;
@@ -29,7 +30,8 @@ struct TermLoaderSm90 {
 
   __device__ __forceinline__ LoaderMessage next_message() {
     barrier_wait(shared.messages_full(messages.stage), messages.parity);
-    const LoaderMessage message = LoaderMessage::load(shared.loader_message(messages.stage));
+    const LoaderMessage message = LoaderMessage::load_in_each_lane(shared.loader_message(messages.stage));
+    __syncwarp();
     if (int(threadIdx.x) % 32 == 0) barrier_arrive(shared.messages_empty(messages.stage));
     messages.advance();
     return message;
@@ -44,19 +46,22 @@ struct TermLoaderSm90 {
       if (message.first()) {
         site = {p, message.b, message.h};
         head = Spec::head(p, site);
-        boxes = BoxesOfRange::of<Spec>(p, site, message.q_tile * Config::tile_m);
+        if constexpr (!LoaderMessage::tells_box)
+          boxes = BoxesOfRange::of<Spec>(p, site, message.q_tile * Config::tile_m);
         Queries::each_corner(p, message.q_tile,
                              [&](auto axis, int at) { own.at[axis.value - Queries::first_axis] = at; });
       }
-      const FreeBox keys = boxes.box(message.kv_tile());
+      const FreeBox keys = message.box(boxes);
       Displacement from;
       each_axis([&](auto axis) {
         constexpr int a = axis.value - Queries::first_axis;
         from.at[a] = keys.first(axis.value) - own.at[a];
       });
-      const DisplacementTable<Spec, BoxPair<Config::tile_n>, lanes> table(p, site, head, from, first);
+      const DisplacementTable<Spec, Pair, lanes, true> table(p, site, head, from, first);
       barrier_wait(shared.terms_empty(terms.stage), terms.parity);
       table.store(shared.terms(terms.stage), first);
+      if constexpr (Shared::begins_at_terms)
+        table.store(shared.terms(terms.stage) + (TwiceInTable<Pair>::second + 1) * 4, first);
       barrier_arrive(shared.terms_full(terms.stage));
       terms.advance();
     }

@@ -330,13 +330,16 @@ static void test_distance_term(void **state) {
 }
 
 /* Over a grid, one that depends only on kv - q along each axis has a table, and its gradients are sums by displacement, in sm90
- * alone; that of a number which is no function of displacements has neither. */
+ * alone; that of a number which is no function of displacements has neither. Where it is just added to the dot product, forward's
+ * sums begin at it. */
 static void test_displacement_term(void **state) {
   (void)state;
   const char *const
       terms[] = {"has_displacement_term = true;", "displacement_term(", "Origin q, const Displacement &kv", NULL},
       *const score[] = {"dot + term;", NULL}, *const sums[] = {"parameter_sums = 1;", "add_distance(", NULL},
-      *const none[] = {"has_displacement_term = false;", NULL};
+      *const none[] = {"has_displacement_term = false;", NULL},
+      *const added[] = {"adds_displacement_term = true;", NULL},
+      *const apart[] = {"has_displacement_term = true;", "adds_displacement_term = false;", NULL};
   const char *relative =
       "return attention { name = 'a', grid = {'y', 'x'}, inputs = { bias = { axes = {'h', 9, 31}, grad = true } },\n"
       "  score_mod = function(s, b, h, q, k)\n"
@@ -344,9 +347,15 @@ static void test_displacement_term(void **state) {
   const char *absolute =
       "return attention { name = 'a', grid = {'y', 'x'}, inputs = { bias = { axes = {'h', 9, 31}, grad = true } },\n"
       "  score_mod = function(s, b, h, q, k) return s + bias[{h, k.y - q.x, k.x - q.x + 15}] end }";
+  const char *capped =
+      "return attention { name = 'a', grid = {'y', 'x'}, inputs = { bias = { axes = {'h', 9, 31} } },\n"
+      "  score_mod = function(s, b, h, q, k) return 30 * tanh((s + bias[{h, k.y - q.y + 4, k.x - q.x + 15}]) / 30) end "
+      "}";
   luattn_target t = target;
   t.arch = 90;
   t.pass = LUATTN_FORWARD;
+  check_for(&t, relative, added, NULL);
+  check_for(&t, capped, apart, NULL);
   check_for(&t, relative, terms, NULL);
   check_for(&t, relative, score, NULL);
   check_for(&t, absolute, none, NULL);
