@@ -3,6 +3,7 @@
 
     python3 bench/jvp.py                                   bf16, 16384 tokens, heads times head dim 2048, lengths of 4096 and 16384
     python3 bench/jvp.py --only 'D128 S4096' --also old=/path/to/another/libluattn.so
+    python3 bench/jvp.py --only 'D128 S4096' --family sm80 --family simt
     python3 bench/jvp.py --rcm flash_attention_jvp_triton.py --jvp-flash --json j.json
     python3 bench/jvp.py --host                            host time of luattn.jvp beside a plain call, and no more
 
@@ -93,13 +94,23 @@ class Problem:
 def ours(library, p, name, text, along="qkv", forward=False):
     """A call of one build: o, and its tangent unless `forward`."""
     spec, tensors = library.spec(f"jvp_{name}", text), library.package("_tensors")
+
+    def engine(*_):
+        return library.engine
+
     inputs = [p.sinks] if name == "sink" else [p.documents, p.documents] if name == "documents" else []
     if forward:
-        return lambda: tensors.forward(spec, *p.primals, inputs, [], 0.0, {})[:1]
+
+        def plain():
+            tensors.engine_for = engine  # which a build's families share
+            return tensors.forward(spec, *p.primals, inputs, [], 0.0, {})[:1]
+
+        return plain
     tangents = [t if x in along else None for x, t in zip("qkv", p.tangents)]
     tangents += [p.sinks_tangent] if name == "sink" else [None] * len(inputs)
 
     def call():
+        tensors.engine_for = engine
         made = tensors.forward_jvp(spec, *p.primals, inputs, [], 0.0, tangents, [], {})
         return made[0], made[3]
 
@@ -271,6 +282,7 @@ def take_configs(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--also", action="append", default=[], help="NAME=LIBRARY: another build, beside the first")
+    parser.add_argument("--family", action="append", default=[], choices=("simt", "sm80", "sm90"), help="all of a family's kernels, beside the plan's own choice")
     parser.add_argument("--only", default="", help="cells whose name has this regular expression")
     parser.add_argument("--contenders", default="", help="likewise of a cell's calls")
     parser.add_argument("--rcm", help="the file of rCM's kernel")
@@ -288,6 +300,7 @@ def main():
         return
     libraries = {"": Luattn(os.environ.get("LUATTN_LIBRARY") or f"{ROOT}/build/release/engine/libluattn.so")}
     libraries |= {f"{name}:": Luattn(path) for name, _, path in (x.partition("=") for x in a.also)}
+    libraries |= {f"{family}:": Luattn(libraries[""].options[0], family) for family in a.family}
     torch.manual_seed(a.seed)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16, {a.rounds} rounds")
     shapes = [(TOKENS // length, WIDTH // dim, length, dim) for dim in (128, 64) for length in (4096, 16384)]

@@ -228,8 +228,9 @@ struct luattn_spec {
   derived_spec derived;                /* of attention */
   const struct derived_linear *linear; /* of linear attention: analysis/linear/linear_adjoint.h; else NULL */
   /* Of a compilation, once its mask is analysed: it is evaluated for cells (mask_evaluated), what it reads differs
-   * between blocks of queries, and its own blocks have as many keys as a cell. */
-  bool by_cells, by_query_blocks, by_narrow_blocks;
+   * between blocks of queries, and its own blocks have as many keys as a cell; and it compares data of which blocks' minima
+   * and maxima tell tiles apart, as documents. */
+  bool by_cells, by_query_blocks, by_narrow_blocks, by_block_bounds;
   bool
       learns_displacements; /* an input's gradient is a sum over scores with the same kv - q along each axis of a grid */
   int step[LUATTN_MAX_AXES]; /* of boxes along axes of a grid, those that it has the last ones (mask_axis); 0: 1 */

@@ -162,6 +162,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   c->spec.by_cells = c->mask.evaluated.is;
   c->spec.by_query_blocks = c->mask.evaluated.is && c->mask.evaluated.by_query && c->mask.evaluated.rows > 1;
   c->spec.by_narrow_blocks = c->mask.evaluated.is && c->mask.evaluated.has_narrow_blocks;
+  c->spec.by_block_bounds = c->mask.num_stats > 0;
   return LUATTN_OK;
 }
 

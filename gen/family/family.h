@@ -48,6 +48,7 @@ typedef struct plan {
   bool picked;                                      /* the target named all of `tiles` */
   bool by_cells, by_query_blocks, by_narrow_blocks; /* as luattn_spec, if kernels may read tile bits */
   bool learns_displacements;                        /* as luattn_spec, of a backward that wants it */
+  bool by_block_bounds;                             /* as luattn_spec */
   bool softcap_poly;  /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows;  /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
   bool may_fall_back; /* another family's tiles may be tried after this family's */

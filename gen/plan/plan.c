@@ -374,6 +374,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->by_cells = spec->by_cells && tiles_may_have_bits(p);
   p->by_query_blocks = spec->by_query_blocks && p->by_cells;
   p->by_narrow_blocks = spec->by_narrow_blocks && p->by_cells;
+  p->by_block_bounds = spec->by_block_bounds;
   p->may_fall_back = plan_kernel(p)->falls_back_to != NULL && t->family == 0 && !p->forced &&
                      (p->axes == 0 || plan_kernel(p)->falls_back_to->grid_dtypes != 0);
   fill_classes(p, spec, t);
