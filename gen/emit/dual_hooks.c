@@ -92,7 +92,8 @@ static void constants(writer *w) {
                             {"has_prob_tangent", t->prob != IR_NONE, false},
                             {"has_rescale_tangent", t->rescale != IR_NONE, false},
                             {"has_out_tangent", t->out != IR_NONE, false},
-                            {"centres", f->centres, false}};
+                            {"centres", f->centres, false},
+                            {"dot_unit", f->dot_unit, false}};
   const constant lagging = {"lagging_max", f->max_lags ? f->max_state : -1, false};
   print_constants(w, "bool", flags, COUNT(flags));
   print_constants(w, "int", &lagging, 1);

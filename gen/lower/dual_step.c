@@ -1,5 +1,5 @@
-/* dual_step.c: lowers the score and the online function together with their tangents, where the plan has these. Scores
- * are in natural units, and a running maximum stays: what forward alone rewrites is not proved for tangents. */
+/* dual_step.c: lowers the score and the online function together with their tangents, where the plan has these. A
+ * running maximum stays: what forward alone rewrites is not proved for tangents. Tangents of scores are in natural units. */
 #include <string.h>
 
 #include "gen/ir/passes.h"
@@ -29,15 +29,22 @@ static luattn_status check_maxima(const lowered *f, luattn_error *err) {
 
 enum { ROOTS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
 
+static int tangent_places(lowered *f, ir_ref **at) {
+  spec_tangents *t = &f->tangents;
+  int n = 0;
+  for (int k = 0; k < f->step.num_red; k++) at[n++] = &t->term[k];
+  for (int i = 0; i < lowered_traced(f)->online.num_state; i++) at[n++] = &t->next[i];
+  at[n++] = &t->prob, at[n++] = &t->rescale;
+  return n;
+}
+
 /* The expressions of a step, then their tangents. */
 static int step_places(lowered *f, ir_ref **at) {
-  const int num_state = lowered_traced(f)->online.num_state;
   int n = 0;
-  for (int k = 0; k < f->step.num_red; k++) at[n++] = &f->step.term[k], at[n++] = &f->tangents.term[k];
-  for (int i = 0; i < num_state; i++) at[n++] = &f->step.next[i], at[n++] = &f->tangents.next[i];
-  at[n++] = &f->step.prob, at[n++] = &f->tangents.prob;
-  at[n++] = &f->step.rescale, at[n++] = &f->tangents.rescale;
-  return n;
+  for (int k = 0; k < f->step.num_red; k++) at[n++] = &f->step.term[k];
+  for (int i = 0; i < lowered_traced(f)->online.num_state; i++) at[n++] = &f->step.next[i];
+  at[n++] = &f->step.prob, at[n++] = &f->step.rescale;
+  return n + tangent_places(f, at + n);
 }
 
 static void fold(lowered *f, ir_ref **at, int n) {
@@ -81,9 +88,9 @@ static void build_score(lowered *f) {
   ir *g = f->g;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0),
                scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
-  ir_ref root[2] = {lowered_traced(f)->score_mod, f->tangents.score_mod};
-  for (int i = 0; i < 2; i++)
-    if (root[i] != IR_NONE) root[i] = ir_substitute(g, root[i], &score, &scaled, 1);
+  online_step_choose_unit(f);
+  ir_ref root[2] = {f->score, f->tangents.score_mod};
+  if (root[1] != IR_NONE) root[1] = ir_substitute(g, root[1], &score, &scaled, 1);
   approximate_score(f);
   multiply_add_roots(f, root, 2);
   f->score = root[0], f->tangents.score_mod = root[1];
@@ -91,6 +98,7 @@ static void build_score(lowered *f) {
 
 static void build_step(lowered *f) {
   ir_ref *at[ROOTS];
+  if (f->dot_unit) online_step_take_unit(f, at, tangent_places(f, at));
   online_step_defer(f);
   const int n = step_places(f, at);
   approximate_step(f);

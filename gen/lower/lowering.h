@@ -21,6 +21,8 @@ static inline bool lowered_has_one_place(lowered *f, const derived_term *t) {
 /* online_step.c: chooses the unit of the stored score, then splits the online function into the step, the
  * deferred reductions and the epilogue. */
 void online_step_choose_unit(lowered *f);
+/* Where `dot_unit`: has the step, and `more` expressions, take scores and their maxima in that unit. */
+void online_step_take_unit(lowered *f, ir_ref **more, int num_more);
 luattn_status online_step_build(lowered *f, luattn_error *err);
 bool online_step_uses(ir *g, ir_ref r, ir_ref node);
 void online_step_defer(lowered *f);            /* chooses the sums that threads keep apart */

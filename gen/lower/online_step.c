@@ -30,7 +30,7 @@ void online_step_choose_unit(lowered *f) {
     f->score = rest == IR_NONE ? dot : ir_op2(g, IR_ADD, dot, ir_op2(g, IR_DIV, rest, scale));
 }
 
-static void rewrite_step(lowered *f) {
+void online_step_take_unit(lowered *f, ir_ref **more, int num_more) {
   ir *g = f->g;
   online_split *s = &f->step;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0);
@@ -48,6 +48,8 @@ static void rewrite_step(lowered *f) {
   s->prob = ir_substitute(g, s->prob, from, to, n);
   s->rescale = ir_substitute(g, s->rescale, from, to, n);
   for (int i = 0; i < lowered_traced(f)->online.num_state; i++) s->next[i] = ir_substitute(g, s->next[i], from, to, n);
+  for (int i = 0; i < num_more; i++)
+    if (*more[i] != IR_NONE) *more[i] = ir_substitute(g, *more[i], from, to, n);
 }
 
 bool online_step_uses(ir *g, ir_ref r, ir_ref node) {
@@ -224,7 +226,7 @@ luattn_status online_step_build(lowered *f, luattn_error *err) {
   TRY(tile_skipping_choose(f, err));
   TRY(probe_bounded_scores(f, err));
   TRY(probe_lazy_rescale(f, err));
-  if (f->dot_unit) rewrite_step(f);
+  if (f->dot_unit) online_step_take_unit(f, NULL, 0);
   row_shift_step(f);
   online_step_defer(f);
 

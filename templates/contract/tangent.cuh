@@ -43,19 +43,19 @@ LUATTN_FN LuattnInput input_tangent(const LuattnParams &p, int i) {
 //   centres              along tangents of scores that are all 1, those of prob, terms and states are these
 //                        themselves: a kernel may take one number of the row off all of the row's tangents of
 //                        scores, and add it times the row's sums and states to their tangents at the end
+//   dot_unit             a score is handed on divided by the scale, and so are maxima of scores; its tangent is not
 //   lagging_max          a state that is the running maximum, reduction 0, for which any number serves: a kernel may keep
 //                        one that scores exceed a little; -1: there is none
 //
 // Hooks, each as the one of score.cuh or online.cuh without _dual
-//   score_dual           score_tangent: scale times the tangent of dot. The score is score_mod's result, in its
-//                        own unit
+//   score_dual           score_tangent: scale times the tangent of dot. The score is score_mod's result
 //   term_dual<k>, prob_dual, rescale_dual, next_dual, out_dual, lse_dual
 //                        a prob that is term<k> has no prob_dual. Without has_rescale there is no rescale_dual
 template <class S, class Real = typename S::Real>
 concept ValidTangents = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
                                  const typename S::Row &row, const typename S::Col &col, const typename S::State &x,
                                  const Real *red, Real score, Position q, HookKeyPlace key, int element) {
-  { S::tangent_of_q + S::tangent_of_k + S::tangent_of_v + S::centres + S::lagging_max };
+  { S::tangent_of_q + S::tangent_of_k + S::tangent_of_v + S::centres + S::dot_unit + S::lagging_max };
   { S::score_tangent_as_is + S::has_score_tangent + S::has_prob_tangent + S::has_rescale_tangent + S::has_out_tangent };
   { S::score_dual(p, s, head, row, col, score, score, q, key).d };
   { S::init_dual(p, s, head, row).d };

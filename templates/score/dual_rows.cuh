@@ -16,7 +16,7 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
   using Base::all, Base::kept, Base::num_red, Base::state;
   static_assert(!finds_places<Spec>());
   // How far a row's scores may exceed a maximum that lags: P is then e^6 at most, and rescaling is rare.
-  static constexpr Real lag = 6;
+  static constexpr Real lag = 6, lowest = Real(-3e38);  // below every maximum, in units of dot products
 
   State tangent[Rows];
 
@@ -178,8 +178,8 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;
       if constexpr (K == 0 && Spec::lagging_max >= 0) {
-        const Real old = state[r].x[Spec::lagging_max];
-        red[K] = sum <= old + lag ? old : sum;
+        const Real old = state[r].x[Spec::lagging_max], natural = Spec::dot_unit ? Real(p.scale) * sum : sum;
+        red[K] = natural <= old + lag ? (Spec::dot_unit ? lowest : old) : sum;
       }
       if constexpr (has_tangent) {
         Real of_sum = part_tangent[0];
