@@ -88,7 +88,7 @@ def find(table: dict[Any, Any], named: Mapping[str, Any], numbers: tuple[Any, ..
 class Signature:
     """What calls of a signature share. spec: of a table that is not the spec's own."""
 
-    __slots__ = ("frames", "words", "results", "gpu", "engine", "size", "opens_batch", "needs_grad", "is_stale", "spec")
+    __slots__ = ("frames", "words", "results", "gpu", "engine", "size", "opens_batch", "needs_grad", "is_stale", "spec", "backward")
     frames: list[Frame]
     words: list[tuple[int, int]]  # of each tensor, by its number among the call's: the place of its address in a frame
     results: list[Any]  # of each one that the call makes: that place, and its layout
@@ -99,6 +99,7 @@ class Signature:
     needs_grad: bool
     is_stale: bool  # the library has refused a call
     spec: Spec | None
+    backward: tuple[float, dict[str, Any]]  # of forward with tangents: the scale, and what is given besides tensors of the spec
 
     def run(
         self, spec: Spec, named: Mapping[str, Any], scalars: Sequence[float] = (), given: Mapping[str, Any] = _NOTHING

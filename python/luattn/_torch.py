@@ -274,16 +274,27 @@ class _Attention(_Rules, torch.autograd.Function):
 _AttentionOfLevel = _tangents.of_level(_Rules)
 
 
+class _GoesTheGeneralWay(Exception):
+    pass
+
+
 class _JvpRules:
-    """Forward and tangents, with gradients of o and lse. After those of _Rules come tangents: of q, k, v, learned and the inputs."""
+    """Forward and tangents, with gradients of o and lse. After those of _Rules come tangents: of q, k, v, learned and the inputs. run: what computes o, lse,
+    saved and the tangents, in place of the op; it may give None, which is raised."""
 
     @staticmethod
     def forward(ctx, call, q, k, v, learned, *rest):  # type: ignore[no-untyped-def]
-        spec, scalars, scale, given, ctx.level = call
+        spec, scalars, scale, given, ctx.level, run = call
         n = len(spec.inputs)
         inputs, tangents = rest[:n], rest[n:]
-        with _tangents.below():
-            made = forward_jvp_op(spec.line, q, k, v, list(tangents), list(inputs), scalars, learned, scale, **given)
+        if run is not None:
+            made = run()
+            if made is None:
+                raise _GoesTheGeneralWay
+            made = tuple(filled(q, made))
+        else:
+            with _tangents.below():
+                made = forward_jvp_op(spec.line, q, k, v, list(tangents), list(inputs), scalars, learned, scale, **given)
         o, lse, saved, o_tangent, lse_tangent = made
         names = [name for name in given if name in _SAVED and given[name] is not None]
         ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED}, names, False
@@ -323,6 +334,20 @@ class _Jvp(_JvpRules, torch.autograd.Function):
 
 
 _JvpOfLevel = _tangents.of_level(_JvpRules)
+_apply_jvp = super(torch.autograd.Function, _Jvp).apply  # as apply_plain below
+
+
+def known_jvp(spec: Spec, known: _signature.Signature, named: dict[str, Any], scalars: Sequence[float]) -> Sequence[Tensor] | None:
+    """o, lse, saved, and the tangents of o and lse, of a call with gradients whose signature is known; None: it has to go the general way."""
+    scale, given = known.backward
+    inputs = [named[name] for name in spec.input_names]
+    tangents = *(named.get(f"tangent {name}") for name in "qkv"), None, *(named.get(f"tangent {name}") for name in spec.input_names)
+    run = functools.partial(known.run, known.spec or spec, named, scalars)
+    try:
+        made: Sequence[Tensor] = _apply_jvp((spec, list(scalars), scale, given, None, run), named["q"], named["k"], named["v"], None, *inputs, *tangents)
+    except _GoesTheGeneralWay:
+        return None
+    return made
 
 
 def forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, needs_grad, want_lse=True, out=None):  # type: ignore[no-untyped-def]
@@ -483,7 +508,7 @@ def _forward_jvp_autograd(text, q, k, v, tangents, inputs, scalars, learned, sca
         if needs_grad and t is not None and t.requires_grad and not info.grad:
             raise InvalidError(f"{spec.name}: the tangent of input '{info.name}' requires a gradient, and the spec has none of the input: write {info.name} = {{ .., grad = true }}, or detach it")
     if any_needs_grad(spec, q, k, v, learned, inputs) or needs_grad or _tangents.is_transformed():
-        return _tangents.apply(spec.said, _Jvp, _JvpOfLevel, (spec, scalars, scale, given, _tangents.mark_level()), q, k, v, learned, *inputs, *tangents)
+        return _tangents.apply(spec.said, _Jvp, _JvpOfLevel, (spec, scalars, scale, given, _tangents.mark_level(), None), q, k, v, learned, *inputs, *tangents)
     with _below_autograd():
         return forward_jvp_op(text, q, k, v, tangents, inputs, scalars, learned, scale, **given)
 

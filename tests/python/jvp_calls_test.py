@@ -1,4 +1,4 @@
-"""luattn.jvp without gradients: the second call of a signature makes one launch, past forward mode of torch, and gives what the first way gives."""
+"""luattn.jvp: the second call of a signature makes one launch, past forward mode of torch, and gives what the first way gives, gradients too."""
 
 import sys
 import unittest
@@ -96,6 +96,46 @@ class Known(unittest.TestCase):
         with torch.inference_mode():
             made = luattn.jvp(*call)
         self.assertFalse(made[0].is_inference())
+
+    def gradients(self, how, attention, primals, along, weights, **given):
+        """Of a sum of all results, and of one of o alone."""
+        leaves = [t.detach().clone().requires_grad_() for t in (*primals, *along.values(), *given.values()) if isinstance(t, torch.Tensor)]
+        n, m = len(primals), len(primals) + len(along)
+        made = how(attention, leaves[:n], dict(zip(along, leaves[n:m])), **{**given, **dict(zip([x for x, t in given.items() if isinstance(t, torch.Tensor)], leaves[m:]))})
+        sums = [(w[: t.numel()].reshape(t.shape) * t).sum() for w, t in zip(weights, made)]
+        found = [torch.autograd.grad(x, leaves, retain_graph=True, allow_unused=True) for x in (sum(sums), sums[0])]
+        return [*made, *found[0], *found[1]]
+
+    def test_gradients(self):
+        primals, weights = (self.q, self.k, self.v), torch.randn(4, 2 * 3 * 5 * 8)
+        cases = (
+            (FULL, dict(zip("qkv", self.along)), {}),
+            (FULL, {"k": self.along[1]}, {"return_lse": True, "scale": 0.25}),
+            (FULL, dict(zip("qkv", self.along)), {"q_offset": 2, "kv_offset": 1, "return_lse": True}),
+            (SPEC, {"q": self.along[0], "bias": self.bias_along}, {"bias": self.bias, "return_lse": True}),
+            (SPEC, {"v": self.along[2]}, {"bias": self.bias, "cap": 2.0}),
+        )
+        for attention, along, given in cases:
+            with self.subTest(given=[*given]):
+                self.gradients(self.general_remembered, attention, primals, along, weights, **given)
+                for scale in (1, 0.5):  # other numbers in other memory
+                    call = attention, [t * scale for t in primals], {name: t * scale for name, t in along.items()}, weights
+                    for a, b in zip(self.gradients(self.known, *call, **given), self.gradients(self.general, *call, **given), strict=True):
+                        self.assertEqual(a is None, b is None)
+                        if a is not None:
+                            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+    def general_remembered(self, *args, **given):
+        return flat(luattn.jvp(*args, **given))
+
+    def test_a_gradient_of_what_has_none_is_refused(self):
+        plain = luattn.attention("""return attention { name = "plain", inputs = { bias = { axes = {"h", "kv"}, dtype = "f32" } },
+            score_mod = function(s, b, h, q, kv) return s + bias[{h, kv}] end }""")
+        q, bias = self.q.clone().requires_grad_(), self.bias.clone().requires_grad_()
+        for _ in range(2):
+            luattn.jvp(plain, (q, self.k, self.v), {"q": self.along[0]}, bias=self.bias)
+            with self.assertRaisesRegex(luattn.InvalidError, "requires a gradient"):
+                luattn.jvp(plain, (q, self.k, self.v), {"q": self.along[0]}, bias=bias)
 
     def test_a_scalar_that_is_a_tensor(self):
         call = SPEC, (self.q, self.k, self.v), {"q": self.along[0]}
