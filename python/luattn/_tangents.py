@@ -1,6 +1,8 @@
 """Forward mode in torch: which tensors have tangents here, and functions of one level of torch.func."""
 
 import contextlib
+import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,43 +13,62 @@ from torch.autograd import forward_ad
 
 from .errors import Unsupported
 
-_transform = torch._C._functorch.maybe_current_level
+_transform, _num_modes = torch._C._functorch.maybe_current_level, torch._C._len_torch_dispatch_stack
+_LEVEL_OF_TORCH = 0  # of forward mode: torch has one. Graphs of torch.compile enter it past forward_ad, which counts levels
+
+
+@functools.cache
+def uncompiled(run: Callable[..., Any]) -> Callable[..., Any]:
+    """run, of whose functions torch.compile makes no graphs. Where it finds a tensor with a tangent, it leaves the graph, and makes others of the functions
+    that are called from there: one that ends in make_dual would drop the tangent. Nothing of it is imported before it is in use."""
+    aside: list[Any] = []
+
+    @functools.wraps(run)
+    def call(*args: Any, **given: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return run(*args, **given)
+        if not aside:
+            aside.append(torch.compiler.disable(run))
+        return aside[0](*args, **given)
+
+    return call
 
 
 def is_dual_level() -> bool:
-    return forward_ad._current_level >= 0
+    """Whether a level of forward mode may be open. Tensors say it for sure."""
+    return forward_ad._current_level >= 0 or _transform() is not None or _num_modes() > 0
 
 
 def tangent_of(t: Tensor | None) -> Tensor | None:
     """That of the innermost level of forward mode."""
-    return None if t is None or not is_dual_level() else forward_ad.unpack_dual(t).tangent  # type: ignore[no-untyped-call]
+    return None if t is None else forward_ad.unpack_dual(t, level=_LEVEL_OF_TORCH).tangent  # type: ignore[no-untyped-call]
 
 
 def have_tangents(tensors: Sequence[Tensor | None]) -> bool:
-    return is_dual_level() and any(tangent_of(t) is not None for t in tensors)
+    return any(tangent_of(t) is not None for t in tensors)
 
 
 def split(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Primals, and tangents."""
-    pairs = [(None, None) if t is None else forward_ad.unpack_dual(t) for t in tensors]  # type: ignore[no-untyped-call]
+    pairs = [(None, None) if t is None else forward_ad.unpack_dual(t, level=_LEVEL_OF_TORCH) for t in tensors]  # type: ignore[no-untyped-call]
     return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
 
 
 def join(primal: Tensor, tangent: Tensor) -> Tensor:
-    made: Tensor = forward_ad.make_dual(primal, tangent)  # type: ignore[no-untyped-call]
+    made: Tensor = forward_ad.make_dual(primal, tangent, level=_LEVEL_OF_TORCH)  # type: ignore[no-untyped-call]
     return made
 
 
 def mark_level() -> Tensor | None:
     """Something by which is_open knows this level of forward mode again; None: there is none, or one of torch.func, whose levels see backward themselves."""
-    if not is_dual_level() or is_transformed():
+    if forward_ad._current_level < 0 or is_transformed():
         return None
     made: Tensor = forward_ad.make_dual(torch.zeros(()), torch.ones(()))  # type: ignore[no-untyped-call]
     return made
 
 
 def is_open(mark: Tensor | None) -> bool:
-    return tangent_of(mark) is not None
+    return mark is not None and tangent_of(mark) is not None
 
 
 def refuse(said: str, tensors: Sequence[Tensor | None], instead: str) -> None:

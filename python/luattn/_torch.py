@@ -612,10 +612,10 @@ def _split(flat: Sequence[Tensor]) -> tuple[Any, ...]:
 
 _lib.impl("append", functools.partial(_without_tangents, torch.ops.luattn.append.default), "Autograd")
 _lib.impl("weights", functools.partial(_without_tangents, weights_op), "Autograd")
-_lib.impl("forward", _forward_autograd, "Autograd")
-_lib.impl("forward_jvp", _forward_jvp_autograd, "Autograd")
-_lib.impl("backward", _backward_autograd, "Autograd")
-_lib.impl("backward_jvp", _backward_jvp_autograd, "Autograd")
+_lib.impl("forward", _tangents.uncompiled(_forward_autograd), "Autograd")
+_lib.impl("forward_jvp", _tangents.uncompiled(_forward_jvp_autograd), "Autograd")
+_lib.impl("backward", _tangents.uncompiled(_backward_autograd), "Autograd")
+_lib.impl("backward_jvp", _tangents.uncompiled(_backward_jvp_autograd), "Autograd")
 
 
 def _autocast(key: str, device: str) -> None:

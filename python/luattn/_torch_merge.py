@@ -252,6 +252,6 @@ def _states_autograd(text, outs, lses, states, dtype=None):  # type: ignore[no-u
         return _merge_states(text, outs, lses, states, dtype)
 
 
-_lib.impl("merge", _merge_autograd, "Autograd")
-_lib.impl("merge_states", _states_autograd, "Autograd")
-_lib.impl("merge_backward", _backward_autograd, "Autograd")
+_lib.impl("merge", _tangents.uncompiled(_merge_autograd), "Autograd")
+_lib.impl("merge_states", _tangents.uncompiled(_states_autograd), "Autograd")
+_lib.impl("merge_backward", _tangents.uncompiled(_backward_autograd), "Autograd")

@@ -30,7 +30,11 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
     q = primals[0]
     if not is_tensor(q):
         raise Unsupported(f"{place}: q: is {what(q)}: tangents are of tensors of torch")
-    from . import _jvp_calls
+    import torch
+
+    if torch.compiler.is_compiling():
+        return _in_graph(place, attention, primals, along, given)
+    from . import _jvp_calls, _tangents
 
     call = _jvp_calls.find(attention, primals, along, given)
     known = call and _jvp_calls.run(call)
@@ -38,7 +42,7 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
         o, lse, _, o_tangent, lse_tangent = known
         return ((o, lse), (o_tangent, lse_tangent)) if call.return_lse else (o, o_tangent)
     with _jvp_calls.remembers(call) as results:
-        made = _by_forward_mode(place, attention, primals, along, given)
+        made = _tangents.uncompiled(_by_forward_mode)(place, attention, primals, along, given)
         first, second = (x if isinstance(x, tuple) else (x, None) for x in made)
         results += *first, *second
     return made
@@ -53,19 +57,15 @@ def _by_forward_mode(place: str, attention: Attention, primals: Sequence[Any], a
     if torch.is_inference_mode_enabled():  # has no forward mode
         with torch.inference_mode(False), torch.no_grad():
             return jvp(attention, primals, along, **given)
-    if _tangents.is_dual_level() or _tangents.is_transformed():
+    if forward_ad._current_level >= 0 or _tangents.is_transformed():
         raise Unsupported(f"{place}: is called within forward mode or a transform of torch.func: call the attention itself there")
-    named = {**given, **dict(zip("qkv", primals))}
-    takes = ("q", "k", "v", "scale", *attention.inputs, *attention.scalars)
-    for name in along:
-        if name not in takes:
-            raise InvalidError(f"{place}: tangents: '{name}': the call has no such argument; tangents are of {', '.join(takes)}")
-        if name not in named and name in attention.scalars:
-            named[name] = attention.scalars[name]
+    named = _arguments(place, attention, primals, along, given)
     with forward_ad.dual_level():
         for name, tangent in along.items():
             if tangent is not None:
-                named[name] = forward_ad.make_dual(*_pair(place, name, named.get(name), tangent, torch))  # type: ignore[no-untyped-call]
+                primal, along_it = _pair(place, name, named.get(name), tangent, torch)
+                primal = primal.clone() if primal.is_inference() else primal  # of which torch has no forward mode
+                named[name] = forward_ad.make_dual(primal, along_it)  # type: ignore[no-untyped-call]
         q, k, v = (named.pop(name) for name in "qkv")
         made = attention(q, k, v, **named)
         results = made if isinstance(made, tuple) else (made,)
@@ -73,6 +73,37 @@ def _by_forward_mode(place: str, attention: Attention, primals: Sequence[Any], a
         first = tuple(primal for primal, _ in pairs)
         second = tuple(torch.zeros_like(primal) if tangent is None else tangent for primal, tangent in pairs)
     return (first, second) if isinstance(made, tuple) else (first[0], second[0])
+
+
+def _arguments(place: str, attention: Attention, primals: Sequence[Any], along: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """By their names, and scalars that have a tangent."""
+    named = {**given, **dict(zip("qkv", primals))}
+    takes = ("q", "k", "v", "scale", *attention.inputs, *attention.scalars)
+    for name in along:
+        if name not in takes:
+            raise InvalidError(f"{place}: tangents: '{name}': the call has no such argument; tangents are of {', '.join(takes)}")
+        if name not in named and name in attention.scalars:
+            named[name] = attention.scalars[name]
+    return named
+
+
+def _in_graph(place: str, attention: Attention, primals: Sequence[Any], along: dict[str, Any], given: dict[str, Any]) -> tuple[Any, Any]:
+    """Where torch.compile traces the call: by torch.func.jvp, which graphs can have."""
+    import torch
+
+    named = _arguments(place, attention, primals, along, given)
+    pairs = {name: _pair(place, name, named.get(name), tangent, torch) for name, tangent in along.items() if tangent is not None}
+
+    def call(*values: Any) -> Any:
+        of = {**named, **dict(zip(pairs, values))}
+        q, k, v = (of.pop(name) for name in "qkv")
+        return attention(q, k, v, **of)
+
+    if pairs:
+        made: tuple[Any, Any] = torch.func.jvp(call, tuple(x for x, _ in pairs.values()), tuple(t for _, t in pairs.values()))
+        return made
+    results = call()
+    return results, tuple(torch.zeros_like(t) for t in results) if isinstance(results, tuple) else torch.zeros_like(results)
 
 
 def _named(place: str, primals: Sequence[Any], tangents: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
@@ -102,4 +133,4 @@ def _pair(place: str, name: str, primal: Any, tangent: Any, torch: Any) -> tuple
     for thing, a, b in (("shape", tuple(primal.shape), tuple(tangent.shape)), ("type", primal.dtype, tangent.dtype), ("device", primal.device, tangent.device)):
         if a != b:
             raise InvalidError(f"{place}: tangents: '{name}': has {thing} {b}, expected {a}, that of what it belongs to")
-    return (primal.clone() if primal.is_inference() else primal), tangent  # torch has no forward mode of tensors that were made in inference mode
+    return primal, tangent
