@@ -28,7 +28,7 @@ def uncompiled(run: Callable[..., Any]) -> Callable[..., Any]:
         if "torch._dynamo" not in sys.modules:
             return run(*args, **given)
         if not aside:
-            aside.append(torch.compiler.disable(run))
+            aside.append(torch.compiler.disable(run))  # type: ignore[no-untyped-call]
         return aside[0](*args, **given)
 
     return call

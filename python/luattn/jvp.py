@@ -42,7 +42,7 @@ def jvp(attention: Attention, primals: Sequence[Any], tangents: Sequence[Any] | 
         o, lse, _, o_tangent, lse_tangent = known
         return ((o, lse), (o_tangent, lse_tangent)) if call.return_lse else (o, o_tangent)
     with _jvp_calls.remembers(call) as results:
-        made = _tangents.uncompiled(_by_forward_mode)(place, attention, primals, along, given)
+        made: tuple[Any, Any] = _tangents.uncompiled(_by_forward_mode)(place, attention, primals, along, given)
         first, second = (x if isinstance(x, tuple) else (x, None) for x in made)
         results += *first, *second
     return made
@@ -100,8 +100,8 @@ def _in_graph(place: str, attention: Attention, primals: Sequence[Any], along: d
         return attention(q, k, v, **of)
 
     if pairs:
-        made: tuple[Any, Any] = torch.func.jvp(call, tuple(x for x, _ in pairs.values()), tuple(t for _, t in pairs.values()))
-        return made
+        made: Any = torch.func.jvp(call, tuple(x for x, _ in pairs.values()), tuple(t for _, t in pairs.values()))
+        return made[0], made[1]
     results = call()
     return results, tuple(torch.zeros_like(t) for t in results) if isinstance(results, tuple) else torch.zeros_like(results)
 
