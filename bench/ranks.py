@@ -38,6 +38,7 @@ class Sizes:
         self.k = 4 if small else 1024
         self.heads, self.heads_kv, self.dim = (4, 2, 16) if small else (32, 8, 128)
         self.device, self.dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
+        self.spare = 0
         frame = 8 * self.k
         self.cases = {
             "causal32k": (CAUSAL, 32), "causal64k": (CAUSAL, 64), "causal128k": (CAUSAL, 128), "documents64k": (DOCUMENTS, 64), "documents128k": (DOCUMENTS, 128),
@@ -191,7 +192,7 @@ class Ranks:
         self.inputs = sizes.inputs(self.attention, rows)
         masks = {name: t for name, t in self.inputs.items() if name.startswith("doc")}
         self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule, transport=transport)
-        self.local = ContextParallel(self.attention, None, self.plan, transport=transport, chunks=chunks)
+        self.local = ContextParallel(self.attention, None, self.plan, transport=transport, chunks=chunks, spare_multiprocessors=sizes.spare)
         self.own_inputs = {
             name: self.local.shard(t) if name.startswith("doc") else t.detach().requires_grad_() for name, t in self.inputs.items()
         }
@@ -203,7 +204,7 @@ class Ranks:
         """Milliseconds of the keys of a forward alone, and the bytes that the rank receives."""
         if self.inputs:
             return None
-        job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local.exchange(qkv[0].device), (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True)
+        job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local.exchange(qkv[0].device), (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True, spare=0)
 
         def move():
             one = _passes._Forward(job, self.local.schedules[0], *(t.detach() for t in qkv), (), None)
@@ -380,12 +381,14 @@ def main():
     parser.add_argument("--schedules", default="auto,stages,gathered")
     parser.add_argument("--transports", default="group")
     parser.add_argument("--chunks", default="auto", help="auto, no, yes: whether calls have several ranges of rows")
+    parser.add_argument("--spare", type=int, default=0, help="multiprocessors that attention leaves to NCCL's kernels")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--peers", default="", help="causal cases that torch's context_parallel and a zigzag ring run beside")
     parser.add_argument("--skip-errors", action="store_true")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
     sizes = Sizes(given.small)
+    sizes.spare = given.spare
     if sizes.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if sizes.device == "cuda" else "gloo")

@@ -30,6 +30,7 @@ rule(runtime/parts  "${common}|${abi}|runtime/(device|call|parts)/[a-z_]+\\.h"  
 rule(runtime/launch "${common}|${abi}|runtime/(device|call|parts|launch)/[a-z_]+\\.h"  "${no_lua}|${no_cuda}")
 rule(runtime      "${common}|${abi}"  "${no_lua}|${no_cuda}")
 rule(parallel     "${common}|parallel/[a-z_]+\\.h"  "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(nccl         "${public}|common/fail\\.h"  "${no_lua}|${no_cuda}")
 rule(engine       "${common}|engine/[a-z_]+\\.h|abi/(manifest|merge_params|kernel_facts)\\.(h|def)|runtime/[a-z]+/(cpu_kernel|fetch_tensor|merge_kernel|na_args|page_table|tile_bits)\\.h|gen/analysis/specs/int_range\\.h|gen/compile/(box_choice|cpu_facts|merge_code|plan_manifest)\\.h|gen/cpu/(packed_call|append_call|na_rows|part_merge|mask_boxes|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/base     "${common}|gen/base/.*"                                      "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/ir       "${common}|abi/philox\\.h|gen/(base|ir)/.*|templates/ops/(interval|bits)\\.cuh"  "${no_lua}|${no_cuda}|dlfcn\\.h")

@@ -115,6 +115,11 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
              CHOICES_MAX_SPLITS);
     return false;
   }
+  if (args->spare_multiprocessors < 0) {
+    snprintf(text, size, "spare_multiprocessors: is %d, expected 0 or more, and fewer than the device has",
+             args->spare_multiprocessors);
+    return false;
+  }
   if (args->decode < LUATTN_DECODE_AUTO || args->decode > LUATTN_DECODE_NEVER) {
     snprintf(text, size, "decode: is %d, expected a luattn_decode, 0 to 2", args->decode);
     return false;

@@ -1,4 +1,5 @@
-/* parallel.h: plans attention over several GPUs (context parallelism): which rows of a sequence each rank has.
+/* parallel.h: attention over several GPUs (context parallelism): plans which rows of a sequence each rank has, and runs
+ * both passes over a transport that the caller gives.
  *
  * A sequence is cut into chunks of equal numbers of rows. Each rank has as many chunks as every other, so that the other
  * layers of a model have equal work, and computes attention of its queries over all keys that the mask leaves them: its
@@ -10,7 +11,7 @@
 #ifndef LUATTN_PUBLIC_PARALLEL_H
 #define LUATTN_PUBLIC_PARALLEL_H
 
-#include "luattn/status.h"
+#include "luattn/engine.h"
 
 #include <stddef.h>
 
@@ -98,6 +99,65 @@ LUATTN_API void luattn_parallel_plan_free(luattn_parallel_plan *plan);
 
 /* "contiguous", "zigzag", "by counts" or "by time"; "?" for another number. */
 LUATTN_API const char *luattn_partition_name(luattn_partition partition);
+
+/* How ranks exchange rows: five functions, of memory of the engine's device (host memory on the CPU), in the order of
+ * `stream`. They return LUATTN_OK, or fill *err. All ranks call them in one order; no function of luattn waits for
+ * another rank otherwise. libluattn_nccl.so has one over NCCL (luattn/nccl.h). Set struct_size =
+ * sizeof(luattn_transport). */
+typedef struct luattn_transport {
+  size_t struct_size;
+  void *self;
+  int rank, ranks;
+  /* Begins a transfer: none need have been done before `finish`. A rank also sends to itself. Of the same two ranks the
+   * first bytes sent are the first received. */
+  luattn_status (*send)(void *self, int to, const void *data, size_t bytes, void *stream, luattn_error *err);
+  luattn_status (*receive)(void *self, int from, void *data, size_t bytes, void *stream, luattn_error *err);
+  /* What has begun is done before what `stream` runs from now on. */
+  luattn_status (*finish)(void *self, void *stream, luattn_error *err);
+  /* to[i] += from[i]: `count` numbers of LUATTN_F32 or LUATTN_F64. */
+  luattn_status (*add)(void *self, void *to, const void *from, size_t count, luattn_dtype type, void *stream,
+                       luattn_error *err);
+  /* Replaces data[i] by its sum over all ranks, the same on all. */
+  luattn_status (*sum)(void *self, void *data, size_t count, luattn_dtype type, void *stream, luattn_error *err);
+} luattn_transport;
+
+/* A call of a rank. Set struct_size = sizeof(luattn_parallel_call). */
+typedef struct luattn_parallel_call {
+  size_t struct_size;
+  int chunks, chunk_rows;     /* those of the plan: the whole has chunks * chunk_rows rows */
+  const int *rank_of;         /* [chunks]: likewise; each rank has equally many */
+  const unsigned char *needs; /* [chunks][chunks], or NULL: not 0 where a chunk of queries keeps any of a chunk of keys
+                               * (luattn_mask_chunks); NULL: everywhere */
+  const luattn_transport *transport;
+  void *workspace; /* of the engine's device, 256-byte aligned */
+  size_t workspace_size;
+} luattn_parallel_call;
+
+/* Attention of the rank's rows over all keys that they need. `args` are those of luattn_forward and luattn_backward:
+ * q, k, v, o and their gradients are the rank's rows, its chunks in the order of the sequence; hooks, dropout and
+ * random() see the whole. Keys that are needed travel first, and the rank's queries are one launch
+ * (LUATTN_SCHEDULE_GATHERED, luattn_batch_options.q_chunks), so every spec will do. Backward fetches keys again, and
+ * sends their gradients back in float32 (float64), which their owners add up, their own first, then those of the ranks
+ * before them: two runs give the same bits where the transport does. Half-precision gradients need args->grad_f32 = 1.
+ * Gradients of inputs without an axis q, of scalars, are summed over the ranks.
+ *
+ * k, v, dk and dv have rows of a head side by side, or rows of all heads. An input's axis q has the rank's rows; with an
+ * axis kv it is refused: give it whole along a free axis, as axes = {"n"}. args->batch is NULL, and
+ * args->workspace is not read.
+ *
+ * Ranks with other plans, specs or shapes wait for each other as the transport does: compare them before
+ * (luattn_spec_info.hash). Arguments that this rank refuses are refused before anything travels. Errors: LUATTN_INVALID
+ * and LUATTN_UNSUPPORTED (by name), those of luattn_forward, and the transport's own. */
+LUATTN_API luattn_status luattn_parallel_workspace_size(luattn_engine *engine, const luattn_spec *spec,
+                                                        luattn_pass pass, const luattn_args *args,
+                                                        const luattn_parallel_call *call, size_t *size,
+                                                        luattn_error *err);
+LUATTN_API luattn_status luattn_parallel_forward(luattn_engine *engine, const luattn_spec *spec,
+                                                 const luattn_args *args, const luattn_parallel_call *call,
+                                                 void *stream, luattn_error *err);
+LUATTN_API luattn_status luattn_parallel_backward(luattn_engine *engine, const luattn_spec *spec,
+                                                  const luattn_args *args, const luattn_parallel_call *call,
+                                                  void *stream, luattn_error *err);
 
 #ifdef __cplusplus
 }

@@ -161,6 +161,11 @@ typedef struct luattn_args {
                                             * key_tile_size, the boxes of the pass. 0: the engine chooses a pair by the mask
                                             * and the extents. luattn_launch does not read them: a kernel is what it is
                                             * compiled for. Nor does the CPU */
+  int spare_multiprocessors; /* Of the sm90 family, whose blocks stay and fill the GPU until the last tile: how many
+                              * multiprocessors its main kernels leave to others that run beside them, such as those that
+                              * NCCL exchanges rows by. Fewer than the device has. Blocks of a pair share two: an odd number
+                              * counts as the next one. Other kernels' blocks come and go, and do not read it, nor does the
+                              * CPU */
 } luattn_args;
 
 /* Forward mode: tangents of the arguments of a forward pass, and where those of its results are written. Set

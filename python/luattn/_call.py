@@ -440,6 +440,7 @@ class Frame:
         args = self._args
         args.random, args.num_splits, args.decode = None, 0, 0
         args.query_tile_size = args.key_tile_size = 0
+        args.spare_multiprocessors = 0
         for name in (*CHOICES, *RESULTS):
             setattr(args, name, 0)
         if args.workspace:
@@ -490,7 +491,7 @@ NOT_OF_PLANS = {**_OF_RESULTS, "grad_dtype": "dtype?", "seed": "seed?", "out": "
 NOT_OF_MASKS = {**_OF_RESULTS, "layout": "layout", "decode": "any", "out": "any"}
 
 # Arguments that say nothing of what luattn_batch holds.
-IN_NO_BATCH = frozenset(("boxes", "decode", "deterministic", "exact_rows", "num_splits", "seed", *CHOICES, *RESULTS))
+IN_NO_BATCH = frozenset(("boxes", "decode", "deterministic", "exact_rows", "num_splits", "seed", "spare_multiprocessors", *CHOICES, *RESULTS))
 
 
 FIXED_AXES = frozenset(("b", "h", "hkv", "q", "kv"))  # of inputs: of the lengths of q and k

@@ -90,6 +90,7 @@ class Args(c.Structure):
         ("tangents", c.c_void_p),
         ("query_tile_size", c.c_uint64),
         ("key_tile_size", c.c_uint64),
+        ("spare_multiprocessors", c.c_int),
     ]
 
 

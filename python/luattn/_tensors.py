@@ -105,6 +105,8 @@ def _set_given(frame: Frame, given: Mapping[str, Any]) -> None:
         frame.set_options(num_splits=given["num_splits"])
     if not frame.backward and given.get("decode"):
         frame.set_options(decode=given["decode"])
+    if given.get("spare_multiprocessors"):
+        frame.set_options(spare_multiprocessors=given["spare_multiprocessors"])
     if given.get("boxes"):
         query, key = given["boxes"][2 * frame.backward :][:2]
         frame.set_options(query_tile_size=query, key_tile_size=key)

@@ -22,7 +22,12 @@ static luattn_status check_tiles(const args_call *c, const manifest_entry *entry
  * with the `together` - 1 others of its cluster. */
 static luattn_status make_resident(const args_call *c, const manifest_entry *entry, int64_t together, int64_t size[3]) {
   TRY(check_tiles(c, entry, size, INT32_MAX / 2)); /* a block counts past the last tile */
-  const int64_t tiles = size[0] * size[1] * size[2], most = max_of(c->multiprocessors / together, 1) * together;
+  const int spare = c->args->spare_multiprocessors;
+  if (spare > 0 && spare >= c->multiprocessors)
+    return args_fail(c, "spare_multiprocessors: is %d, and device %d has %d; leave this call at least one", spare,
+                     c->device, c->multiprocessors);
+  const int64_t tiles = size[0] * size[1] * size[2],
+                most = max_of((c->multiprocessors - spare) / together, 1) * together;
   size[0] = tiles < most ? tiles : most;
   size[1] = size[2] = 1;
   return LUATTN_OK;

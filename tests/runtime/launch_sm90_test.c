@@ -410,6 +410,49 @@ static void impossible_splits(void **state) {
   }
 }
 
+/* Persistent blocks leave multiprocessors to others. */
+static void spared_multiprocessors(void **state) {
+  (void)state;
+  static const struct {
+    luattn_pass pass;
+    int spare;
+    unsigned blocks;
+    const char *message;
+  } cases[] = {
+      {LUATTN_FORWARD, 8, 124, NULL},
+      {LUATTN_FORWARD, 131, 1, NULL},
+      {LUATTN_BACKWARD, 15, 116, NULL},
+      {LUATTN_FORWARD, 132, 0, "spare_multiprocessors: is 132, and device 0 has 132; leave this call at least one"},
+      {LUATTN_BACKWARD, 500, 0, "spare_multiprocessors: is 500, and device 0 has 132"},
+      {LUATTN_FORWARD, -1, 0, "spare_multiprocessors: is -1, expected 0 or more"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    problem p;
+    problem_open(&p, cases[i].pass);
+    p.info.family = LUATTN_SM90;
+    for (uint32_t n = 0; n < p.info.num_entries; ++n)
+      if (p.info.entry[n].role == LUATTN_ROLE_DKDV) p.info.entry[n].tile_n = 64; /* in pairs of blocks */
+    if (cases[i].pass == LUATTN_FORWARD)
+      problem_resize(&p, 64, 128, 0);
+    else
+      problem_resize(&p, BATCH, Q_LEN, 64 * 200); /* more tiles than multiprocessors */
+    p.args.spare_multiprocessors = cases[i].spare;
+    luattn_error err;
+    const luattn_status status = try_launch(&p, &err);
+    assert_int_equal(status, cases[i].message != NULL ? LUATTN_INVALID : LUATTN_OK);
+    if (cases[i].message != NULL) assert_non_null(strstr(err.message, cases[i].message));
+    bool found = false;
+    for (size_t e = 0; e < fake_num_events() && cases[i].message == NULL; ++e) {
+      const fake_event *one = fake_get_event(e);
+      if (one->kind != FAKE_LAUNCH || (strcmp(one->name, "luattn_fwd") != 0 && strcmp(one->name, "luattn_dkdv") != 0))
+        continue;
+      assert_int_equal(one->grid[0], cases[i].blocks);
+      found = true;
+    }
+    assert_int_equal(found, cases[i].message == NULL);
+    problem_close(&p);
+  }
+}
+
 /* Inserts luattn_norms and luattn_tile_bitmap before the main entry, which is the last but one of a backward. */
 static void add_tile_bitmap(problem *p) {
   image_manifest *m = &p->info;
@@ -535,6 +578,7 @@ int main(void) {
       cmocka_unit_test(backward_sm90_splits),
       cmocka_unit_test(backward_sm90_chooses_splits),
       cmocka_unit_test(impossible_splits),
+      cmocka_unit_test(spared_multiprocessors),
       cmocka_unit_test(forward_skips),
       cmocka_unit_test(backward_skips),
       cmocka_unit_test(impossible_skips),

@@ -52,6 +52,7 @@ class Job:
     out_f32: bool
     swapped: bool
     sums: bool  # gradients of what is whole on all ranks are summed over them
+    spare: int  # multiprocessors that calls leave to the exchange
 
 
 def side_of(axes: Sequence[str]) -> str:
@@ -148,6 +149,8 @@ class _Pass:
         options = self._places(run.chunks, call.chunks)
         if self.job.seed is not None:
             options["seed"] = self.job.seed
+        if self.job.spare:
+            options["spare_multiprocessors"] = self.job.spare
         return self.q[:, :, run.first : run.end], k, v, inputs, options
 
     def _places(self, queries: Sequence[int], keys: Sequence[int]) -> dict[str, Any]:

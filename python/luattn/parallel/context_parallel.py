@@ -44,11 +44,14 @@ class ContextParallel:
     transport: "group": rows travel by sends and receives of the group, whose kernels wait for attention's; "peer": by the copy engines of GPUs of one host, beside
     these kernels (torch's symmetric memory). chunks: whether a call has all rows of the rank that need keys of the same stages, wherever they lie in the sequence, and all
     of these keys (luattn_batch_options.q_chunks), so that a stage is one launch; False: a call has one range of rows and one of keys, as inputs with axes q and kv take; None:
-    True over gloo, whose tensors are on the CPU.
+    True over gloo, whose tensors are on the CPU. spare_multiprocessors: how many attention's kernels leave to those of NCCL (luattn_args.spare_multiprocessors).
 
     Errors: InvalidError, where ranks have other plans or specs; Unsupported, where rows of this spec do not merge (the message has one that shows it)."""
 
-    def __init__(self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str = "group", chunks: bool | None = None) -> None:
+    def __init__(
+        self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str = "group", chunks: bool | None = None,
+        spare_multiprocessors: int = 0,
+    ) -> None:  # fmt: skip
         if not isinstance(attention, Attention):
             raise InvalidError(f"{_PLACE}: attention: is {what(attention)}, expected what luattn.attention(..) makes")
         if not isinstance(plan, Plan):
@@ -66,6 +69,7 @@ class ContextParallel:
         self._parameters = _parameters_of(attention._spec)
         self.gathered, self.why = self._order(schedule)
         self.chunks = self._has_chunks(chunks)
+        self._spare = take(_PLACE, "spare_multiprocessors", "integer", spare_multiprocessors)
         self.schedules = tuple(schedule_of(plan, self.layer, self.rank, gathered, backward, self.chunks) for backward, gathered in enumerate(self.gathered))
         self._transport = transport
         self._exchanges: dict[torch.device, tuple[Exchange, str]] = {}
@@ -202,6 +206,7 @@ class ContextParallel:
             spec, self.schedules, self.plan, self.exchange(q.device), self._parameters, tuple(info.axes for info in spec.inputs),
             values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
             by_lse=not self.gathered[0] and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
+            spare=self._spare,
         )  # fmt: skip
         o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)
         o = o.transpose(1, 2) if swapped else o

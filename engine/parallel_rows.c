@@ -1,0 +1,88 @@
+#include "engine/parallel_rows.h"
+
+#include <inttypes.h>
+
+bool parallel_has(const parallel_chunks *c, int rank, int chunk) { return c->call->rank_of[chunk] == rank; }
+
+bool parallel_takes(const parallel_chunks *c, int rank, int chunk) {
+  if (c->call->needs == NULL || parallel_has(c, rank, chunk)) return true;
+  for (int i = 0; i < c->call->chunks; ++i)
+    if (parallel_has(c, rank, i) && c->call->needs[(size_t)i * (size_t)c->call->chunks + (size_t)chunk] != 0)
+      return true;
+  return false;
+}
+
+int parallel_place(const parallel_chunks *c, int rank, int chunk, bool taken) {
+  int place = 0;
+  for (int i = 0; i < chunk; ++i) place += taken ? parallel_takes(c, rank, i) : parallel_has(c, rank, i);
+  return place;
+}
+
+int parallel_taken(const parallel_chunks *c, int rank) { return parallel_place(c, rank, c->call->chunks, true); }
+
+luattn_status parallel_rows_of(const char *name, const DLTensor *t, parallel_rows *out, luattn_error *err) {
+  const int64_t b = t->shape[0], h = t->shape[1], n = t->shape[2], d = t->shape[3], bytes = t->dtype.bits / 8;
+  const int64_t dense[4] = {h * n * d, n * d, d, 1}, *s = t->strides != NULL ? t->strides : dense;
+  const bool by_head = s[3] == 1 && (s[2] == d || n == 1), by_row = s[3] == 1 && (s[1] == d || h == 1) && s[2] == h * d;
+  if (!by_head && !by_row)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_parallel: %s: has strides %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
+                       "; expected rows of a head side by side, or rows of all heads: make it contiguous in one of the "
+                       "two orders",
+                       name, s[0], s[1], s[2], s[3]);
+  *out = (parallel_rows){.data = (char *)t->data + t->byte_offset,
+                         .runs = {b, by_head ? h : 1},
+                         .step = {s[0] * bytes, by_head ? s[1] * bytes : 0},
+                         .row = (by_head ? d : h * d) * bytes};
+  return LUATTN_OK;
+}
+
+int64_t parallel_bytes(const DLTensor *like, int64_t count, int bytes) {
+  return (like->shape[0] * like->shape[1] * count * like->shape[3] * bytes + 255) / 256 * 256;
+}
+
+parallel_rows parallel_rows_in(const parallel_rows *like, const DLTensor *of, void *memory, int64_t count, int bytes) {
+  parallel_rows out = *like;
+  out.data = memory;
+  out.row = like->row / (of->dtype.bits / 8) * bytes;
+  out.step[1] = like->runs[1] > 1 || like->step[1] != 0 ? count * out.row : 0;
+  out.step[0] = count * out.row * like->runs[1];
+  return out;
+}
+
+DLTensor parallel_tensor(const parallel_rows *rows, const DLTensor *like, int64_t count, DLDataType type,
+                         int64_t shape[4], int64_t stride[4]) {
+  const int64_t bytes = type.bits / 8, heads = like->shape[1], dim = like->shape[3];
+  const bool by_head = rows->step[1] != 0;
+  const int64_t of[4] = {like->shape[0], heads, count, dim},
+                apart[4] = {rows->step[0] / bytes, by_head ? rows->step[1] / bytes : dim, rows->row / bytes, 1};
+  for (int i = 0; i < 4; ++i) shape[i] = of[i], stride[i] = apart[i];
+  DLTensor t = *like;
+  t.data = rows->data, t.byte_offset = 0;
+  t.dtype = type, t.shape = shape, t.strides = stride;
+  return t;
+}
+
+luattn_status parallel_move(const luattn_transport *t, bool sends, int peer, const parallel_rows *rows, int64_t first,
+                            int64_t count, void *stream, luattn_error *err) {
+  for (int64_t i = 0; i < rows->runs[0]; ++i)
+    for (int64_t j = 0; j < rows->runs[1]; ++j) {
+      char *at = rows->data + i * rows->step[0] + j * rows->step[1] + first * rows->row;
+      const size_t bytes = (size_t)(count * rows->row);
+      if (bytes == 0) continue;
+      TRY(sends ? t->send(t->self, peer, at, bytes, stream, err) : t->receive(t->self, peer, at, bytes, stream, err));
+    }
+  return LUATTN_OK;
+}
+
+luattn_status parallel_add(const luattn_transport *t, const parallel_rows *to, int64_t to_row,
+                           const parallel_rows *from, int64_t from_row, int64_t count, luattn_dtype type, void *stream,
+                           luattn_error *err) {
+  const int64_t bytes = type == LUATTN_F64 ? 8 : 4;
+  for (int64_t i = 0; i < to->runs[0]; ++i)
+    for (int64_t j = 0; j < to->runs[1]; ++j)
+      TRY(t->add(t->self, to->data + i * to->step[0] + j * to->step[1] + to_row * to->row,
+                 from->data + i * from->step[0] + j * from->step[1] + from_row * from->row,
+                 (size_t)(count * to->row / bytes), type, stream, err));
+  return LUATTN_OK;
+}

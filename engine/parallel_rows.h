@@ -1,0 +1,48 @@
+/* parallel_rows.h: which chunks of rows ranks exchange, and where these lie in tensors. */
+#ifndef LUATTN_ENGINE_PARALLEL_ROWS_H
+#define LUATTN_ENGINE_PARALLEL_ROWS_H
+
+#include <stdbool.h>
+
+#include "common/fail.h"
+#include "luattn/parallel.h"
+
+/* The chunks of a call, in the order of the sequence. */
+typedef struct parallel_chunks {
+  const luattn_parallel_call *call;
+  int rank, ranks, own; /* own: how many each rank has */
+} parallel_chunks;
+
+bool parallel_has(const parallel_chunks *c, int rank, int chunk);
+/* Whether a rank takes a chunk of keys: where a query of its own needs it, and its own ones in any case, so that all of
+ * its gradients are written. */
+bool parallel_takes(const parallel_chunks *c, int rank, int chunk);
+/* The position of a chunk among those that a rank has, or takes. */
+int parallel_place(const parallel_chunks *c, int rank, int chunk, bool taken);
+int parallel_taken(const parallel_chunks *c, int rank); /* how many */
+
+/* Rows of a tensor [batch, heads, rows, dim]: `runs` of them, whose rows lie side by side. */
+typedef struct parallel_rows {
+  char *data;
+  int64_t runs[2], step[2]; /* counts, and bytes from one run to the next */
+  int64_t row;              /* bytes of a row of a run */
+} parallel_rows;
+
+/* *name: for the message. Errors: LUATTN_INVALID. */
+luattn_status parallel_rows_of(const char *name, const DLTensor *t, parallel_rows *out, luattn_error *err);
+/* The same rows, `count` of them, in contiguous memory, with elements of `bytes` in place of those of `of`. */
+parallel_rows parallel_rows_in(const parallel_rows *like, const DLTensor *of, void *memory, int64_t count, int bytes);
+/* A tensor of such rows: shape and stride are filled in. */
+DLTensor parallel_tensor(const parallel_rows *rows, const DLTensor *like, int64_t count, DLDataType type,
+                         int64_t shape[4], int64_t stride[4]);
+int64_t parallel_bytes(const DLTensor *like, int64_t count, int bytes); /* of all of them, rounded up to 256 */
+
+/* Sends, or receives, a chunk's rows, from row `first` on. */
+luattn_status parallel_move(const luattn_transport *t, bool sends, int peer, const parallel_rows *rows, int64_t first,
+                            int64_t count, void *stream, luattn_error *err);
+/* Adds rows of numbers of `type`. */
+luattn_status parallel_add(const luattn_transport *t, const parallel_rows *to, int64_t to_row,
+                           const parallel_rows *from, int64_t from_row, int64_t count, luattn_dtype type, void *stream,
+                           luattn_error *err);
+
+#endif
