@@ -116,6 +116,17 @@ typedef struct LuattnReverse {
   int unused;
 } LuattnReverse;
 
+/* How blocks of luattn_linear_step divide their shared memory (templates/linear/recurrent/step_parts.cuh): barriers; slots, of rows
+ * of tokens; stages, of parts of states, which TMA copies as lines along K, or along V. */
+enum { LINEAR_STEP_BARRIERS = 256, LINEAR_STEP_SLOTS = 3, LINEAR_STEP_STAGES = 6 };
+typedef struct LuattnLinearStep {
+  int batch;         /* tokens of a slot; of a ring: all */
+  int slots, slot;   /* how many, and bytes of each */
+  int stages, stage; /* likewise */
+  int by_v;
+  int whole; /* a block has all parts of a head, one after another, whose rows are in one slot */
+} LuattnLinearStep;
+
 typedef struct LuattnLinearParams {
   int entries;        /* batch entries, or packed sequences */
   int tokens;         /* of an entry; packed: of all */
@@ -141,7 +152,11 @@ typedef struct LuattnLinearParams {
   void *
       inverses; /* of updates that erase, decays not of channels: of each chunk of each value head (linear_chunk_slot), T
                    * (luattn_linear_inverses), a box of Elem */
+  LuattnLinearStep step;
 } LuattnLinearParams;
+
+/* Bytes of a line of a part of a state in shared memory: lines along V begin in other banks. */
+ABI_FN int linear_step_pitch(int line, int by_v) { return line + (by_v ? 16 : 0); }
 
 /* The number of the state before token t, a multiple of `every`, of an entry that begins at row `start`. */
 ABI_FN long long linear_state_between(const LuattnStatesBetween *b, int entry, int start, int t, int packed) {

@@ -316,7 +316,7 @@ static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "linear: ring_erases", l->ring_erases, 0, 1));
   TRY(check_range(err, "linear: run", l->run, 0, 1024));
   TRY(check_range(err, "linear: keys", l->keys, 0, 8));
-  TRY(check_range(err, "linear: numbers_kept", l->numbers_kept, 0, l->ring > 0 ? 4096 : 256));
+  TRY(check_range(err, "linear: numbers_kept", l->numbers_kept, 0, m->pass == LUATTN_FORWARD ? 4096 : 256));
   TRY(check_range(err, "linear: room", l->room, 0, 1 << 20));
   TRY(check_range(err, "linear: normalizes", l->normalizes, 0, 1));
   TRY(check_ring(m, err));

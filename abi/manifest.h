@@ -69,6 +69,8 @@ typedef enum luattn_role {
                         * longest copy / tile_m, heads, batch * 4). Nothing where no extent asks for copies */
   LUATTN_ROLE_COPY_OUT,        /* its copy of o to the caller's o; grid (rows / tile_m, heads, batch) */
   LUATTN_ROLE_LINEAR_INVERSES, /* T of all chunks of updates that erase; grid (chunks * value heads, 1, 1) */
+  LUATTN_ROLE_LINEAR_STEP, /* what LINEAR does, of a few tokens and states that TMA copies; grid (blocks at once, or fewer,
+                            * 1, 1). A launch takes one of both */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -181,7 +183,7 @@ typedef struct manifest_linear {
   uint32_t terms;  /* backward: bits: mods of q, k and v, and what skips, that inputs or scalars get gradients of */
   uint32_t decays; /* backward: numbers of a token's decay: 1, or the channels of k */
   uint32_t run, keys;    /* backward token by token: tokens of a run, 0: it is none; rows along K of a token */
-  uint32_t numbers_kept; /* of a state, by a thread; of a ring's kernel: of a new token's rows, in shared memory */
+  uint32_t numbers_kept; /* backward: of a state, by a thread; forward: of a token's rows, in shared memory */
   uint32_t room;         /* bytes of shared memory of a multiprocessor, where a call has few tokens: blocks of a ring's
                           * kernel have one value head after another, as many as run at once; else 0 */
 } manifest_linear;

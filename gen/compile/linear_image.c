@@ -43,7 +43,7 @@ static void fill_entry(const linear_plan *p, const linear_entry *of, image_manif
   e->tile_m = of->role == LUATTN_ROLE_LINEAR_PREPARE ? (uint32_t)of->threads / 32 * LUATTN_PREPARE_ROWS
               : of->role == LUATTN_ROLE_LINEAR_ROUND ? (uint32_t)of->threads
                                                      : LUATTN_CHUNK;
-  e->tile_n = (uint32_t)p->v_block;
+  e->tile_n = (uint32_t)(of->role == LUATTN_ROLE_LINEAR_STEP ? p->v_part : p->v_block);
 }
 
 static uint32_t numbers_of(const linear_lowered *f) {
@@ -75,6 +75,7 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
   m->packed = p->packed;
   m->linear = 1;
   m->wants = p->pass == LUATTN_FORWARD ? 0 : s->target.wants != 0 ? s->target.wants : (uint32_t)LUATTN_WANT_ALL;
+  const uint32_t numbers = (uint32_t)(p->token_numbers > 0 ? p->token_numbers : p->numbers_kept);
   m->linear_facts[0] = (manifest_linear){.scale = t->linear.scale,
                                          .v_block = (uint32_t)p->v_block,
                                          .cuts = !p->cuts    ? MANIFEST_WHOLE
@@ -87,7 +88,7 @@ static void fill_manifest(const linear_source *s, image_manifest *m) {
                                          .ring_erases = p->ring_erases,
                                          .run = (uint32_t)p->run,
                                          .keys = (uint32_t)p->keys,
-                                         .numbers_kept = (uint32_t)(p->ring > 0 ? p->token_numbers : p->numbers_kept),
+                                         .numbers_kept = numbers,
                                          .room = (uint32_t)p->room,
                                          .normalizes = p->normalizes,
                                          .made = p->made,

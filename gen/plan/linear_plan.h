@@ -21,6 +21,7 @@ typedef struct linear_plan {
   luattn_pass pass;
   int k_dim, v_dim;
   int v_block;                 /* value channels of a block: the most */
+  int v_part;                  /* of a part of a state, of those that walk tokens */
   int v_warp;                  /* of a warp, where a launch may give blocks fewer warps; else 0 */
   int stages;                  /* of q, k and v; 0: config.cuh has none */
   const char *source;          /* the file among the templates */

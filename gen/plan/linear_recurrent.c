@@ -10,6 +10,7 @@ enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 4, THREADS_OF_MULTIPROCESSOR 
 /* Of a ring: rows, tokens of a step, and bytes of shared memory, of which two blocks of sm_80 find room. */
 enum { MOST_ROWS = 32, MOST_TOKENS = 16, MOST_SHARED = 80 << 10 };
 enum { STAGE_OF_THREAD = 256 }; /* bytes of a thread's part of a state */
+enum { STEP_WARPS = 4 }; /* of luattn_linear_step, besides those that have a state: StepRoles of step_parts.cuh */
 
 static luattn_status check_dim(const char *name, int x, luattn_error *err) {
   if (x % LEAST_DIM == 0 && x <= MOST_DIM) return LUATTN_OK;
@@ -32,12 +33,14 @@ static luattn_status check_any(const luattn_target *t, luattn_error *err) {
   return check_dim("head_dim_v", t->head_dim_v, err);
 }
 
-/* Numbers of a token's rows in shared memory: TokenLayout of recurrent_shape.cuh. */
-static int row_size(const derived_linear *d, const linear_plan *p) {
+/* Numbers of a token's rows in shared memory, of so many value channels: TokenLayout of recurrent_shape.cuh. */
+static int row_size_of(const derived_linear *d, const linear_plan *p, int values) {
   const int k = (p->k_dim + 31) / 32 * 32;
   const int of_k = 2 + d->class.reads + d->class.erases + (d->class.decay == LINEAR_DECAY_CHANNEL);
-  return of_k * k + (2 + d->hook[LINEAR_SKIP].given) * p->v_block + 4;
+  return of_k * k + (2 + d->hook[LINEAR_SKIP].given) * values + 4;
 }
+
+static int row_size(const derived_linear *d, const linear_plan *p) { return row_size_of(d, p, p->v_block); }
 
 static luattn_status check(const luattn_target *t, luattn_error *err) {
   if (t->decode == 2)
@@ -63,11 +66,17 @@ static const char *explain(arena *a, const linear_plan *p, const derived_linear 
                                           : "where value heads are few, blocks of a launch have fewer value channels");
 }
 
+/* Whether there is a kernel whose states TMA copies besides, which a launch takes where these are many and tokens are few; the sum
+ * of normalize belongs to all blocks of a head, whose order it does not keep. */
+static bool has_step(const derived_linear *d, const luattn_target *t) {
+  return t->decode > 0 && t->arch >= 90 && !d->class.normalizes;
+}
+
 /* Config and the entry of both kernels, whose rows take so many bytes. */
 static void add_kernel(arena *a, const derived_linear *d, const luattn_target *t, linear_plan *p, int warps, int batch,
                        int ring, int bytes) {
   const int threads = 32 * warps, room = tiles_shared_limit(t->arch), stage = threads * STAGE_OF_THREAD;
-  const bool staged = ring > 0 && bytes + stage <= room;
+  const bool staged = ring > 0 && bytes + stage <= room && !has_step(d, t);
   p->normalizes = d->class.normalizes;
   p->room = t->decode > 0 ? room : 0;
   p->constants =
@@ -86,8 +95,20 @@ static int start(linear_plan *p, bool whole) {
   int warps = (p->v_dim + p->v_warp - 1) / p->v_warp;
   if (warps > MOST_WARPS) warps = MOST_WARPS;
   const int part = warps * p->v_warp;
+  p->v_part = part;
   p->v_block = whole ? (p->v_dim + part - 1) / part * part : part;
   return warps;
+}
+
+static const char step_said[] =
+    "where value heads are many, at most 16 tokens of each, states come and go by TMA, several on their way at once\n";
+
+static void add_step(const derived_linear *d, const luattn_target *t, linear_plan *p, int warps) {
+  if (!has_step(d, t)) return;
+  p->source = p->ring > 0 ? "entry/linear_step_ring.cu" : "entry/linear_step.cu";
+  p->token_numbers = row_size_of(d, p, (p->v_dim + p->v_part - 1) / p->v_part * p->v_part);
+  linear_plan_add(p, "luattn_linear_step", LUATTN_ROLE_LINEAR_STEP, 32 * (warps + STEP_WARPS),
+                  tiles_shared_limit(t->arch) / 2 - 512);
 }
 
 static void plan_walk(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
@@ -97,7 +118,9 @@ static void plan_walk(arena *a, const luattn_spec *spec, const luattn_target *t,
   while (batch > 1 && batch * row_size(d, p) * 4 > 24 << 10) batch /= 2;
   p->source = "entry/linear_recurrent.cu";
   add_kernel(a, d, t, p, warps, batch, 0, batch * row_size(d, p) * 4);
+  add_step(d, t, p, warps);
   p->why = explain(a, p, d, batch);
+  if (has_step(d, t)) p->why = arena_printf(a, "%s%s", p->why, step_said);
 }
 
 static int ring_bytes(const derived_linear *d, const linear_plan *p, int batch, int ring) {
@@ -122,11 +145,13 @@ static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t,
   p->source = "entry/linear_ring.cu";
   p->token_numbers = row_size(d, p);
   add_kernel(a, d, t, p, warps, batch, ring, ring_bytes(d, p, batch, ring));
+  add_step(d, t, p, warps);
   p->why = arena_printf(a,
                         "linear attention of class L%d behind a checkpoint: the state is read, and written where the "
                         "ring is full\n"
-                        "rings of at most %d rows, at most %d tokens a step; a block has a value head\n",
-                        (int)d->class.number, ring, batch);
+                        "rings of at most %d rows, at most %d tokens a step; a block has a value head\n"
+                        "%s",
+                        (int)d->class.number, ring, batch, has_step(d, t) ? step_said : "");
 }
 
 const linear_family linear_recurrent = {

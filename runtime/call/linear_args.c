@@ -333,6 +333,63 @@ static void choose_walk(linear_call *l) {
   if (heads > at_once) w->grid[0] = (unsigned)at_once;
 }
 
+/* Whether TMA copies parts of states as lines along V (by_v), or K. */
+static bool has_lines(const LuattnStates *m, bool by_v) {
+  const unsigned long long size = m->type == LUATTN_STATE_F32 ? 4 : 2;
+  const long long strides = m->row | m->head | (by_v ? m->key : m->value);
+  return (by_v ? m->value : m->key) == 1 && ((uintptr_t)m->data | (unsigned long long)strides * size) % 16 == 0;
+}
+
+/* More tokens of an entry, in the mean, than that are walked with more warps. */
+enum { MOST_STEPPED = 16, STEP_BATCH = 4 };
+
+static bool takes_step(const linear_call *l, int64_t parts) {
+  const LuattnStates *first = &l->p.first, *last = &l->p.last;
+  const image_manifest *m = l->c.info;
+  const int64_t tokens = m->packed ? l->p.tokens / (l->p.entries > 0 ? l->p.entries : 1) : l->p.tokens;
+  if (m->entry[m->num_entries - 1].role != LUATTN_ROLE_LINEAR_STEP || l->p.between.every > 0) return false;
+  if (tokens > MOST_STEPPED || parts < l->c.multiprocessors) return false;
+  if (first->data == NULL || last->data == NULL || first->type != last->type) return false;
+  return has_lines(first, first->key != 1) && has_lines(last, first->key != 1);
+}
+
+/* Bytes before stages. */
+static int step_rows(const LuattnLinearStep *s) {
+  return (LINEAR_STEP_BARRIERS + s->slots * s->slot + 127) / 128 * 128;
+}
+
+/* A call of few tokens of many states is of luattn_linear_step, where the image has it, and its memory suffices. Its blocks each
+ * take a part of a state after another. */
+static void choose_step(linear_call *l) {
+  const image_manifest *m = l->c.info;
+  const manifest_entry *e = &m->entry[m->num_entries - 1];
+  const manifest_linear *of = &m->linear_facts[0];
+  LuattnLinearParams *p = &l->p;
+  const int values = e->tile_n > 0 ? (int)e->tile_n : 1, v_dim = (int)m->head_dim_v;
+  const int64_t heads = (int64_t)p->entries * p->heads_v, parts = heads * ((v_dim + values - 1) / values);
+  if (!takes_step(l, parts)) return;
+  const int size = p->first.type == LUATTN_STATE_F32 ? 4 : 2, by_v = p->first.key != 1,
+            line = linear_step_pitch((by_v ? values : (int)m->head_dim) * size, by_v);
+  LuattnLinearStep s = {.by_v = by_v};
+  s.stage = (line * (by_v ? (int)m->head_dim : values) + 127) / 128 * 128;
+  /* Whole heads, where memory suffices for rows of all of an entry's tokens; else parts, and rows of a few tokens. */
+  for (s.whole = of->ring > 0 || !m->packed; s.whole >= 0; s.whole--) {
+    s.slots = s.whole ? 2 : LINEAR_STEP_SLOTS;
+    s.batch = s.whole || p->tokens < STEP_BATCH ? p->tokens : STEP_BATCH;
+    s.slot = of->ring > 0 ? (int)manifest_ring_bytes(m, p->tokens, p->ring.count) : 4 * s.batch * (int)of->numbers_kept;
+    s.stages = ((int)e->shared_bytes - step_rows(&s)) / s.stage;
+    if (s.stages >= 2 || of->ring > 0) break;
+  }
+  if (s.stages < 2) return;
+  if (s.stages > LINEAR_STEP_STAGES) s.stages = LINEAR_STEP_STAGES;
+  const int64_t at_once = 2 * (int64_t)l->c.multiprocessors, turns = s.whole ? heads : parts;
+  p->step = s;
+  l->walk = (linear_walk){.entry = m->num_entries - 1,
+                          .threads = e->threads,
+                          .shared_bytes = (unsigned)(step_rows(&s) + s.stages * s.stage),
+                          .grid = {(unsigned)(turns < at_once ? turns : at_once), 1, 1}};
+}
+
 /* ---- the whole ---- */
 
 luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_args *args, bool shapes_only,
@@ -364,6 +421,7 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   if (!shapes_only) TRY(fill_states(l));
   if (!shapes_only) TRY(fill_ring(l));
   if (!shapes_only) choose_walk(l);
+  if (!shapes_only) choose_step(l);
   LuattnParams shared = {.shape = {.batch = p->entries, .heads = p->heads}};
   const input_axes axes = {
       .entries = p->entries, .tokens = p->tokens, .heads_v = p->heads_v, .is_packed = m->packed != 0};

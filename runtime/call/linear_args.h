@@ -28,6 +28,7 @@ enum { LINEAR_PASSES = 4 };
 /* The launch of a kernel that walks tokens: a grid of (value heads, or fewer, where a block has several; blocks of value
  * channels). threads 0: the kernel does not. */
 typedef struct linear_walk {
+  uint32_t entry;
   unsigned threads, shared_bytes, grid[3];
 } linear_walk;
 

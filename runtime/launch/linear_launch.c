@@ -136,7 +136,8 @@ static LuattnTensorMaps maps_of_ways(const LuattnTensorMaps *maps) {
 static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream stream) {
   const image_manifest *m = &k->info;
   if (l->walk.threads > 0)
-    return launch_threads(k, 0, l->walk.threads, l->walk.shared_bytes, &l->p, l->walk.grid, stream, l->c.err);
+    return launch_threads(k, l->walk.entry, l->walk.threads, l->walk.shared_bytes, &l->p, l->walk.grid, stream,
+                          l->c.err);
   const bool by_tma = m->family == LUATTN_SM90;
   LuattnTensorMaps maps[LINEAR_PASSES], of_ways;
   LuattnLinearRowMaps of_rows_maps;

@@ -1,10 +1,2 @@
-// entry/linear_recurrent.cu: the image of linear attention token by token, of any class, on any architecture.
-#include "config.cuh"
-#include "spec.cuh"
-#include "linear/recurrent/fwd_recurrent.cuh"
-
-extern "C" __global__ void __launch_bounds__(Config::threads, Config::blocks)
-    luattn_linear(const __grid_constant__ LuattnLinearParams p) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  fwd_recurrent<Spec, Config>(p, reinterpret_cast<Config::Number *>(shared));
-}
+// entry/linear_recurrent.cu: the image of linear attention token by token.
+#include "entry/linear_recurrent.cuh"

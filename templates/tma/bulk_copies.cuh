@@ -97,6 +97,8 @@ LUATTN_FN void bulk_store(void *dst, u32 src, int bytes, bool there) {
 }
 LUATTN_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 LUATTN_FN void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Of all but the last group.
+LUATTN_FN void bulk_wait_read_but_last() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
 LUATTN_FN void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 #ifdef LUATTN_GRID

@@ -2,6 +2,40 @@
 #pragma once
 #include "contract/linear_hooks.cuh"
 
+// The parts of states, Parts of each, that a block has one after another: of a value head of an entry. Of whole heads, or of any. It
+// divides once, where it begins.
+template <int Parts>
+struct PartTurn {
+  int entry, hv, part;
+
+  __device__ __forceinline__ explicit PartTurn(const LuattnLinearParams &p)
+      : whole(p.step.whole != 0), heads_v(p.heads_v) {
+    const u32 n = blockIdx.x, head = whole ? n : n / Parts, heads = whole ? gridDim.x : gridDim.x / Parts;
+    part = whole ? 0 : int(n % Parts), step_part = whole ? 0 : int(gridDim.x % Parts);
+    entry = int(head / u32(heads_v)), hv = int(head % u32(heads_v));
+    step_entry = int(heads / u32(heads_v)), step_hv = int(heads % u32(heads_v));
+  }
+  __device__ __forceinline__ bool is_there(const LuattnLinearParams &p) const { return entry < p.entries; }
+  __device__ __forceinline__ void next() {
+    if (!whole)
+      next_rows();
+    else if (++part == Parts)
+      part = 0, next_rows();
+  }
+  // The next one whose rows are others.
+  __device__ __forceinline__ void next_rows() {
+    part += step_part;
+    const int more = part >= Parts;
+    part -= more * Parts, hv += step_hv + more;
+    const int over = hv >= heads_v;
+    hv -= over * heads_v, entry += step_entry + over;
+  }
+
+ private:
+  bool whole;
+  int heads_v, step_entry, step_hv, step_part;
+};
+
 // The block's entry and head, and its tokens.
 template <class Config>
 struct RecurrentPlace {
@@ -16,6 +50,12 @@ struct RecurrentPlace {
     entry = int(n / u32(p.heads_v));
     find_tokens(p);
     site = {entry, hv, hv / p.group, start};
+  }
+  template <int Parts>
+  __device__ __forceinline__ RecurrentPlace(const LuattnLinearParams &p, const PartTurn<Parts> &turn)
+      : entry(turn.entry) {
+    find_tokens(p);
+    site = {entry, turn.hv, p.group == 1 ? turn.hv : turn.hv / p.group, start};
   }
   // Token t's number among those of all entries.
   __device__ __forceinline__ i64 row_of_all(const LuattnLinearParams &p, int t) const {
@@ -57,6 +97,9 @@ struct RecurrentAhead {
   // That which begins about when the block ends.
   __device__ __forceinline__ explicit RecurrentAhead(const LuattnLinearParams &p)
       : RecurrentAhead(p, blockIdx.x + u32(p.ahead)) {}
+  template <int Parts>
+  __device__ __forceinline__ RecurrentAhead(const LuattnLinearParams &p, const PartTurn<Parts> &turn)
+      : hv(turn.hv), row(p.state_rows == nullptr ? i64(turn.entry) : i64(__ldg(p.state_rows + turn.entry))) {}
   __device__ __forceinline__ RecurrentAhead(const LuattnLinearParams &p, u32 n) {
     const u32 entry = n / u32(p.heads_v);
     hv = int(n % u32(p.heads_v));

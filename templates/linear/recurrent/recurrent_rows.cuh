@@ -59,26 +59,27 @@ struct RecurrentRows {
   using Layout = TokenLayout<Spec, Config>;
   using Real = typename Config::Number;
   using Elem = typename Config::Elem;
-  static constexpr int parts = 4;  // of a token's rows, which have a warp each
+  static constexpr int parts = 3;  // of a token's rows, which have a warp each
 
   const LuattnLinearParams &p;
   const RecurrentPlace<Config> &place;
   const StateOrder<Config> order;
   Real *const shared;
-  const int first_value, block_values;  // of the block
+  const int first_value, block_values;                    // of the block
+  const int first_thread = 0, threads = int(blockDim.x);  // that share the work
 
+  __device__ __forceinline__ int own_thread() const { return here(int(threadIdx.x)) - first_thread; }
   __device__ __forceinline__ Real *of(int i) const { return shared + i * Layout::size; }
 
   // Tokens first .. first + count.
   __device__ __forceinline__ void fill(int first, int count) const {
-    const int thread = here(int(threadIdx.x)), lane = thread % 32, warps = int(blockDim.x / 32);
+    const int thread = own_thread(), lane = thread % 32, warps = threads / 32;
     for (int i = thread / 32; i < count * parts; i += warps) {
       const int part = i % parts, t = first + i / parts;
       Real *to = of(i / parts);
       if (part == 0) fill_query(to, t, lane);
       if (part == 1) fill_keys(to, t, lane);
-      if (part == 2) fill_decay(to, t, lane);
-      if (part == 3) fill_values(to, t, lane);
+      if (part == 2) fill_values(to, t, lane);
     }
   }
 
@@ -87,7 +88,7 @@ struct RecurrentRows {
     constexpr int of_k = ceil_div(Config::k_dim * int(sizeof(Elem)), 128),
                   of_v = ceil_div(Config::v_dim * int(sizeof(Elem)), 128);
     const int count = next.row < 0 ? 0 : min_of(Config::batch, next.tokens);
-    for (int i = int(threadIdx.x); i < count * (2 * of_k + of_v); i += int(blockDim.x)) {
+    for (int i = own_thread(); i < count * (2 * of_k + of_v); i += threads) {
       const int t = i / (2 * of_k + of_v), line = i % (2 * of_k + of_v);
       const char *from =
           reinterpret_cast<const char *>(line < of_k       ? next.template at<const Elem>(p.q, next.site.h, t)
@@ -101,25 +102,28 @@ struct RecurrentRows {
   // o of these, behind the sums over K.
   __device__ __forceinline__ void store(int first, int count) const {
     const int n = min_of(block_values, Config::v_dim - first_value);
-    for (int i = here(int(threadIdx.x)); i < count * n; i += int(blockDim.x)) {
-      const int v = i % n, at = order.value_place(v);
-      const Real *from = of(i / n);
-      Real x = from[Layout::o + at];
+    for (int t = 0; t < count; ++t) {
+      const Real *from = of(t);
+      Elem *const to = place.template at<Elem>(p.o, place.site.hv, first + t) + first_value;
       if constexpr (Spec::normalizes && Config::run > 0)
-        if (v == 0)
-          p.reverse.sums[place.row_of_all(p, first + i / n) * p.heads_v + place.site.hv] = float(from[Layout::sum]);
-      if constexpr (Spec::normalizes)
-        x = x / from[Layout::sum];
-      else
-        x *= Real(p.scale);
-      if constexpr (Spec::Skip::given) x += from[Layout::skip + at];
-      place.template at<Elem>(p.o, place.site.hv, first + i / n)[first_value + v] = from_real<Elem>(x);
+        if (own_thread() == 0)
+          p.reverse.sums[place.row_of_all(p, first + t) * p.heads_v + place.site.hv] = float(from[Layout::sum]);
+      for (int v = own_thread(); v < n; v += threads) {
+        const int at = order.value_place(v);
+        Real x = from[Layout::o + at];
+        if constexpr (Spec::normalizes)
+          x = x / from[Layout::sum];
+        else
+          x *= Real(p.scale);
+        if constexpr (Spec::Skip::given) x += from[Layout::skip + at];
+        to[v] = from_real<Elem>(x);
+      }
     }
   }
   // Of an entry without a state.
   __device__ __forceinline__ void store_zeros() const {
     const int n = min_of(block_values, Config::v_dim - first_value);
-    for (i64 i = threadIdx.x; i < i64(place.tokens) * n; i += blockDim.x)
+    for (i64 i = own_thread(); i < i64(place.tokens) * n; i += threads)
       place.template at<Elem>(p.o, place.site.hv, int(i / n))[first_value + int(i % n)] = from_real<Elem>(0.f);
   }
 
@@ -155,6 +159,7 @@ struct RecurrentRows {
     const OfK<typename Spec::Query> hook{p, place.site, t, lane};
     KRow x;
     load(p.q, place.site.h, t, hook, x);
+    fill_decay(to, t, lane);  // whose loads are on their way with those of the row
     if constexpr (Spec::Query::given) hook.run(x, x);
     keep(to + Layout::q, lane, x);
   }
