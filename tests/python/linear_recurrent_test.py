@@ -129,6 +129,47 @@ class Recurrent(unittest.TestCase):
         self.compare("gated_delta", torch.float32, (1, 1), 64, 64, packed=False, in_place=False)
 
 
+class Steps(unittest.TestCase):
+    """Few tokens of many states, whose parts TMA copies: more parts than the machine has multiprocessors."""
+
+    setUp, compare = Recurrent.setUp, Recurrent.compare
+
+    def test_states(self):
+        for layout, state in itertools.product(("vk", "kv"), (torch.float32, torch.bfloat16, torch.float16)):
+            self.compare("gla", torch.float32, (1,) * 4, 64, 40, layout=layout, state=state)
+            self.compare("rwkv7", torch.float32, (2,) * 4, 24, 72, layout=layout, state=state, packed=False)
+
+    def test_hooks(self):
+        for name in ("comba", "mamba2", "hooks_of_all_kinds", "sums_in_branches"):
+            self.compare(name, torch.float32, (1,) * 4, 32, 24)
+
+    def test_lengths(self):
+        """Rows come by batches of a few tokens; an entry may have none, and a state goes to another one."""
+        self.compare("kda", torch.float32, (0, 1, 19, 4, 5, 0), 32, 72, layout="kv")
+        self.compare("gated_delta", torch.float32, (9, 0, 0, 3), 64, 40, in_place=False)
+        self.compare("gated_delta", torch.float32, (0,) * 4, 32, 24)
+
+    def test_pools(self):
+        for in_place in (True, False):
+            self.compare("delta", torch.bfloat16, (4, 0, 2, 3, 1), 64, 64, pool=[5, 2, -1, 0, 3], in_place=in_place)
+            self.compare("delta", torch.bfloat16, (3,) * 4, 128, 64, pool=[-1, 1, -1, 4], packed=False, in_place=in_place)
+
+    def test_wide(self):
+        self.compare("gated_delta", torch.bfloat16, (1, 3), 128, 256)
+        self.compare("gated_delta", torch.bfloat16, (1, 3), 256, 128, layout="kv", state=torch.bfloat16)
+
+    def test_same_bits_as_token_by_token(self):
+        """States whose lines TMA does not copy, as they begin at no multiples of 16 bytes, are walked by another kernel."""
+        for name, layout in (("gated_delta", "vk"), ("kda", "kv")):
+            case = Case(name, torch.bfloat16, (3,) * 4, 64, 40, packed=False, layout=layout)
+            o, final = case.on_machine()
+            wider = torch.zeros(*case.first.shape[:-1], case.first.shape[-1] + 1)
+            wider[..., :-1] = case.first
+            case.first = wider[..., :-1]
+            also, also_final = case.on_machine()
+            self.assertTrue(torch.equal(o, also) and torch.equal(final, also_final), name)
+
+
 class Gradients(unittest.TestCase):
     """Of every class, beside the CPU in float64."""
 
