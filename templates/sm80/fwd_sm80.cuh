@@ -37,11 +37,12 @@
 #include "work/tile_scheduler.cuh"
 #include "work/tile_walk.cuh"
 #ifdef LUATTN_FREE_BOXES
-#include "score/box_dropout.cuh"
-#include "score/displacement_terms.cuh"
-#include "score/kept_keys.cuh"
-#include "source/box_tile.cuh"
-#include "work/key_box_walk.cuh"
+#include "sm80/fwd_boxes_sm80.cuh"
+#else
+template <class Spec, class Config>
+struct ForwardBoxesSm80 {  // along a line
+  static constexpr int axes = 0, displacements = 0;
+};
 #endif
 
 // What a kernel computes of a tile, here S = Q K^T and O += P V. sums: accumulators like O; q_parts: tiles of Q that K is
@@ -93,15 +94,10 @@ struct ForwardSm80 {
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
-#ifdef LUATTN_FREE_BOXES
-  using Pair = BoxPair<GridSideOf<true>::rows>;
-  static constexpr int row_axes = Config::axes, displacements = Spec::has_displacement_term ? Pair::count() : 0;
-#else
-  static constexpr int row_axes = 0, displacements = 0;
-#endif
-  static constexpr bool has_terms = displacements > 0;  // a table for each pair of boxes (score/displacement_terms.cuh)
-  static constexpr FwdSm80Layout layout = fwd_sm80_layout(
-      layout_sizes<Config>({.displacements = displacements, .row_axes = row_axes, .tangents = Products::tangents}));
+  using Boxes = ForwardBoxesSm80<Spec, Config>;
+  static constexpr bool has_terms = Boxes::displacements > 0;  // by displacement
+  static constexpr FwdSm80Layout layout = fwd_sm80_layout(layout_sizes<Config>(
+      {.displacements = Boxes::displacements, .row_axes = Boxes::axes, .tangents = Products::tangents}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   static_assert(has_shared<Config, layout.bytes>());
 
@@ -135,7 +131,7 @@ struct ForwardSm80 {
     for (int r = 0; r < rows; ++r)
       row[r] = Spec::only_keep_reads_row ? Row{} : Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
-    keep_ranges();
+    if constexpr (!Sequence::is_line) Boxes::store_ranges(*this);
     if constexpr (Drops::any) dropout.enter_head(p, site);
     declare_out();
     declare_weights();
@@ -147,19 +143,6 @@ struct ForwardSm80 {
     return {q_tile * tile_m + warp_row + Fragment::row(lane), Fragment::row_of(r)};
   }
   __device__ __forceinline__ int query(int r, int lane) const { return site.clamped_query(p, position(r, lane)); }
-
-  // The ranges of the warp's rows, 16 of them from row fragment m on (score/kept_keys.cuh).
-  __device__ __forceinline__ u32 row_ranges(int m) const {
-    return q_shared + layout.at_row_ranges + (warp_row / 16 + m) * layout.row_ranges;
-  }
-  __device__ __forceinline__ void keep_ranges() const {
-#ifdef LUATTN_FREE_BOXES
-#pragma unroll 1
-    for (int m = 0; m < m_tiles; ++m)
-      RowRanges::store<Spec>(p, site, site.clamped_query(p, q_tile * tile_m + warp_row + m * 16 + lane % 16), lane,
-                             row_ranges(m));
-#endif
-  }
 
   // ---- load ----
 
@@ -283,9 +266,19 @@ struct ForwardSm80 {
 
   // Turns dot products into scores. If only some tiles are masked, their masked elements are scored like the
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
-  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], const Key &kv0,
+  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], const Key &kv0, int slot,
                                         float (&x)[rows][cols]) const {
-    const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head, distance(kv0), lane);
+    if constexpr (has_terms) {
+      const typename Boxes::template Terms<ForwardSm80> terms(*this, slot);
+      score_with(terms, s, kv0, x);
+    } else {
+      const DistanceTerms<Spec, Fragment, rows, cols / 2> terms(p, site, head, distance(kv0), lane);
+      score_with(terms, s, kv0, x);
+    }
+  }
+  template <class Terms>
+  __device__ __forceinline__ void score_with(const Terms &terms, const float (&s)[m_tiles][n_tiles][4], const Key &kv0,
+                                             float (&x)[rows][cols]) const {
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const KeyPlace kv = column(kv0, j);
@@ -295,45 +288,6 @@ struct ForwardSm80 {
         x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][Fragment::element(r % 2, j % 2)],
                                  position(r, lane), kv, terms.get(r, j / 2, j % 2));
     }
-  }
-  // The same with terms by displacement, from the table of a stage.
-  __device__ __forceinline__ void score_by_displacement(const float (&s)[m_tiles][n_tiles][4], const Key &kv0, int slot,
-                                                        float (&x)[rows][cols]) const {
-#ifdef LUATTN_FREE_BOXES
-    using Terms = DisplacementTerms<Fragment, Pair, cols / 2, false>;
-    const Terms terms[2] = {Terms(table(slot), warp_row, lane),
-                            Terms(table(slot), warp_row + (m_tiles - 1) * 16, lane)};
-#pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      const KeyPlace kv = column(kv0, j);
-      const Col col = score_col<Spec>(p, site, head, kv);
-#pragma unroll
-      for (int r = 0; r < rows; ++r)
-        x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][Fragment::element(r % 2, j % 2)],
-                                 position(r, lane), kv, terms[r / 2].get(r % 2, j / 2, j % 2));
-    }
-#endif
-  }
-  __device__ __forceinline__ u32 table(int slot) const { return q_shared + layout.at_terms + slot * layout.terms; }
-  // This thread's numbers of a tile's table.
-  struct NoTerms {};
-  __device__ __forceinline__ auto terms_of(const Tile &tile) const {
-#ifdef LUATTN_FREE_BOXES
-    if constexpr (has_terms) {
-      Displacement from = {};
-      if (tile.valid())
-        GridSideOf<false>::each_corner(p, u32(q_tile), [&](auto axis, int at) {
-          from.at[axis.value - GridSideOf<false>::first_axis] = tile.index.box.first(axis.value) - at;
-        });
-      return DisplacementTable<Spec, Pair, threads>(p, site, head, from, int(threadIdx.x));
-    }
-#endif
-    if constexpr (!has_terms) return NoTerms{};
-  }
-  template <class Numbers>
-  __device__ __forceinline__ void store_terms(const Numbers &numbers, const Tile &tile, int slot) const {
-    if constexpr (has_terms)
-      if (tile.valid()) numbers.store(table(slot), int(threadIdx.x));
   }
   __device__ __forceinline__ KeyPlace column(const Key &kv0, int j) const {
     return {kv0 + Fragment::column(lane), Fragment::column_of(j)};
@@ -351,7 +305,7 @@ struct ForwardSm80 {
   // Row values that only the mask uses are recomputed here, so that they take no registers elsewhere.
   __device__ __forceinline__ void find_kept(const Key &kv0, KeepBits<cols> (&keep)[rows]) const {
     const int lane = lane_anew();
-    if constexpr (!Sequence::is_line && Spec::row_intervals > 0) return find_kept_of_box(kv0, lane, keep);
+    if constexpr (!Sequence::is_line && Spec::row_intervals > 0) return Boxes::find_kept(*this, kv0, lane, keep);
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
     Row row_here[rows];
@@ -364,17 +318,6 @@ struct ForwardSm80 {
     if constexpr (Spec::keep_by_column && Sequence::is_line)
       if (ask_runs(kv0, lane, row_here, keep)) return;
     ask_all<false>(kv0, lane, row_here, keep);
-  }
-  // From what rows keep along each axis.
-  __device__ __forceinline__ void find_kept_of_box(const Key &kv0, int lane, KeepBits<cols> (&keep)[rows]) const {
-#ifdef LUATTN_FREE_BOXES
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-      KeepBits<cols> of_two[2];
-      find_kept_keys<Spec, Fragment>(p, row_ranges(m), lane, kv0, of_two);
-      keep[2 * m] = of_two[0], keep[2 * m + 1] = of_two[1];
-    }
-#endif
   }
   // Asks once for each run of keys. False: there are too many.
   __device__ __forceinline__ bool ask_runs(int kv0, int lane, const Row (&row_here)[rows],
@@ -533,10 +476,7 @@ struct ForwardSm80 {
   __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
     float x[rows][cols], scale[rows];
     const Key kv0 = first_key(tile);
-    if constexpr (has_terms)
-      score_by_displacement(s, kv0, slot, x);
-    else
-      score(s, kv0, x);
+    score(s, kv0, slot, x);
     online.enter_tile(column(kv0, 0));
     if constexpr (kind == MIXED) {
       bool some = true;
@@ -583,15 +523,23 @@ struct ForwardSm80 {
           work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
         }
       }
-#ifdef LUATTN_FREE_BOXES
-    if constexpr (Spec::has_mask && Spec::row_intervals > 0)
-      if (work && tile.masked) {
-        work = false;
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m) work = work | keeps_some(row_ranges(m), lane % 16, tile.index.box);
-      }
-#endif
+    if constexpr (!Sequence::is_line)
+      if (work) work = Boxes::keeps_some_of(*this, tile);
     return __any_sync(0xffffffffu, work);
+  }
+
+  // This thread's numbers of a tile's table of terms by displacement, and their stores.
+  struct NoNumbers {};
+  __device__ __forceinline__ auto numbers_of(const Tile &tile) const {
+    if constexpr (has_terms)
+      return Boxes::numbers(*this, tile);
+    else
+      return NoNumbers{};
+  }
+  template <class Numbers>
+  __device__ __forceinline__ void store_numbers(const Numbers &numbers, const Tile &tile, int slot) const {
+    if constexpr (has_terms)
+      if (tile.valid()) numbers.store(Boxes::table(*this, slot), int(threadIdx.x));
   }
 
   // Runs one iteration over tiles: finds and loads the next tile, and computes the current one. The first
@@ -616,13 +564,13 @@ struct ForwardSm80 {
       }
       load<K, V>(next, t.slot ^ 1, !t.tile.valid());
       if (!t.tile.valid()) keep_q();
-      const auto next_terms = terms_of(next);
+      const auto next_terms = numbers_of(next);
       if (work) {
         dots(s, t.slot);
-        store_terms(next_terms, next, t.slot ^ 1);
+        store_numbers(next_terms, next, t.slot ^ 1);
         absorb<kind>(s, t.tile, t.slot);
       } else {
-        store_terms(next_terms, next, t.slot ^ 1);
+        store_numbers(next_terms, next, t.slot ^ 1);
       }
       t.slot ^= 1;
     } else {
@@ -633,9 +581,9 @@ struct ForwardSm80 {
         cp_async_wait<0>();
         __syncthreads();  // K has been loaded, V is free
         load<V, V>(next, 0, false);
-        const auto next_terms = terms_of(next);
+        const auto next_terms = numbers_of(next);
         dots(s, 0);
-        store_terms(next_terms, next, 0);
+        store_numbers(next_terms, next, 0);
         cp_async_wait<0>();
         __syncthreads();  // V has been loaded, K is free
       }
