@@ -67,11 +67,6 @@ struct LoaderMessage {
     const QTileMessage x = QTileMessage::load(address);
     return {x.q_tile, x.h, x.b, x.state};
   }
-  // Each lane reads all of it, which takes fewer instructions; the warp has to meet before lane 0 gives it back.
-  LUATTN_FN LoaderMessage load_in_each_lane(u32 address) {
-    const uint4 x = load_shared_16(address);
-    return {int(x.x), int(x.y), int(x.z), x.w};
-  }
 };
 
 // The message of a kv tile: the members of TileOf<KeyTile>, and whether it is the last kv tile of its q tile. It is

@@ -30,8 +30,7 @@ struct TermLoaderSm90 {
 
   __device__ __forceinline__ LoaderMessage next_message() {
     barrier_wait(shared.messages_full(messages.stage), messages.parity);
-    const LoaderMessage message = LoaderMessage::load_in_each_lane(shared.loader_message(messages.stage));
-    __syncwarp();
+    const LoaderMessage message = LoaderMessage::load(shared.loader_message(messages.stage));
     if (int(threadIdx.x) % 32 == 0) barrier_arrive(shared.messages_empty(messages.stage));
     messages.advance();
     return message;
