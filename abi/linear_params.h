@@ -175,15 +175,14 @@ ABI_ASSERT((sizeof(LuattnLinearParams) + 63) / 64 * 64 <= 4096 - sizeof(LuattnLi
 ABI_FN int linear_gate_row(int k_dim) { return (k_dim + 63) / 64 * 256 + 16; }
 
 /* Shared memory of the sm90 family's forward kernel: the stages of q, k and v, and of the inverse where an update erases; of
- * products of q and k. Where decays differ between channels the inverse is made here, beside these products, and what it is
- * made of has a place. Boxes of o for each warpgroup of 64 value channels, or those that it
- * keeps of a chunk for backward; where decays differ between channels, their sums, factors of the state's columns, and of
- * erasing updates a tile of k; numbers of tokens; barriers. Boxes have 64 tokens of 64 channels. */
+ * products of q and k; boxes of o for each warpgroup of 64 value channels, or those that it keeps of a chunk for backward;
+ * where decays differ between channels, their sums, and factors of the state's columns; numbers of tokens; barriers. Boxes have
+ * 64 tokens of 64 channels. */
 typedef struct LinearLayout {
   int qk, v, stage, pairs, gates; /* bytes; stage: of q, k, v and all that comes with them */
   int boxes_o;                    /* of a warpgroup */
   int gate_stages;
-  int at_pairs, at_inverse, at_o, at_reads, at_gates, at_factors, at_numbers, at_barriers;
+  int at_pairs, at_o, at_gates, at_factors, at_numbers, at_barriers;
   int bytes;
 } LinearLayout;
 
@@ -196,21 +195,19 @@ enum {
   LINEAR_FACTORS = 3 * 128 * 4   /* of a stage of pairs: three numbers of each channel */
 };
 
-/* by_channel: decays differ between channels. */
+/* by_channel: decays differ between channels; then updates add. */
 ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int erases, int by_channel, int boxes_o) {
   LinearLayout l = {0};
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_block, 64) * LINEAR_BOX;
-  l.stage = 2 * l.qk + l.v + (erases && !by_channel ? LINEAR_BOX : 0);
-  l.pairs = (erases && by_channel ? 2 : 1) * LINEAR_BOX;
+  l.stage = 2 * l.qk + l.v + (erases ? LINEAR_BOX : 0);
+  l.pairs = LINEAR_BOX;
   l.at_pairs = stages * l.stage;
-  l.at_inverse = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
-  l.at_o = l.at_inverse + (erases && by_channel ? 2 * LINEAR_BOX + LINEAR_DIAGONAL : 0);
+  l.at_o = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
   l.boxes_o = boxes_o;
-  l.at_reads = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
-  l.at_gates = l.at_reads + (erases && by_channel ? l.qk : 0);
+  l.at_gates = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
   l.gates = by_channel ? LUATTN_CHUNK * linear_gate_row(k_dim) : 0;
-  l.gate_stages = erases ? 1 : 2;
+  l.gate_stages = 2;
   l.at_factors = l.at_gates + l.gate_stages * l.gates;
   l.at_numbers = l.at_factors + (by_channel ? LINEAR_PAIR_STAGES * LINEAR_FACTORS + 16 : 0);
   l.at_barriers = l.at_numbers + LINEAR_NUMBER_STAGES * LINEAR_NUMBERS;
@@ -218,7 +215,7 @@ ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int era
   return l;
 }
 ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases, int by_channel) {
-  return linear_layout_of(k_dim, v_block, stages, erases, by_channel, erases && by_channel ? 1 : 2);
+  return linear_layout_of(k_dim, v_block, stages, erases, by_channel, 2);
 }
 /* The stages of a pass for a gradient of an additive update. */
 ABI_FN int linear_grad_stages(int k_dim, int v_block) {

@@ -21,7 +21,7 @@
 template <class Spec>
 struct LinearRegisters {
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL;
-  static constexpr int values = Spec::erases || by_channel ? 192 : 200, load = by_channel && !Spec::erases ? 48 : 40;
+  static constexpr int values = Spec::erases || by_channel ? 192 : 200, load = by_channel ? 48 : 40;
   static constexpr int scores = 512 - load - 2 * values;
 };
 

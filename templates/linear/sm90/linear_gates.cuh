@@ -4,9 +4,9 @@
 #include "linear/sm90/linear_numbers.cuh"
 
 // A part of a chunk: 16 tokens and 64 channels, of which a lane has two that are adjacent. RowBytes: of a row of sums.
-template <class Spec, class Config, int RowBytes, int AtOnce>
+template <class Spec, class Config, int RowBytes>
 struct GateSums {
-  static constexpr int block = 16, at_once = AtOnce;  // tokens: as registers allow
+  static constexpr int block = 16, at_once = 16;  // tokens: as registers allow
 
   const LuattnLinearParams &p;
   const LinearChain<Config> &chain;
@@ -54,7 +54,7 @@ struct GateSums {
 template <class Spec, class Config>
 struct LinearGates {
   using Shared = SharedLinear<Spec, Config>;
-  using Sums = GateSums<Spec, Config, linear_gate_row(Config::k_dim), Spec::erases ? 8 : 16>;
+  using Sums = GateSums<Spec, Config, linear_gate_row(Config::k_dim)>;
   static constexpr int warps = LinearNumbers<Spec, Config>::warps;
 
   const LuattnLinearParams &p;

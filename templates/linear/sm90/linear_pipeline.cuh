@@ -10,7 +10,6 @@
 // | `gates_full` | the lanes of warps that have written sums of a chunk's decays, where these differ between channels | scores |
 // | `gates_empty` | a thread of each warp that has read them | the warps that write them |
 // | `tiled` | all threads of the scores: q and k have become tiles with decays, in place (LinearTiles) | values |
-// | `reads_empty` | of erasing updates: a thread of each warp of the values, which has read a third tile | scores |
 #pragma once
 #include "tma/bulk_copies.cuh"
 #include "tma/mbarrier.cuh"
@@ -70,7 +69,8 @@ struct SharedLinear {
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL,
                         by_token = Spec::decay_of == DECAY_HEAD || Spec::decay_of == DECAY_TOKEN;
   // Whether T comes with q, k and v.
-  static constexpr bool takes_inverse = Spec::erases && !by_channel;
+  static constexpr bool takes_inverse = Spec::erases;
+  static_assert(!Spec::erases || !by_channel, "chains of tiles have these (linear_tile_forward.cuh)");
   // Whether forward may be asked to keep, for backward, the state before each chunk, and U.
   static constexpr bool may_keep = takes_inverse && Config::pass == LINEAR_FORWARD && Config::v_dim <= 128 &&
                                    !Spec::has_value_mod && !Spec::has_skip;
@@ -103,16 +103,9 @@ struct SharedLinear {
   __device__ __forceinline__ u32 pairs(int stage) const { return start + layout.at_pairs + stage * layout.pairs; }
   // Of erasing updates: the inverse that comes with a stage.
   __device__ __forceinline__ u32 taken_inverse(int stage) const { return v(stage) + layout.v; }
-  // Where it is made here: the inverse of a stage of pairs; what it is made of, the upper and the lower halves of numbers; the
-  // diagonal blocks in float.
-  __device__ __forceinline__ u32 inverse(int stage) const { return pairs(stage) + box; }
-  __device__ __forceinline__ u32 parts(int which) const { return start + layout.at_inverse + which * box; }
-  __device__ __forceinline__ u32 diagonal(int block) const { return parts(2) + block * (16 * 80); }
   __device__ __forceinline__ u32 o(int group, int which) const {
     return start + layout.at_o + (layout.boxes_o * group + which) * box;
   }
-  // A tile of k that reads the state, where decays differ between channels.
-  __device__ __forceinline__ u32 reads() const { return start + layout.at_reads; }
   // Sums of decays, rows of k_dim floats.
   __device__ __forceinline__ u32 gates(int stage) const { return start + layout.at_gates + stage * layout.gates; }
   __device__ __forceinline__ u32 factors(int stage) const { return start + layout.at_factors + stage * LINEAR_FACTORS; }
@@ -131,7 +124,6 @@ struct SharedLinear {
   __device__ __forceinline__ u32 gates_full(int stage) const { return numbers_full(number_stages) + stage * 16; }
   __device__ __forceinline__ u32 gates_empty(int stage) const { return gates_full(stage) + 8; }
   __device__ __forceinline__ u32 tiled(int stage) const { return gates_full(gate_stages) + stage * 8; }
-  __device__ __forceinline__ u32 reads_empty() const { return tiled(pair_stages); }
 
   __device__ __forceinline__ void init_barriers(bool scores_read) const {
     for (int i = 0; i < stages; ++i) {
@@ -150,10 +142,8 @@ struct SharedLinear {
       barrier_init(gates_full(i), 32 * gate_parts);
       barrier_init(gates_empty(i), 4);
     }
-    if constexpr (by_channel) {
+    if constexpr (by_channel)
       for (int i = 0; i < pair_stages; ++i) barrier_init(tiled(i), 128);
-      barrier_init(reads_empty(), 4 * groups);
-    }
     barrier_init_done();
   }
 };

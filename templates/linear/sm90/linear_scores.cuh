@@ -2,14 +2,12 @@
 //
 //     P_ij = scale q_i k_j' w_j e^(G_i - G_j)     for j <= i, rounded; mirrored for j >= i, with e^(G_j - G_i)
 //
-// of erasing updates without w. Where decays differ between channels it also makes tiles of q and k (LinearTiles), in which they
-// are, and of erasing updates (I + A)^-1, rounded, where A_ij = r_i k_j' e^(G_i - G_j) for j < i. Other decays leave that to
-// luattn_linear_inverses.
+// of erasing updates without w; luattn_linear_inverses has made what else these need. Where decays differ between channels it also
+// makes tiles of q and k (LinearTiles), in which they are.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/stmatrix.cuh"
 #include "arch/wgmma.cuh"
-#include "linear/sm90/linear_inverse.cuh"
 #include "linear/sm90/linear_pair_weights.cuh"
 #include "linear/sm90/linear_triangles.cuh"
 #include "score/fragment.cuh"
@@ -41,9 +39,8 @@ struct LinearScores {
     wgmma_wait<0>();
     wgmma_arrived(s);
   }
-  template <bool Below>
   __device__ __forceinline__ void weigh(float (&s)[32]) const {
-    PairWeights<Spec, Config>{shared.numbers(of_tokens.stage), warp, lane}.template apply<Below>(s);
+    PairWeights<Spec, Config>{shared.numbers(of_tokens.stage), warp, lane}.template apply<false>(s);
   }
   __device__ __forceinline__ void store(const float (&s)[32], u32 to) const {
     const int row = 16 * warp + lane % 16;
@@ -57,12 +54,6 @@ struct LinearScores {
   __device__ __forceinline__ void release_rows() {
     if (elected()) barrier_arrive(shared.empty(in.stage));
     in.advance();
-  }
-  // Makes T of r k'.
-  __device__ __forceinline__ void invert(float (&s)[32]) {
-    lane = lane_anew();
-    weigh<true>(s);
-    ChunkInverse<Spec, Config>{shared, thread_anew() / 32 % 4, lane_anew()}.run(s, shared.inverse(out.stage));
   }
   __device__ __forceinline__ void tell_pairs() {
     if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
@@ -78,17 +69,16 @@ struct LinearScores {
     multiply(s, shared.q(in.stage), in.stage);
     release_rows();
     barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
-    weigh<false>(s);
+    weigh(s);
     barrier_wait(shared.read(out.stage), out.parity);
     store(s, shared.pairs(out.stage));
     tell_pairs();
   }
   __device__ __forceinline__ void store_pairs(float (&s)[32]) const {
-    weigh<false>(s);
+    weigh(s);
     store(s, shared.pairs(out.stage));
   }
   __device__ __forceinline__ void make_tiles(const LinearTiles<Spec, Config> &tiles, u32 gates, bool narrow) {
-    if constexpr (Spec::erases) barrier_wait(shared.reads_empty(), of_channels.parity ^ 1);
     tiles.make(shared.q(in.stage), shared.k(in.stage), gates, narrow);
     if (elected()) barrier_arrive(shared.gates_empty(of_channels.stage));
     fence_async();
@@ -111,14 +101,10 @@ struct LinearScores {
       tiles.sync();
       multiply(s, q, in.stage);
       store_pairs(s);
-      if constexpr (Spec::erases) multiply(s, shared.reads(), in.stage);
     } else {
       LinearTriangles<Config, LinearTiles<Spec, Config>::row_bytes>{q, k, gates, warp, lane}.run(s);
       store_pairs(s);
-      if constexpr (Spec::erases)
-        LinearTriangles<Config, LinearTiles<Spec, Config>::row_bytes>{k, k, gates, warp, lane}.run(s);
     }
-    if constexpr (Spec::erases) invert(s);
     if (!narrow) {
       tiles.sync();
       make_tiles({shared, thread_anew() / 32 % 4, lane_anew()}, gates, false);

@@ -7,8 +7,7 @@
 //     wide     e^G         e^(GC - G)  1, e^GC, 1
 //
 // A chunk is narrow where neither half decays by more than half of the limit in its fastest channel: then q' k of these tiles
-// are its pairs, too, and exponents above 0 stay in the range of Elem. In a wide one no exponent is above 0. Erasing updates
-// read the state by a third tile, k with the exponents of q.
+// are its pairs, too, and exponents above 0 stay in the range of Elem. In a wide one no exponent is above 0.
 #pragma once
 #include "arch/mma.cuh"
 #include "linear/sm90/linear_pipeline.cuh"
@@ -114,7 +113,6 @@ struct LinearTiles {
 #pragma unroll
       for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n] + of_q[n]), down[n] = fast_exp2(of_k[n] - sum[n]);
       store(q + at, scaled(of_query, up)), store(k + at, scaled(of_key, down));
-      if constexpr (Spec::erases) store(shared.reads() + at, scaled(of_key, up));
     }
   }
 };

@@ -83,9 +83,6 @@ struct LinearValues {
     Wgmma<Elem, k_dim>::sums64(state, u[0], u[1], u[2], u[3], wgmma_operand(shared.k(in.stage), Shared::box));
     wgmma_commit();
   }
-  __device__ __forceinline__ u32 inverse() const {
-    return Shared::takes_inverse ? shared.taken_inverse(in.stage) : shared.inverse(pairs.stage);
-  }
   // U times the factors of its tokens.
   __device__ __forceinline__ void weigh(u32 (&weighed)[4][4], const u32 (&u)[4][4]) const {
     const u32 from = shared.numbers(of_tokens.stage) + OF_KEY + Fragment::column(lane) * 4;
@@ -183,7 +180,7 @@ struct LinearValues {
   // Stages o, rounded, and stores it by TMA. A box is free once the store before the last one has read it, or the last one.
   __device__ __forceinline__ void store_rows(const u32 (&o)[16], int chunk) const {
     const u32 box = shared.o(group, chunk % Shared::layout.boxes_o);
-    if (Shared::layout.boxes_o == 1 || keeps()) await_boxes();
+    if (keeps()) await_boxes();
     stage_rows(box, o);
     fence_async();
     const bool first = warp == 0 && elected();
@@ -318,23 +315,20 @@ struct LinearValues {
       if (keeps()) keep_state(rounded, n);
       barrier_wait(shared.full(in.stage), in.parity);
       wgmma_fence();
-      read_state(u, rounded, Shared::by_channel ? shared.reads() : shared.k(in.stage));
+      read_state(u, rounded, shared.k(in.stage));
       read_state(o, rounded, shared.q(in.stage));
       if (n > 0) store_rows(done, chain.at(n - 1));
       wgmma_wait<0>();  // for o, too, whose operand would have no registers beside what comes
       wgmma_arrived(u), wgmma_arrived(o);
-      if constexpr (Shared::by_channel)
-        if (elected()) barrier_arrive(shared.reads_empty());
       load_values(v);
       modify(v, chunk);
       subtract(v, v, u);
-      if constexpr (!Shared::takes_inverse) await_pairs();
       wgmma_fence();
-      WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(inverse(), 0));
+      WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.taken_inverse(in.stage), 0));
       wgmma_commit();
     }
     scale_rows(o);
-    if constexpr (Shared::takes_inverse) await_pairs();
+    await_pairs();
     wgmma_wait<0>();
     wgmma_arrived(u);
     u32 rounded[4][4], weighed[4][4];
