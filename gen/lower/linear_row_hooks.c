@@ -127,6 +127,7 @@ void linear_find_alone(linear_work *w) {
     for (int k = 0; k < of_numbers[i]->count; k++) {
       const derived_term *t = &of_numbers[i]->term[k];
       if (t->input < 0) continue;
+      if (of_numbers[i]->kind[k] != LINEAR_TERM_ELEMENT) again |= 1u << t->input; /* a sum is added */
       again |= seen & 1u << t->input;
       seen |= 1u << t->input;
       if (!has_own_place(w, t)) shared |= 1u << t->input;

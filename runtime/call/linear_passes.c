@@ -312,7 +312,7 @@ static luattn_status place_reverse(linear_call *l, room *r) {
 bool linear_passes_over(const linear_call *l, uint32_t role) {
   const image_manifest *m = l->c.info;
   if (m->pass != LUATTN_FORWARD || !has_role(m, LUATTN_ROLE_LINEAR_CHAIN)) return false;
-  const bool cut = l->pass[0].segments > 1 || l->p.between.every > 0;
+  const bool cut = l->pass[0].segments > 1 || l->args->intermediate_states != NULL;
   return role == LUATTN_ROLE_LINEAR ? cut
                                     : (role == LUATTN_ROLE_LINEAR_CHAIN || role == LUATTN_ROLE_LINEAR_TILES) && !cut;
 }

@@ -72,8 +72,9 @@ class States(unittest.TestCase):
         self.compare("gated_delta", torch.bfloat16, (70, 1), 64, 64)
         self.compare("simple_gla", torch.bfloat16, (140,), 64, 64, every=128, packed=False, layout="kv", state=torch.bfloat16)
 
-    def test_channels_walk_tokens(self):
-        self.compare("kda", torch.bfloat16, (70,), 64, 64, packed=False)
+    def test_chunks_of_channels(self):
+        self.compare("kda", torch.bfloat16, (140,), 64, 64, packed=False)
+        self.compare("gla", torch.bfloat16, (140, 70), 64, 64, every=128, layout="kv")
 
     def test_refusals(self):
         case = Case("gated_delta", torch.float32, (70,), 32, 32, packed=False)
