@@ -82,6 +82,11 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: decode: is %d for the family %s, and the decode kernel is of sm80; leave family 0",
                        t->decode, kernel_family_name((uint32_t)t->family - 1));
+  if (t->offsets == LUATTN_OFFSET_CHUNKS)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: decode: is %d, and offsets are chunks, which the decode kernel does not take yet; leave it 0",
+        t->decode);
   return LUATTN_OK;
 }
 

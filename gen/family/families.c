@@ -28,17 +28,14 @@ static luattn_status refuse_dtype(const struct family *f, const plan *p, luattn_
                      kernel_family_name(f->id), kernel_dtype_name(p->dtype), kernel_family_name(other->id));
 }
 
-static luattn_status refuse_chunks(const struct family *f, const plan *p, luattn_error *err) {
+luattn_status family_refuse_chunks(const struct family *f, const plan *p, luattn_error *err) {
   return luattn_fail(
       err, LUATTN_UNSUPPORTED,
       "target: offsets: are chunks, and %s%s kernels of the %s family take none%s yet; call for each range "
       "of positions with q_offset and kv_offset, and merge the parts",
-      f->merges           ? "decode's "
-      : f->writes_weights ? "weights' "
-      : f->takes_tangents ? "tangents' "
-                          : "",
-      kernel_pass_name(p->pass), kernel_family_name(f->id),
-      f->kernel[p->pass].takes_chunks ? " with gradients of inputs or scalars" : "");
+      f->takes_tangents ? "tangents' " : "", kernel_pass_name(p->pass), kernel_family_name(f->id),
+      !f->kernel[p->pass].takes_chunks ? p->head_dim > 128 || p->head_dim_v > 128 ? " at these head dims" : ""
+                                       : " with gradients of inputs or scalars");
 }
 
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err) {
@@ -48,7 +45,7 @@ luattn_status family_can_run(const struct family *f, const plan *p, luattn_error
                        kernel_pass_name(p->pass), kernel_family_name(f->id));
   const family_kernel *kernel = &f->kernel[p->pass];
   if (p->offsets == LUATTN_OFFSET_CHUNKS && (!kernel->takes_chunks || (kernel->sums_no_chunks && p->has_parameters)))
-    return refuse_chunks(f, p, err);
+    return family_refuse_chunks(f, p, err);
   if (f->can_run != NULL) TRY(f->can_run(p, err));
   if (f->arch == 0 || f->arch == p->arch) return LUATTN_OK;
   const struct family *other = of_every_arch(p->dtype);

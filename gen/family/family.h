@@ -277,6 +277,8 @@ const struct family *family_choose(const plan *p, const luattn_target *t);
 /* The one architecture that the family of this number, 1 + luattn_family, has kernels for; 0: all, or any family. */
 int family_arch(int family);
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err);
+/* Says that the family's kernels take no chunks (LUATTN_OFFSET_CHUNKS), or not in this call. */
+luattn_status family_refuse_chunks(const struct family *f, const plan *p, luattn_error *err);
 /* Whether families can run the calls that a target asks for. */
 luattn_status family_check_target(const luattn_target *t, luattn_error *err);
 

@@ -165,6 +165,10 @@ const family_thresholds sm80_backward_measured = {.compile = {.of = {0.25, 0, 0.
                                                   .left_out_passes = backward_left_out};
 
 static const char *note(arena *a, const plan *p) {
+  if (p->offsets == LUATTN_OFFSET_CHUNKS && p->arch == 90 && p->pass == LUATTN_BACKWARD &&
+      (p->has_parameters || p->head_dim > 128 || p->head_dim_v > 128))
+    return "fallback: backward of the sm90 family takes chunks up to head dim 128, and without gradients of inputs and "
+           "scalars\n";
   if (p->fallback) return "fallback: the sm90 family has too few registers or too little shared memory for this spec\n";
   if (p->small_pages)
     return "fallback: the sm90 family reads pages whose sizes are multiples of 8, and these may have any size\n";

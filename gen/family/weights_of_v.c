@@ -30,6 +30,11 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
                        "target: weights: is 1 for keys in pages, of which there are no weights; copy them to k of "
                        "equal lengths, or to "
                        "packed sequences");
+  if (t->offsets == LUATTN_OFFSET_CHUNKS)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: weights: is 1, and offsets are chunks, which its kernel does not take yet; ask the CPU, or "
+        "for each range of positions");
   if (t->family > 1 + (int)family_weights.id)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: weights: is 1 for the family %s, and the kernel is of simt; leave family 0",

@@ -412,9 +412,11 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
   else if (out->forced)
     TRY(choose_forced(out, target, err));
   else if (!choose_tiles(out, target, 0))
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d", out->head_dim,
-                       out->head_dim_v, out->shared_limit, out->arch);
+    return out->offsets == LUATTN_OFFSET_CHUNKS
+               ? family_refuse_chunks(out->family, out, err)
+               : luattn_fail(err, LUATTN_UNSUPPORTED,
+                             "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d",
+                             out->head_dim, out->head_dim_v, out->shared_limit, out->arch);
   out->dq_first_store = stores_first(out, &spec->traced);
   out->why = explain(a, out);
   return out->why == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory") : LUATTN_OK;

@@ -128,7 +128,8 @@ bool tiles_may_have_bits(const plan *p) { return p->offsets == LUATTN_OFFSET_NON
 
 bool tiles_suit_chunks(const plan *p) {
   return p->offsets != LUATTN_OFFSET_CHUNKS ||
-         (LUATTN_CHUNK_MULTIPLE % p->tile_m == 0 && LUATTN_CHUNK_MULTIPLE % tiles_walk_columns(p) == 0);
+         (plan_kernel(p)->takes_chunks && LUATTN_CHUNK_MULTIPLE % p->tile_m == 0 &&
+          LUATTN_CHUNK_MULTIPLE % tiles_walk_columns(p) == 0);
 }
 
 bool tiles_suit_cells(const plan *p) {

@@ -17,7 +17,7 @@ from problems import EXAMPLES, example, inputs_of, rand, torch  # exits without 
 import luattn
 import torch.distributed as dist
 from luattn import flash_attn, flex
-from luattn.parallel import ContextParallel, Plan, plan
+from luattn.parallel import ContextParallel, HeadParallel, Plan, plan
 from luattn.parallel._peer_copies import PeerExchange
 
 warnings.filterwarnings("ignore")
@@ -500,7 +500,36 @@ def check_chunks(n):
     assert not ContextParallel(pair, None, p).chunks
 
 
-FEW = [check_examples, check_shuffled, check_peer_copies]
+class OfHeads(HeadParallel):
+    """With what Case asks of a ContextParallel."""
+
+    def shard(self, t, dim, fill=0):
+        return self.plan.shard(t, self.rank, dim, fill)
+
+    def unshard(self, t, dim):
+        parts = [torch.empty_like(t.contiguous()) for _ in range(self.plan.world_size)]
+        dist.all_gather(parts, t.contiguous())
+        return self.plan.unshard(parts, dim)
+
+
+def check_heads(n):
+    """All rows of some heads: what reads heads, what is drawn at random, padding. Ranks that do not divide the heads are refused."""
+    rows = 128 * 2 * n - 30
+    if n > HKV or HKV % n:
+        p = plan(CAUSAL, 128 * n, n)
+        q, k, v = (torch.zeros(B, h, p.rows, D, dtype=torch.float64) for h in (H, HKV, HKV))
+        return refuses(lambda: HeadParallel(luattn.attention(CAUSAL), None, p)(q, k, v), f"which {n} ranks do not divide")
+    sink = "return attention { name = 'sink', inputs = { s = { axes = {'h'}, grad = true } }, online_func = attention_sink('s'), block_mask = causal() }"
+    kv = "return attention { name = 'kv', inputs = { x = { axes = {'kv'} }, y = { axes = {'hkv'}, grad = true } }, score_mod = function(s, b, h, q, k) return s + x[k] + y[h // (heads // heads_kv)] end }"
+    for text, given in ((DRAWN, {"seed": 5}), (sink, {}), (WINDOW, {}), (kv, {})):
+        attention = luattn.attention(text)
+        p = plan(CAUSAL, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B)
+        Case(attention, rows, n, **given).compare(OfHeads(attention, None, p), fill=float("nan"))
+    refuses(lambda: HeadParallel(attention, None, plan(CAUSAL, rows, n + 1)), f"group: has {n} ranks")
+    refuses(lambda: HeadParallel(attention, None, p)(*(torch.zeros(B, H, 5, D),) * 3), "expected [batch, heads,")
+
+
+FEW = [check_examples, check_shuffled, check_peer_copies, check_heads]
 CHECKS = [*FEW, check_chunks, check_empty, check_random, check_functions, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
 
 

@@ -6,7 +6,7 @@
     o = local(q, k, v)
 
 plan() says which rows of the sequence each rank has, so that all have as many rows, and as many tiles to compute; ContextParallel is an attention
-whose q, k, v and o are those of its rank. plan() loads neither torch nor NumPy.
+whose q, k, v and o are those of its rank; HeadParallel exchanges rows of all heads for all rows of some (Ulysses). plan() loads neither torch nor NumPy.
 """
 
 import importlib
@@ -16,11 +16,14 @@ from .rank_plan import Candidate, Layer, Plan, plan
 
 if TYPE_CHECKING:
     from .context_parallel import ContextParallel
+    from .heads import HeadParallel
 
-__all__ = ["Candidate", "ContextParallel", "Layer", "Plan", "plan"]
+__all__ = ["Candidate", "ContextParallel", "HeadParallel", "Layer", "Plan", "plan"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "ContextParallel":
         return importlib.import_module(".context_parallel", __name__).ContextParallel
+    if name == "HeadParallel":
+        return importlib.import_module(".heads", __name__).HeadParallel
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -70,7 +70,8 @@ class ContextParallel:
         self.gathered, self.why = self._order(schedule)
         self.chunks = self._has_chunks(chunks)
         self._spare = take(_PLACE, "spare_multiprocessors", "integer", spare_multiprocessors)
-        self.schedules = tuple(schedule_of(plan, self.layer, self.rank, gathered, backward, self.chunks) for backward, gathered in enumerate(self.gathered))
+        forward, backward = (schedule_of(plan, self.layer, self.rank, self.gathered[i], i == 1, self.chunks) for i in range(2))
+        self.schedules = forward, backward
         self._transport = transport
         self._exchanges: dict[torch.device, tuple[Exchange, str]] = {}
         self._seen: dict[str, tuple[Tensor, int]] = {}  # what the mask reads, as the last call had it, and its version

@@ -102,6 +102,30 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
 }
 
+/* Chunks of a whole: which kernels take them, and which the plan takes in place of others. */
+static void test_chunks(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, 64, 0, 90);
+  t.offsets = LUATTN_OFFSET_CHUNKS;
+  assert_int_equal(plan_choose(a, spec, &t, &p, NULL), LUATTN_OK);
+  assert_true(p.family->id == LUATTN_SM90 && 128 % p.tile_m == 0 && 128 % p.tile_n == 0); /* not 192 rows */
+  t.tile_m = 192, t.tile_n = 128;
+  refused(&t, LUATTN_INVALID, "tile_m, tile_n: are 192 and 128, and chunks have multiples of 128 rows");
+  t.tile_m = t.tile_n = 0, t.decode = 1;
+  refused(&t, LUATTN_UNSUPPORTED, "target: decode: is 1, and offsets are chunks");
+  t.decode = 0, t.weights = 1;
+  refused(&t, LUATTN_UNSUPPORTED, "target: weights: is 1, and offsets are chunks");
+  t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 256, 0, 90);
+  t.offsets = LUATTN_OFFSET_CHUNKS;
+  assert_int_equal(plan_choose(a, spec, &t, &p, NULL), LUATTN_OK);
+  assert_int_equal(p.family->id, LUATTN_SM80);
+  t.family = 1 + LUATTN_SM90;
+  refused(&t, LUATTN_UNSUPPORTED, "backward kernels of the sm90 family take none at these head dims yet");
+  arena_close(a);
+}
+
 /* Every spec takes packed sequences. */
 static void test_packed_targets(void **state) {
   (void)state;
@@ -505,6 +529,7 @@ int main(void) {
       cmocka_unit_test(test_deterministic_families),
       cmocka_unit_test(test_wide_backward),
       cmocka_unit_test(test_wide_backward_of_any_wants),
+      cmocka_unit_test(test_chunks),
       cmocka_unit_test(test_packed_targets),
       cmocka_unit_test(test_ranges),
       cmocka_unit_test(test_tiles_of_cells),
