@@ -54,19 +54,6 @@ struct RowRanges {
   }
 };
 
-// Whether a row keeps keys of a box.
-LUATTN_FN bool keeps_some(u32 ranges, int row, const FreeBox &box) {
-  using Keys = GridSideOf<true>;
-  bool some = true;
-  each_axis([&](auto axis) {
-    constexpr int a = axis.value;
-    const u32 kept = RowRanges::load(ranges, row, a - Keys::first_axis);
-    const int begin = box.first(a) / Keys::place_step(a);
-    some = some & (int(kept & 0xffffu) < begin + Keys::box(a)) & (int(kept >> 16) > begin);
-  });
-  return some;
-}
-
 // The boxes of keys of a warp's q tile (BoxesOfRange), next to the ranges of its rows.
 struct WarpBoxes {
   LUATTN_FN u32 address(u32 ranges) { return ranges + Config::axes * RowRanges::rows * 4; }

@@ -30,16 +30,6 @@ struct ForwardBoxesSm80 {
                              k.site.clamped_query(k.p, k.q_tile * Kernel::tile_m + k.warp_row + m * 16 + k.lane % 16),
                              k.lane, ranges(k, m));
   }
-  // Whether a row of the lane, of which each has one of 16, keeps keys of a masked box. True where only `keep` knows.
-  template <class Kernel>
-  LUATTN_FN bool keeps_some_of(const Kernel &k, const Tile &tile) {
-    if constexpr (!Spec::has_mask || Spec::row_intervals == 0) return true;
-    if (!tile.masked) return true;
-    bool some = false;
-#pragma unroll
-    for (int m = 0; m < Kernel::m_tiles; ++m) some = some | keeps_some(ranges(k, m), k.lane % 16, tile.index.box);
-    return some;
-  }
   template <class Kernel, class Keep>
   LUATTN_FN void find_kept(const Kernel &k, const BoxKey &kv0, int lane, Keep (&keep)[Kernel::rows]) {
 #pragma unroll

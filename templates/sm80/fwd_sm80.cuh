@@ -491,8 +491,8 @@ struct ForwardSm80 {
       } else {
         online.kept.bits = online.all;
       }
-      // With two stages has_work decides this, but over a grid for masks that are no products.
-      if ((stages == 1 || (!Sequence::is_line && Spec::row_intervals == 0)) && !__any_sync(0xffffffffu, some)) return;
+      // With two stages has_work decides this, but over a grid, where it knows of no part of a box.
+      if ((stages == 1 || !Sequence::is_line) && !__any_sync(0xffffffffu, some)) return;
       online.step_by_inf(p, site, head, row, x, scale);
     } else {
       KeepBits<cols> keep[rows];
@@ -523,8 +523,6 @@ struct ForwardSm80 {
           work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
         }
       }
-    if constexpr (!Sequence::is_line)
-      if (work) work = Boxes::keeps_some_of(*this, tile);
     return __any_sync(0xffffffffu, work);
   }
 
