@@ -49,13 +49,8 @@ struct LoaderMessage {
     return end();
   }
 #ifdef LUATTN_FREE_BOXES
-  // Of two axes there is room for the box itself, as coordinates have 15 bits: loaders need no divisions.
-  static constexpr bool tells_box = Config::axes <= 2;
   LUATTN_FN LoaderMessage of(int q_tile, int h, int b, const NumberedBox &box, bool first) {
-    return of(q_tile, h, b, tells_box ? int(box.box.at[1]) : box.number, first);
-  }
-  __device__ __forceinline__ FreeBox box(const BoxesOfRange &boxes) const {
-    return tells_box ? FreeBox{{0, bits >> 1}} : boxes.box(kv_tile());
+    return of(q_tile, h, b, box.number, first);
   }
 #endif
   LUATTN_FN LoaderMessage end() { return {END, 0, 0, 0}; }

@@ -181,10 +181,8 @@ struct NoStagedBiasRows {
 // way: behind it each load would wait for those of products.
 template <class Spec, class Config>
 struct StagedTerms {
-  enum { FULL = 2 };  // index of a barrier peek
   using Shared = SharedSm90<Spec, Config>;
-  using Table = PipelineState<Shared::term_stages>;
-  Table table;
+  PipelineState<Shared::term_stages> table;
   int row, lane;  // the first row of the warp in its box
 #ifdef LUATTN_FREE_BOXES
   using Pair = TileBoxPair<Config::tile_n>;
@@ -194,17 +192,8 @@ struct StagedTerms {
 #endif
   __device__ __forceinline__ StagedTerms(const Shared &, int warp)
       : table(0), row(warp * 16), lane(int(threadIdx.x) % 32) {}
-  __device__ __forceinline__ void peek_next(const Shared &shared) const {
-    Table next = table;
-    next.advance();
-    barrier_peek<FULL>(shared.terms_full(next.stage), next.parity);
-  }
-  template <bool Peeked>
   __device__ __forceinline__ void await(const Shared &shared) const {
-    if constexpr (Peeked)
-      barrier_wait_peeked<FULL>(shared.terms_full(table.stage), table.parity);
-    else
-      barrier_wait(shared.terms_full(table.stage), table.parity);
+    barrier_wait(shared.terms_full(table.stage), table.parity);
   }
   __device__ __forceinline__ void hold(const Shared &shared) {
 #ifdef LUATTN_FREE_BOXES

@@ -211,7 +211,6 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void release_k() {
     if constexpr (!Shared::has_cols) give_k();
     barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
-    if constexpr (Shared::begins_at_terms) bias_rows.peek_next(shared);
   }
   __device__ __forceinline__ void release_v() {
     if (v_back != 0) release(v_back);
@@ -599,22 +598,21 @@ struct ConsumerSm90 {
     q_back = ends(tile);
   }
   // Terms by displacement: where sums begin at them, before QK^T is issued, else behind.
-  template <bool Peeked>
   __device__ __forceinline__ void begin_sums(float (&s)[tile_n / 2]) const {
     if constexpr (Shared::begins_at_terms) {
-      bias_rows.template await<Peeked>(shared);
+      bias_rows.await(shared);
       bias_rows.begin(shared, s);
     }
   }
   __device__ __forceinline__ void await_terms() {
     if constexpr (Shared::has_terms && !Shared::begins_at_terms) {
-      bias_rows.template await<false>(shared);
+      bias_rows.await(shared);
       bias_rows.hold(shared);
     }
   }
   __device__ __forceinline__ KvMessage first_scores(float (&s)[tile_n / 2]) {
-    begin_sums<false>(s);
     const KvMessage message = await_k();
+    begin_sums(s);
     wgmma_fence();
     issue_scores(s);
     if constexpr (Shared::has_bias_rows) bias_rows.peek();
@@ -628,10 +626,10 @@ struct ConsumerSm90 {
   // P V would have to wait for it anyway. With `once`, the function also issues a q tile's first scores,
   // which come without a P V, and O is rescaled after the softmax step instead.
   __device__ __forceinline__ KvMessage next_scores(float (&s)[tile_n / 2]) {
-    if constexpr (Shared::has_terms) bias_rows.release(shared);  // P is good: `rescore` does not read them again
-    begin_sums<true>(s);
     const KvMessage message = await_k();
     if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::has_terms) bias_rows.release(shared);  // P is good: `rescore` does not read them again
+    begin_sums(s);
     ping_pong_wait();
     wgmma_fence();
     issue_scores(s);

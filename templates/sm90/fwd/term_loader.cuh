@@ -45,12 +45,11 @@ struct TermLoaderSm90 {
       if (message.first()) {
         site = {p, message.b, message.h};
         head = Spec::head(p, site);
-        if constexpr (!LoaderMessage::tells_box)
-          boxes = BoxesOfRange::of<Spec>(p, site, message.q_tile * Config::tile_m);
+        boxes = BoxesOfRange::of<Spec>(p, site, message.q_tile * Config::tile_m);
         Queries::each_corner(p, message.q_tile,
                              [&](auto axis, int at) { own.at[axis.value - Queries::first_axis] = at; });
       }
-      const FreeBox keys = message.box(boxes);
+      const FreeBox keys = boxes.box(message.kv_tile());
       Displacement from;
       each_axis([&](auto axis) {
         constexpr int a = axis.value - Queries::first_axis;
