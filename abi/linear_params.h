@@ -120,7 +120,7 @@ typedef struct LuattnReverse {
  * of tokens; stages, of parts of states, which TMA copies as lines along K, or along V. */
 enum { LINEAR_STEP_BARRIERS = 256, LINEAR_STEP_SLOTS = 3, LINEAR_STEP_STAGES = 6 };
 typedef struct LuattnLinearStep {
-  int batch;         /* tokens of a slot; of a ring: all */
+  int batch;         /* tokens of a slot */
   int slots, slot;   /* how many, and bytes of each */
   int stages, stage; /* likewise */
   int by_v;

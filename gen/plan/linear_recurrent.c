@@ -69,14 +69,14 @@ static const char *explain(arena *a, const linear_plan *p, const derived_linear 
 /* Whether there is a kernel whose states TMA copies besides, which a launch takes where these are many and tokens are few; the sum
  * of normalize belongs to all blocks of a head, whose order it does not keep. */
 static bool has_step(const derived_linear *d, const luattn_target *t) {
-  return t->decode > 0 && t->arch >= 90 && !d->class.normalizes;
+  return t->decode == 1 && t->arch >= 90 && !d->class.normalizes;
 }
 
 /* Config and the entry of both kernels, whose rows take so many bytes. */
 static void add_kernel(arena *a, const derived_linear *d, const luattn_target *t, linear_plan *p, int warps, int batch,
                        int ring, int bytes) {
   const int threads = 32 * warps, room = tiles_shared_limit(t->arch), stage = threads * STAGE_OF_THREAD;
-  const bool staged = ring > 0 && bytes + stage <= room && !has_step(d, t);
+  const bool staged = ring > 0 && bytes + stage <= room;
   p->normalizes = d->class.normalizes;
   p->room = t->decode > 0 ? room : 0;
   p->constants =
@@ -105,7 +105,7 @@ static const char step_said[] =
 
 static void add_step(const derived_linear *d, const luattn_target *t, linear_plan *p, int warps) {
   if (!has_step(d, t)) return;
-  p->source = p->ring > 0 ? "entry/linear_step_ring.cu" : "entry/linear_step.cu";
+  p->source = "entry/linear_step.cu";
   p->token_numbers = row_size_of(d, p, (p->v_dim + p->v_part - 1) / p->v_part * p->v_part);
   linear_plan_add(p, "luattn_linear_step", LUATTN_ROLE_LINEAR_STEP, 32 * (warps + STEP_WARPS),
                   tiles_shared_limit(t->arch) / 2 - 512);
@@ -145,13 +145,11 @@ static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t,
   p->source = "entry/linear_ring.cu";
   p->token_numbers = row_size(d, p);
   add_kernel(a, d, t, p, warps, batch, ring, ring_bytes(d, p, batch, ring));
-  add_step(d, t, p, warps);
   p->why = arena_printf(a,
                         "linear attention of class L%d behind a checkpoint: the state is read, and written where the "
                         "ring is full\n"
-                        "rings of at most %d rows, at most %d tokens a step; a block has a value head\n"
-                        "%s",
-                        (int)d->class.number, ring, batch, has_step(d, t) ? step_said : "");
+                        "rings of at most %d rows, at most %d tokens a step; a block has a value head\n",
+                        (int)d->class.number, ring, batch);
 }
 
 const linear_family linear_recurrent = {

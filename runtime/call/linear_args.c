@@ -340,15 +340,15 @@ static bool has_lines(const LuattnStates *m, bool by_v) {
   return (by_v ? m->value : m->key) == 1 && ((uintptr_t)m->data | (unsigned long long)strides * size) % 16 == 0;
 }
 
-/* More tokens of an entry, in the mean, than that are walked with more warps. */
-enum { MOST_STEPPED = 16, STEP_BATCH = 4 };
+/* More tokens of an entry, in the mean, are walked with more warps; blocks of fewer turns have no time to run ahead. */
+enum { MOST_STEPPED = 16, STEP_BATCH = 4, LEAST_TURNS = 4 };
 
 static bool takes_step(const linear_call *l, int64_t parts) {
   const LuattnStates *first = &l->p.first, *last = &l->p.last;
   const image_manifest *m = l->c.info;
   const int64_t tokens = m->packed ? l->p.tokens / (l->p.entries > 0 ? l->p.entries : 1) : l->p.tokens;
   if (m->entry[m->num_entries - 1].role != LUATTN_ROLE_LINEAR_STEP || l->p.between.every > 0) return false;
-  if (tokens > MOST_STEPPED || parts < l->c.multiprocessors) return false;
+  if (tokens > MOST_STEPPED || parts < (int64_t)LEAST_TURNS * 2 * l->c.multiprocessors) return false;
   if (first->data == NULL || last->data == NULL || first->type != last->type) return false;
   return has_lines(first, first->key != 1) && has_lines(last, first->key != 1);
 }
@@ -373,12 +373,12 @@ static void choose_step(linear_call *l) {
   LuattnLinearStep s = {.by_v = by_v};
   s.stage = (line * (by_v ? (int)m->head_dim : values) + 127) / 128 * 128;
   /* Whole heads, where memory suffices for rows of all of an entry's tokens; else parts, and rows of a few tokens. */
-  for (s.whole = of->ring > 0 || !m->packed; s.whole >= 0; s.whole--) {
+  for (s.whole = !m->packed; s.whole >= 0; s.whole--) {
     s.slots = s.whole ? 2 : LINEAR_STEP_SLOTS;
     s.batch = s.whole || p->tokens < STEP_BATCH ? p->tokens : STEP_BATCH;
-    s.slot = of->ring > 0 ? (int)manifest_ring_bytes(m, p->tokens, p->ring.count) : 4 * s.batch * (int)of->numbers_kept;
+    s.slot = 4 * s.batch * (int)of->numbers_kept;
     s.stages = ((int)e->shared_bytes - step_rows(&s)) / s.stage;
-    if (s.stages >= 2 || of->ring > 0) break;
+    if (s.stages >= 2) break;
   }
   if (s.stages < 2) return;
   if (s.stages > LINEAR_STEP_STAGES) s.stages = LINEAR_STEP_STAGES;

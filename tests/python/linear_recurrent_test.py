@@ -130,7 +130,7 @@ class Recurrent(unittest.TestCase):
 
 
 class Steps(unittest.TestCase):
-    """Few tokens of many states, whose parts TMA copies: more parts than the machine has multiprocessors."""
+    """Few tokens of many states, whose parts TMA copies: eight parts for each multiprocessor, of which LUATTN_PTX_BLOCKS=1 leaves one."""
 
     setUp, compare = Recurrent.setUp, Recurrent.compare
 

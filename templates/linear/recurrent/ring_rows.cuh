@@ -37,9 +37,6 @@ struct RingRows {
   const LinearRingPlaces in;  // `shared`
   const int used, tokens;     // rows of the ring that count; new ones
   const int before;           // rows before the new ones: `used`, or 0 where these are folded into the state
-  const int first_thread = 0, threads = int(blockDim.x);  // that share the work
-
-  __device__ __forceinline__ int own_thread() const { return int(threadIdx.x) - first_thread; }
 
   // Where rows lie in `shared`, so that no pointer but that one is kept: a new token's, an old row's, and those of column j of
   // the new ones' pairs.
@@ -83,7 +80,7 @@ struct RingRows {
   }
   // Old rows, by tasks of warps, behind `first_task` others.
   __device__ __forceinline__ void load(int first_task) const {
-    const int warp = own_thread() / 32, warps = threads / 32;
+    const int warp = int(threadIdx.x / 32), warps = int(blockDim.x / 32);
     const int each_k = tasks_of(K), each_v = tasks_of(Ring::V);
     constexpr int arrays_k = 1 + Ring::erases + Ring::channels, arrays_v = 1 + Ring::erases;
     const int of_k = arrays_k * each_k, all = of_k + arrays_v * each_v;
@@ -118,7 +115,7 @@ struct RingRows {
       store<true>(p.ring.e, Layout::erase, Layout::size, Config::k_dim);
       store<false>(p.ring.y, in.y + before * Ring::V, Ring::V, Config::v_dim);
     }
-    for (int i = own_thread(); i < tokens * Ring::width; i += threads) {
+    for (int i = int(threadIdx.x); i < tokens * Ring::width; i += int(blockDim.x)) {
       const int t = i / max_of(Ring::width, 1), d = i % max_of(Ring::width, 1);
       if (!Ring::channels || d < Config::k_dim)
         at<float>(p.ring.sums, before + t)[d] = float(shared[new_sum(t) + (Ring::channels ? order.place(d) : 0)]);
@@ -130,7 +127,7 @@ struct RingRows {
   // Sums of logarithms, from the ring's last one.
   __device__ __forceinline__ void add_up_decays() const {
     if constexpr (Ring::decays) {
-      for (int d = own_thread(); d < Ring::width; d += threads) {
+      for (int d = int(threadIdx.x); d < Ring::width; d += int(blockDim.x)) {
         Real sum = before > 0 ? shared[old_sum(before - 1) + d] : Real(0);
         for (int i = 0; i < tokens; ++i)
           shared[new_sum(i) + d] = sum += row(i)[(Ring::channels ? Layout::decay : Layout::factor) + d];
@@ -139,9 +136,9 @@ struct RingRows {
   }
   // Pairs of a new row and one before it, or itself: 8 lanes for each.
   __device__ __forceinline__ void multiply_pairs() const {
-    const int columns = before + tokens, lane8 = int(threadIdx.x % 8), groups = threads / 8;
+    const int columns = before + tokens, lane8 = int(threadIdx.x % 8), groups = int(blockDim.x / 8);
     for (int first = 0; first < tokens * columns; first += groups) {
-      const int own = first + own_thread() / 8, pair = min_of(own, tokens * columns - 1);  // all lanes shuffle
+      const int own = first + int(threadIdx.x / 8), pair = min_of(own, tokens * columns - 1);  // all lanes shuffle
       const int i = pair / columns, j = pair % columns;
       multiply(i, j, lane8, pair == own && j <= before + i);
     }
@@ -242,7 +239,7 @@ struct RingRows {
   template <bool OfK, class T>
   __device__ __forceinline__ void store_as(const LuattnTensor &x, int from, int size, int width) const {
     for (int t = 0; t < tokens; ++t)
-      for (int d = own_thread(); d < width; d += threads)
+      for (int d = int(threadIdx.x); d < width; d += int(blockDim.x))
         at<T>(x, before + t)[d] = from_real<T>(shared[from + t * size + (OfK ? order.place(d) : order.value_place(d))]);
   }
 

@@ -1,5 +1,4 @@
-// linear/recurrent/step_parts.cuh: what kernels of few tokens of many states share: parts of states come, and go, by TMA, several on
-// their way at once.
+// linear/recurrent/step_parts.cuh: few tokens of many states: parts of these come, and go, by TMA, several on their way at once.
 //
 // A block, of which a multiprocessor has two, takes one part of a state after another: all of K and values of its warps. Its warps
 // have roles. One warp, the copier, asks for parts that later turns need, and sends those back that are through. Row warps run
@@ -125,10 +124,8 @@ struct StepCopier {
   }
 };
 
-// stores(turn): whether a part goes back to memory.
-template <class Config, class Stores>
-__device__ __forceinline__ void copy_states(const LuattnLinearParams &p, const StepShared<Config> &shared,
-                                            const Stores &stores) {
+template <class Config>
+__device__ __forceinline__ void copy_states(const LuattnLinearParams &p, const StepShared<Config> &shared) {
   const StepCopier<Config> copier(p);
   const int stages = p.step.stages;
   StepTurn<Config> asked(p);
@@ -148,7 +145,7 @@ __device__ __forceinline__ void copy_states(const LuattnLinearParams &p, const S
       bulk_wait_read();
     ask();
     barrier_wait(shared.done(through.place), through.parity);
-    if (stores(turn)) copier.store(turn, shared.part(through.place));
+    copier.store(turn, shared.part(through.place));
     bulk_commit();
     through.next(stages);
   }

@@ -120,5 +120,5 @@ __device__ __forceinline__ void step_states(const LuattnLinearParams &p, unsigne
   else if (warp < Roles::copier)
     StepRowWarps<Spec, Config>(p, shared).run();
   else
-    copy_states<Config>(p, shared, [](const StepTurn<Config> &) { return true; });
+    copy_states<Config>(p, shared);
 }
