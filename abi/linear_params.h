@@ -248,10 +248,22 @@ ABI_FN LinearNumbersLayout linear_numbers_layout(int k_dim, int v_dim) {
   l.bytes = l.at_barriers + 256;
   return l;
 }
-/* Shared memory of luattn_linear_inverses: boxes of k, in whose place T is made, as it is in float, then T; numbers of tokens; a
- * barrier. */
-ABI_FN int linear_inverses_bytes(int k_dim) {
-  return layout_ceil(k_dim, 64) * LINEAR_BOX + (k_dim > 64 ? 0 : LINEAR_BOX) + LINEAR_BOX + LINEAR_NUMBERS + 64;
+/* Shared memory of luattn_linear_inverses: boxes of k; what T is made of, in two halves; T; numbers of tokens; barriers. */
+typedef struct LinearInversesLayout {
+  int at_parts, at_inverse, at_numbers, at_barriers;
+  int bytes;
+} LinearInversesLayout;
+
+enum { LINEAR_INVERSE_THREADS = 160, LINEAR_INVERSE_BLOCKS = 5 /* of a multiprocessor */ };
+
+ABI_FN LinearInversesLayout linear_inverses_layout(int k_dim) {
+  LinearInversesLayout l = {0};
+  l.at_parts = layout_ceil(k_dim, 64) * LINEAR_BOX;
+  l.at_inverse = l.at_parts + 2 * LINEAR_BOX;
+  l.at_numbers = l.at_inverse + LINEAR_BOX;
+  l.at_barriers = l.at_numbers + 2 * LINEAR_NUMBERS;
+  l.bytes = l.at_barriers + 64;
+  return l;
 }
 /* Of kernels that keep states of chunks. */
 ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {
@@ -268,11 +280,11 @@ ABI_FN int linear_first_slot(int entry, int first_row, int tokens, int packed) {
 }
 
 /* Shared memory of luattn_linear_rows: a chunk's q, k, do, U, the gradient of R, v; both states; gradients of pairs, of q k'
- * and of k k'; the next chunk's q and k; numbers of tokens; sums; barriers. */
+ * and of k k'; numbers of tokens; sums; barriers. */
 typedef struct LinearRowsLayout {
   int qk, v, state; /* bytes */
-  int at_q, at_k, at_dout, at_values, at_grad_values, at_v, at_state, at_grad_state, at_pairs, at_next, at_numbers,
-      at_sums, at_barriers;
+  int at_q, at_k, at_dout, at_values, at_grad_values, at_v, at_state, at_grad_state, at_pairs, at_numbers, at_sums,
+      at_barriers;
   int bytes;
 } LinearRowsLayout;
 
@@ -291,8 +303,7 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
   l.at_state = l.at_v + l.v;
   l.at_grad_state = l.at_state + l.state;
   l.at_pairs = l.at_grad_state + l.state;
-  l.at_next = l.at_pairs + 2 * LINEAR_BOX;
-  l.at_numbers = l.at_next + 2 * l.qk;
+  l.at_numbers = l.at_pairs + 2 * LINEAR_BOX;
   l.at_sums = l.at_numbers + 2 * LINEAR_ROW_NUMBERS;
   l.at_barriers = l.at_sums + LINEAR_ROW_SUMS;
   l.bytes = l.at_barriers + 256;

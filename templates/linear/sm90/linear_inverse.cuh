@@ -46,12 +46,24 @@ struct ChunkInverse {
   __device__ __forceinline__ u32 place(int row_block, int column_block) const {
     return box_place(16 * row_block + lane % 16, 16 * column_block + lane / 16 * 8);
   }
+  // The same of a block on the diagonal, which lies there turned.
+  __device__ __forceinline__ u32 turned_place(int block) const {
+    return box_place(16 * block + lane % 8 + lane / 16 * 8, 16 * block + lane / 8 % 2 * 8);
+  }
   __device__ __forceinline__ void store(u32 to, const u32 (&x)[4]) const { stmatrix_x4(to, x[0], x[1], x[2], x[3]); }
+  // B operands.
   __device__ __forceinline__ Halves load_turned(int row_block, int column_block) const {
     Halves h;
     const u32 at = place(row_block, column_block);
     ldmatrix_x4_turned(h.upper, shared.parts(0) + at);
     ldmatrix_x4_turned(h.lower, shared.parts(1) + at);
+    return h;
+  }
+  __device__ __forceinline__ Halves load_diagonal(int block) const {
+    Halves h;
+    const u32 at = turned_place(block);
+    ldmatrix_x4(h.upper, shared.parts(0) + at);
+    ldmatrix_x4(h.lower, shared.parts(1) + at);
     return h;
   }
   __device__ __forceinline__ static void add(float (&x)[8], const u32 (&a)[4], const u32 (&b)[4]) {
@@ -97,15 +109,19 @@ struct ChunkInverse {
         for (int i = 0; i < 4; ++i)
           if (row + i > j) t[row + i] -= a[i] * t[j];
       }
-    // Lanes from 16 on have the same numbers, and store the lower halves.
-    const u32 to = shared.parts(lane / 16) + 2 * (column % 8);
+    // Lanes from 16 on have the same numbers, and store the lower halves. A column is a row of what is stored.
+    u32 bits[8];
 #pragma unroll
-    for (int row = 0; row < 16; ++row) {
-      const Elem upper = from_real<Elem>(t[row]), lower = from_real<Elem>(t[row] - to_real(upper));
-      const u16 bits = lane < 16 ? upper.bits : lower.bits;
-      const u32 place = box_place(16 * warp + row, 16 * warp + column / 8 * 8);
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + place), "h"(bits) : "memory");
+    for (int i = 0; i < 8; ++i) {
+      const u32 upper = pack<Elem>(t[2 * i], t[2 * i + 1]),
+                lower = pack<Elem>(t[2 * i] - upper_of(upper, 0), t[2 * i + 1] - upper_of(upper, 1));
+      bits[i] = lane < 16 ? upper : lower;
     }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      store_shared_16(shared.parts(lane / 16) + box_place(16 * warp + column, 16 * warp + 8 * i),
+                      __uint_as_float(bits[4 * i]), __uint_as_float(bits[4 * i + 1]), __uint_as_float(bits[4 * i + 2]),
+                      __uint_as_float(bits[4 * i + 3]));
     __syncwarp();
   }
 
@@ -127,7 +143,7 @@ struct ChunkInverse {
     float sum[8] = {}, product[8] = {};
 #pragma unroll
     for (int k = 0; k < Left; ++k) add(sum, t[k], load_turned(warp - k, warp - Left));
-    add(product, split(sum), load_turned(warp - Left, warp - Left));
+    add(product, split(sum), load_diagonal(warp - Left));
 #pragma unroll
     for (int i = 0; i < 8; ++i) product[i] = -product[i];
     t[Left] = split(product);
@@ -140,8 +156,8 @@ struct ChunkInverse {
       if (j == warp) store_diagonal(a + 8 * j);
     invert_diagonal();
     named_sync(rows_barrier, 128);
-    ldmatrix_x4(t[0].upper, shared.parts(0) + place(warp, warp));
-    ldmatrix_x4(t[0].lower, shared.parts(1) + place(warp, warp));
+    ldmatrix_x4_turned(t[0].upper, shared.parts(0) + turned_place(warp));
+    ldmatrix_x4_turned(t[0].lower, shared.parts(1) + turned_place(warp));
     if (warp >= 1) make<1>(t);
     if (warp >= 2) make<2>(t);
     if (warp >= 3) make<3>(t);

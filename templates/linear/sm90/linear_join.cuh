@@ -111,21 +111,31 @@ struct SegmentJoin {
   // Slots of states hold N of the segment before them; that of the second segment is a state already.
   __device__ __forceinline__ void run(u32 (*shared)[2][rows][steps * 8 + 4]) const {
     float x[8];
-    float2 m[steps][4];
+    float2 m[2][steps][4];
     const bool has_columns = warp < steps;
     if (has_columns) {
       load(x, 1), share(x, shared[0]);
-      if (has_map(2)) load_map(m, 2);
+      if (has_map(2)) load_map(m[0], 2);
     }
 #pragma unroll 1
-    for (int i = 2; i < p.segments.count; ++i) {
-      __syncthreads();
-      if (!has_columns) continue;
-      load(x, i);
-      if (has_map(i)) apply(x, m, shared[i % 2]);
-      if (i + 1 < p.segments.count && has_map(i + 1)) load_map(m, i + 1);
-      store(x, i, shared[(i + 1) % 2]);
+    for (int i = 2; i < p.segments.count; i += 2) {
+      step(i, m[0], m[1], shared[0], shared[1], has_columns);
+      if (i + 1 < p.segments.count) step(i + 1, m[1], m[0], shared[1], shared[0], has_columns);
     }
+  }
+  // The state of segment i, by its map; the next one's is loaded meanwhile.
+  __device__ __forceinline__ void step(int i, const float2 (&m)[steps][4], float2 (&next)[steps][4],
+                                       u32 (*from)[rows][steps * 8 + 4], u32 (*to)[rows][steps * 8 + 4],
+                                       bool has_columns) const {
+    float x[8];
+    if (has_columns) {
+      load(x, i);
+      if (i + 1 < p.segments.count && has_map(i + 1)) load_map(next, i + 1);
+    }
+    __syncthreads();
+    if (!has_columns) return;
+    if (has_map(i)) apply(x, m, from);
+    store(x, i, to);
   }
 };
 

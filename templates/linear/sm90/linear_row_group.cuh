@@ -23,18 +23,16 @@ struct RowGroup {
   const LuattnLinearRowMaps &maps;
   const Shared shared;
   const int barrier, warp, lane;  // warp: of the warpgroup
-  int done = 0;                   // chunks before this one
 
   // ---- load ----
 
   __device__ __forceinline__ int row(int r) const { return 16 * warp + Fragment::row(lane, r); }
-  __device__ __forceinline__ void await(int tensor) const {
-    barrier_wait(shared.full(tensor, done), Shared::parity(tensor, done) & 1);
+  __device__ __forceinline__ void await(int tensor, int done) const {
+    barrier_wait(shared.full(tensor), u32(done) & 1);
   }
   __device__ __forceinline__ void release(int tensor) const {
-    if (elected()) barrier_arrive(shared.empty(tensor, done));
+    if (elected()) barrier_arrive(shared.empty(tensor));
   }
-  __device__ __forceinline__ u32 at(int tensor) const { return shared.at(tensor, done); }
   __device__ __forceinline__ void sync() const { named_sync(barrier, 128); }
   // Numbers of the thread's two rows.
   __device__ __forceinline__ void load_rows(float (&x)[2], u32 numbers) const {
@@ -42,7 +40,7 @@ struct RowGroup {
   }
   // The sum over channels of each row of x times that of a tensor.
   __device__ __forceinline__ void along(float (&sum)[2], const float (&x)[columns], int tensor) const {
-    const u32 from = at(tensor) + Fragment::column(lane) * 2;
+    const u32 from = shared.at(tensor) + Fragment::column(lane) * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const u32 at = from + box_place(row(r), 0);
@@ -62,7 +60,7 @@ struct RowGroup {
   // x = a b', over N channels; committed.
   template <int N>
   __device__ __forceinline__ void dots(float (&x)[32], int a, int b) const {
-    const u64 rows = wgmma_operand(at(a), 0), others = wgmma_operand(at(b), 0);
+    const u64 rows = wgmma_operand(shared.at(a), 0), others = wgmma_operand(shared.at(b), 0);
     wgmma_fence();
     if constexpr (N == 128)
       Wgmma<Elem, 64>::first128(x, rows, others);
@@ -77,20 +75,21 @@ struct RowGroup {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v; ++i)
-      Wgmma<Elem, k_dim>::turned64(x, wgmma_operand(at(rows) + i * Shared::box, 0),
-                                   wgmma_operand(at(state) + i * Shared::boxes_k * Shared::box, Shared::box), 1);
+      Wgmma<Elem, k_dim>::turned64(x, wgmma_operand(shared.at(rows) + i * Shared::box, 0),
+                                   wgmma_operand(shared.at(state) + i * Shared::boxes_k * Shared::box, Shared::box), 1);
     wgmma_commit();
   }
   // x += z k; committed.
   __device__ __forceinline__ void join(float (&x)[columns], u32 (&z)[4][4], int tensor) const {
     wgmma_fence();
-    Wgmma<Elem, k_dim>::sums64(x, z[0], z[1], z[2], z[3], wgmma_operand(at(tensor), Shared::box));
+    Wgmma<Elem, k_dim>::sums64(x, z[0], z[1], z[2], z[3], wgmma_operand(shared.at(tensor), Shared::box));
     wgmma_commit();
   }
   // x += pairs' rows; committed.
   __device__ __forceinline__ void join_columns(float (&x)[64], int pairs, int tensor) const {
     wgmma_fence();
-    WgmmaOuter<Elem, k_dim>::sums64(x, wgmma_operand(shared.pairs(pairs), 0), wgmma_operand(at(tensor), Shared::box));
+    WgmmaOuter<Elem, k_dim>::sums64(x, wgmma_operand(shared.pairs(pairs), 0),
+                                    wgmma_operand(shared.at(tensor), Shared::box));
     wgmma_commit();
   }
   __device__ __forceinline__ static float decay_between(float later, float sooner) {
@@ -149,7 +148,7 @@ struct RowGroup {
   // TMA has read it, and releases the place.
   __device__ __forceinline__ void store(const float (&x)[columns], const float (&factor)[2], int place,
                                         const LuattnTensorMap &map, const Chain &chain, int chunk) const {
-    const u32 to = at(place) + box_place(16 * warp + lane % 16, 0);
+    const u32 to = shared.at(place) + box_place(16 * warp + lane % 16, 0);
     sync();
 #pragma unroll
     for (int n = 0; n < k_dim / 16; ++n) {
@@ -167,14 +166,14 @@ struct RowGroup {
     sync();
     if (warp == 0 && elected()) {
       for (int i = 0; i < boxes; ++i)
-        tensor_store(at(place) + i * Shared::box, map, i * 64, chain.box(chunk), chain.site.hv);
+        tensor_store(shared.at(place) + i * Shared::box, map, i * 64, chain.box(chunk), chain.site.hv);
       bulk_commit();
     }
   }
   __device__ __forceinline__ void release_stored(int place) const {
     if (warp == 0 && elected()) {
       bulk_wait_read();
-      barrier_arrive(shared.empty(place, done));
+      barrier_arrive(shared.empty(place));
     }
   }
 };

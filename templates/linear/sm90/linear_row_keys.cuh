@@ -13,7 +13,7 @@ struct RowKeys : RowGroup<Spec, Config> {
   using Group = RowGroup<Spec, Config>;
   using Shared = typename Group::Shared;
   using Chain = typename Group::Chain;
-  using Group::decays, Group::done, Group::k_dim, Group::lane, Group::maps, Group::p, Group::shared, Group::warp;
+  using Group::decays, Group::k_dim, Group::lane, Group::maps, Group::p, Group::shared, Group::warp;
 
   // Numbers of the thread's rows, loaded anew where they are used: registers are few.
   struct Factors {
@@ -31,13 +31,13 @@ struct RowKeys : RowGroup<Spec, Config> {
     return f;
   }
   // Pairs: z, which meets rows of k; sums over each row; ways.
-  __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], u32 numbers) const {
+  __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], u32 numbers, int done) const {
     const Factors f = load_factors(numbers);
     const float factor[2] = {f.read[0] * f.key[0], f.read[1] * f.key[1]};
     float s[32], d[32];
-    this->await(ROW_K);
+    this->await(ROW_K, done);
     this->template dots<k_dim>(s, ROW_K, ROW_K);
-    this->await(ROW_VALUES), this->await(ROW_GRAD_VALUES);
+    this->await(ROW_VALUES, done), this->await(ROW_GRAD_VALUES, done);
     this->template dots<Shared::v_dim>(d, ROW_GRAD_VALUES, ROW_VALUES);
     wgmma_wait<0>();
     wgmma_arrived(s), wgmma_arrived(d);
@@ -53,9 +53,9 @@ struct RowKeys : RowGroup<Spec, Config> {
   }
   // x = r / k times the part of dr that meets the state before the chunk; the gradient of r / k, with sums over pairs.
   __device__ __forceinline__ void meet_first(float (&x)[k_dim / 2], const float (&sums)[2], u32 numbers,
-                                             const Chain &chain, int chunk) const {
+                                             const Chain &chain, int chunk, int done) const {
     float to[2], of_read[2];
-    this->await(ROW_STATE);
+    this->await(ROW_STATE, done);
     this->meet(x, ROW_GRAD_VALUES, ROW_STATE);
     wgmma_wait<0>();
     wgmma_arrived(x);
@@ -73,9 +73,10 @@ struct RowKeys : RowGroup<Spec, Config> {
     if constexpr (decays) this->store_rows(to, shared.ways() + WAYS_TO_READ);
   }
   // The part of dk that meets the gradient of the state behind the chunk, to which y is added.
-  __device__ __forceinline__ void meet_last(float (&x)[k_dim / 2], const float (&y)[k_dim / 2], u32 numbers) const {
+  __device__ __forceinline__ void meet_last(float (&x)[k_dim / 2], const float (&y)[k_dim / 2], u32 numbers,
+                                            int done) const {
     float from[2];
-    this->await(ROW_GRAD_STATE);
+    this->await(ROW_GRAD_STATE, done);
     this->meet(x, ROW_VALUES, ROW_GRAD_STATE);
     wgmma_wait<0>();
     wgmma_arrived(x);
@@ -91,8 +92,7 @@ struct RowKeys : RowGroup<Spec, Config> {
 #pragma unroll
     for (int i = 0; i < k_dim / 2; ++i) x[i] = x[i] * f.until[i / 2 % 2] + y[i];
   }
-  __device__ __forceinline__ void step(const Chain &chain, int chunk, int count) {
-    done = count;
+  __device__ __forceinline__ void step(const Chain &chain, int chunk, int done) const {
     const u32 numbers = shared.numbers(done % 2);
     u32 z[4][4];
     float all[64];
@@ -100,13 +100,13 @@ struct RowKeys : RowGroup<Spec, Config> {
     barrier_wait(shared.numbers_full(done % 2), u32(done / 2) & 1);
     {
       float y[k_dim / 2], sums[2];
-      make_pairs(z, sums, numbers);
-      meet_first(y, sums, numbers, chain, chunk);
-      meet_last(x, y, numbers);
+      make_pairs(z, sums, numbers, done);
+      meet_first(y, sums, numbers, chain, chunk, done);
+      meet_last(x, y, numbers, done);
     }
     this->join(x, z, ROW_K);
     this->join_columns(all, 1, ROW_K);
-    this->await(ROW_Q);
+    this->await(ROW_Q, done);
     named_sync(ROWS_PAIRS_WRITTEN, 256);
     this->join_columns(all, 0, ROW_Q);
     wgmma_wait<0>();

@@ -12,7 +12,7 @@ struct RowQueries : RowGroup<Spec, Config> {
   using Shared = typename Group::Shared;
   using Elem = typename Group::Elem;
   using Chain = typename Group::Chain;
-  using Group::decays, Group::done, Group::k_dim, Group::lane, Group::maps, Group::p, Group::shared, Group::warp;
+  using Group::decays, Group::k_dim, Group::lane, Group::maps, Group::p, Group::shared, Group::warp;
 
   __device__ __forceinline__ static float half_of(u32 two, int which) {
     return to_real(Elem{u16(which == 0 ? two : two >> 16)});
@@ -25,7 +25,7 @@ struct RowQueries : RowGroup<Spec, Config> {
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v * 4; ++i) {
       const u32 at = i / 4 * Shared::box + box_place(token, (i % 4 + 4 * half) * 8);
-      const uint4 r = load_shared_16(this->at(ROW_GRAD_VALUES) + at), v = load_shared_16(this->at(ROW_V) + at);
+      const uint4 r = load_shared_16(shared.at(ROW_GRAD_VALUES) + at), v = load_shared_16(shared.at(ROW_V) + at);
       const u32 from[4] = {r.x, r.y, r.z, r.w}, of[4] = {v.x, v.y, v.z, v.w};
       u32 to[4];
 #pragma unroll
@@ -34,7 +34,7 @@ struct RowQueries : RowGroup<Spec, Config> {
         sum += a * half_of(of[n], 0) + b * half_of(of[n], 1);
         to[n] = pack<Elem>(a * write, b * write);
       }
-      store_shared_16(this->at(ROW_V) + at, __uint_as_float(to[0]), __uint_as_float(to[1]), __uint_as_float(to[2]),
+      store_shared_16(shared.at(ROW_V) + at, __uint_as_float(to[0]), __uint_as_float(to[1]), __uint_as_float(to[2]),
                       __uint_as_float(to[3]));
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -46,8 +46,8 @@ struct RowQueries : RowGroup<Spec, Config> {
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < Shared::layout.state; i += 128 * 16) {
-      const uint4 s = load_shared_16(this->at(ROW_STATE) + at + i),
-                  d = load_shared_16(this->at(ROW_GRAD_STATE) + at + i);
+      const uint4 s = load_shared_16(shared.at(ROW_STATE) + at + i),
+                  d = load_shared_16(shared.at(ROW_GRAD_STATE) + at + i);
       const u32 a[4] = {s.x, s.y, s.z, s.w}, b[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
       for (int n = 0; n < 4; ++n) sum += half_of(a[n], 0) * half_of(b[n], 0) + half_of(a[n], 1) * half_of(b[n], 1);
@@ -58,12 +58,12 @@ struct RowQueries : RowGroup<Spec, Config> {
     if (lane == 0) store_number(shared.ways() + WAYS_ACROSS + 4 * warp, sum);
   }
   // Pairs: z, which meets rows of k; sums over each row; ways.
-  __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], u32 numbers,
-                                             const float (&factor)[2]) const {
+  __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], u32 numbers, const float (&factor)[2],
+                                             int done) const {
     float s[32], d[32];
-    this->await(ROW_K), this->await(ROW_Q);
+    this->await(ROW_K, done), this->await(ROW_Q, done);
     this->template dots<k_dim>(s, ROW_Q, ROW_K);
-    this->await(ROW_VALUES), this->await(ROW_DOUT);
+    this->await(ROW_VALUES, done), this->await(ROW_DOUT, done);
     this->template dots<Shared::v_dim>(d, ROW_DOUT, ROW_VALUES);
     wgmma_wait<0>();
     wgmma_arrived(s), wgmma_arrived(d);
@@ -76,19 +76,18 @@ struct RowQueries : RowGroup<Spec, Config> {
       PairWays{warp, lane}.store(s, shared.ways() + WAYS_OF_PAIRS + warp * 256);
     }
   }
-  __device__ __forceinline__ void step(const Chain &chain, int chunk, int count) {
-    done = count;
+  __device__ __forceinline__ void step(const Chain &chain, int chunk, int done) const {
     const u32 numbers = shared.numbers(done % 2);
     u32 z[4][4];
     float x[k_dim / 2], factor[2], since[2], sums[2], inter[2];
     barrier_wait(shared.numbers_full(done % 2), u32(done / 2) & 1);
     this->load_rows(factor, numbers + ROW_QUERY), this->load_rows(since, numbers + ROW_SUM);
-    make_pairs(z, sums, numbers, factor);
-    this->await(ROW_GRAD_VALUES), this->await(ROW_V);
+    make_pairs(z, sums, numbers, factor, done);
+    this->await(ROW_GRAD_VALUES, done), this->await(ROW_V, done);
     make_dv(chain, chunk, numbers);
     this->store_place(ROW_V, Shared::boxes_v, maps.dv, chain, chunk);
     named_arrive(ROWS_PAIRS_WRITTEN, 256);
-    this->await(ROW_STATE);
+    this->await(ROW_STATE, done);
     this->meet(x, ROW_DOUT, ROW_STATE);
     wgmma_wait<0>();
     wgmma_arrived(x);
@@ -98,14 +97,14 @@ struct RowQueries : RowGroup<Spec, Config> {
 #pragma unroll
     for (int i = 0; i < k_dim / 2; ++i) x[i] *= since[i / 2 % 2];
     this->join(x, z, ROW_K);
-    this->await(ROW_GRAD_STATE);
+    this->await(ROW_GRAD_STATE, done);
     if constexpr (decays) make_way_across(numbers);
     wgmma_wait<0>();
     wgmma_arrived(x);
     this->release(ROW_Q), this->release(ROW_K), this->release(ROW_STATE), this->release(ROW_GRAD_STATE);
-    finish(chain, chunk, x, factor, sums, inter);
+    finish(chain, chunk, done, x, factor, sums, inter);
   }
-  __device__ __forceinline__ void finish(const Chain &chain, int chunk, const float (&x)[k_dim / 2],
+  __device__ __forceinline__ void finish(const Chain &chain, int chunk, int done, const float (&x)[k_dim / 2],
                                          const float (&factor)[2], const float (&sums)[2],
                                          const float (&inter)[2]) const {
     const float ways[2] = {inter[0] * factor[0], inter[1] * factor[1]},

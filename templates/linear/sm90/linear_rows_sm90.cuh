@@ -37,12 +37,12 @@ LUATTN_FN void linear_rows_sm90(const LuattnLinearParams &p, const LuattnLinearR
       RowsLeftAlone<Spec, Config>{p, lane}.run();
   } else if (warp < 8) {
     registers_up<RowRegisters::rows>();
-    RowQueries<Spec, Config> queries{{p, maps, shared, 1, warp % 4, lane}};
+    const RowQueries<Spec, Config> queries{{p, maps, shared, 1, warp % 4, lane}};
     for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { queries.step(chain, chunk, done); });
     if (warp == 4 && elected()) bulk_wait_read();
   } else {
     registers_up<RowRegisters::rows>();
-    RowKeys<Spec, Config> keys{{p, maps, shared, 2, warp % 4, lane}};
+    const RowKeys<Spec, Config> keys{{p, maps, shared, 2, warp % 4, lane}};
     for_each_chunk<Config>(p, [&](const auto &chain, int chunk, int done) { keys.step(chain, chunk, done); });
     if (warp == 8 && elected()) bulk_wait_read();
   }

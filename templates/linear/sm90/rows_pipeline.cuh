@@ -2,23 +2,11 @@
 // makes numbers of tokens.
 //
 // Each tensor of a chunk has a place of its own, and is loaded again as soon as the chunk before has been read there:
-// `full` and `empty` in the order of RowTensor. q and k, which are read first and last, have two places, in turns. Places of v,
-// do and dR become those of dv, dq and dk.
+// `full` and `empty` in the order of RowTensor. Places of v, do and dR become those of dv, dq and dk.
 #pragma once
 #include "linear/sm90/linear_numbers.cuh"
 
-enum RowTensor {
-  ROW_Q,
-  ROW_K,
-  ROW_DOUT,
-  ROW_VALUES,
-  ROW_GRAD_VALUES,
-  ROW_V,
-  ROW_STATE,
-  ROW_GRAD_STATE,
-  ROW_NEXT,
-  ROW_TENSORS = ROW_NEXT + 2
-};
+enum RowTensor { ROW_Q, ROW_K, ROW_DOUT, ROW_VALUES, ROW_GRAD_VALUES, ROW_V, ROW_STATE, ROW_GRAD_STATE, ROW_TENSORS };
 
 // Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats; and of the chunk.
 enum {
@@ -48,19 +36,7 @@ struct SharedRows {
   u32 start;  // a multiple of 1024
 
   __device__ __forceinline__ static constexpr int size(int tensor) {
-    return has_turns(tensor) ? layout.qk : tensor >= ROW_STATE ? layout.state : layout.v;
-  }
-  // Of a tensor that has two places, the second one is for chunks of odd numbers.
-  __device__ __forceinline__ static constexpr bool has_turns(int tensor) { return tensor == ROW_Q || tensor == ROW_K; }
-  __device__ __forceinline__ u32 at(int tensor, int done) const {
-    return at(tensor) + (has_turns(tensor) && done % 2 ? layout.at_next - layout.at_q : 0);
-  }
-  __device__ __forceinline__ u32 full(int tensor, int done) const {
-    return barrier(has_turns(tensor) && done % 2 ? tensor + ROW_NEXT : tensor);
-  }
-  __device__ __forceinline__ u32 empty(int tensor, int done) const { return full(tensor, done) + 8; }
-  __device__ __forceinline__ static u32 parity(int tensor, int done) {
-    return u32(has_turns(tensor) ? done / 2 : done);
+    return tensor == ROW_Q || tensor == ROW_K ? layout.qk : tensor >= ROW_STATE ? layout.state : layout.v;
   }
   __device__ __forceinline__ u32 at(int tensor) const {
     constexpr int places[] = {layout.at_q,           layout.at_k, layout.at_dout,  layout.at_values,
@@ -73,17 +49,18 @@ struct SharedRows {
     return start + layout.at_numbers + stage * LINEAR_ROW_NUMBERS;
   }
   __device__ __forceinline__ u32 ways() const { return start + layout.at_sums; }
-  __device__ __forceinline__ u32 barrier(int which) const { return start + layout.at_barriers + which * 16; }
-  __device__ __forceinline__ u32 numbers_full(int stage) const { return barrier(ROW_TENSORS + stage); }
+  __device__ __forceinline__ u32 full(int tensor) const { return start + layout.at_barriers + tensor * 16; }
+  __device__ __forceinline__ u32 empty(int tensor) const { return full(tensor) + 8; }
+  __device__ __forceinline__ u32 numbers_full(int stage) const { return full(ROW_TENSORS + stage); }
   __device__ __forceinline__ u32 numbers_empty(int stage) const { return numbers_full(stage) + 8; }
-  __device__ __forceinline__ u32 ways_full() const { return barrier(ROW_TENSORS + 2); }
+  __device__ __forceinline__ u32 ways_full() const { return full(ROW_TENSORS + 2); }
   __device__ __forceinline__ u32 ways_empty() const { return ways_full() + 8; }
 
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < ROW_TENSORS; ++i) {
-      barrier_init(barrier(i), 1);
+      barrier_init(full(i), 1);
       // Of those whose places become results, a thread that has stored them; it has waited for all others.
-      barrier_init(barrier(i) + 8, i == ROW_DOUT || i == ROW_GRAD_VALUES || i == ROW_V ? 1 : 8);
+      barrier_init(empty(i), i == ROW_DOUT || i == ROW_GRAD_VALUES || i == ROW_V ? 1 : 8);
     }
     for (int i = 0; i < 2; ++i) {
       barrier_init(numbers_full(i), 32);
@@ -104,21 +81,19 @@ struct RowProducer {
   const Shared shared;
 
   __device__ __forceinline__ void expect(int tensor, int done) const {
-    barrier_wait(shared.empty(tensor, done), (Shared::parity(tensor, done) + 1) & 1);
-    barrier_arrive_expect(shared.full(tensor, done), Shared::size(tensor));
+    barrier_wait(shared.empty(tensor), u32(done + 1) & 1);
+    barrier_arrive_expect(shared.full(tensor), Shared::size(tensor));
   }
   __device__ __forceinline__ void load(int tensor, const LuattnTensorMap &map, const Chain &chain, int chunk, int head,
                                        int boxes, int done) const {
     expect(tensor, done);
     for (int i = 0; i < boxes; ++i)
-      tensor_load(shared.at(tensor, done) + i * Shared::box, map, shared.full(tensor, done), i * 64, chain.box(chunk),
-                  head);
+      tensor_load(shared.at(tensor) + i * Shared::box, map, shared.full(tensor), i * 64, chain.box(chunk), head);
   }
   __device__ __forceinline__ void load_kept(int tensor, const void *kept, i64 slot, int done) const {
     const int bytes = Shared::size(tensor);
     expect(tensor, done);
-    bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * bytes, bytes,
-              shared.full(tensor, done));
+    bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * bytes, bytes, shared.full(tensor));
   }
   // In the order in which places become free.
   __device__ __forceinline__ void load_chunk(const Chain &chain, int chunk, int done) const {
