@@ -199,10 +199,22 @@ struct FinishNumbers {
       if (s.b >= 0) run.flush(p, s);
     }
   }
+  // Whether hooks add up sums over runs of one head's tokens, which a warp then has.
+  template <class Hook>
+  static constexpr bool has_runs() {
+    if constexpr (Hook::has_terms)
+      return Hook::runs > 0;
+    else
+      return false;
+  }
   template <class Spec>
   __device__ __forceinline__ void run(u32 block) const {
-    const int hv = int(block % u32(p.heads_v));
-    const i64 row = i64(block / u32(p.heads_v)) * (32 * finish_warps) + int(threadIdx.x);
+    constexpr bool of_head = Spec::decay_of == DECAY_CHANNEL || has_runs<typename Spec::OfDecay>() ||
+                             has_runs<typename Spec::OfWrite>() || has_runs<typename Spec::OfRead>();
+    constexpr int threads = 32 * finish_warps;
+    const i64 number = i64(block) * threads + int(threadIdx.x);  // else lanes have numbers that are adjacent in memory
+    const int hv = int(of_head ? block % u32(p.heads_v) : u32(number % p.heads_v));
+    const i64 row = of_head ? i64(block / u32(p.heads_v)) * threads + int(threadIdx.x) : number / p.heads_v;
     TokenPlace at{0, 0, 0, true};
     if (row < tokens_of_all<Config>(p)) at = place_of_token<Config>(p, row);
     const LinearSite s{at.entry, hv, hv / p.group, at.first};
