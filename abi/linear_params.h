@@ -248,22 +248,10 @@ ABI_FN LinearNumbersLayout linear_numbers_layout(int k_dim, int v_dim) {
   l.bytes = l.at_barriers + 256;
   return l;
 }
-/* Shared memory of luattn_linear_inverses: boxes of k; what T is made of, in two halves; T; numbers of tokens; barriers. */
-typedef struct LinearInversesLayout {
-  int at_parts, at_inverse, at_numbers, at_barriers;
-  int bytes;
-} LinearInversesLayout;
-
-enum { LINEAR_INVERSE_THREADS = 160, LINEAR_INVERSE_BLOCKS = 5 /* of a multiprocessor */ };
-
-ABI_FN LinearInversesLayout linear_inverses_layout(int k_dim) {
-  LinearInversesLayout l = {0};
-  l.at_parts = layout_ceil(k_dim, 64) * LINEAR_BOX;
-  l.at_inverse = l.at_parts + 2 * LINEAR_BOX;
-  l.at_numbers = l.at_inverse + LINEAR_BOX;
-  l.at_barriers = l.at_numbers + 2 * LINEAR_NUMBERS;
-  l.bytes = l.at_barriers + 64;
-  return l;
+/* Shared memory of luattn_linear_inverses: boxes of k, in whose place T is made, as it is in float, then T; numbers of tokens; a
+ * barrier. */
+ABI_FN int linear_inverses_bytes(int k_dim) {
+  return layout_ceil(k_dim, 64) * LINEAR_BOX + (k_dim > 64 ? 0 : LINEAR_BOX) + LINEAR_BOX + LINEAR_NUMBERS + 64;
 }
 /* Of kernels that keep states of chunks. */
 ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {

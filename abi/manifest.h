@@ -68,7 +68,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_COPY_IN, /* attention over a grid: LuattnFarPlaces' copies of q, k, v and dout; grid (rows of a head and the
                         * longest copy / tile_m, heads, batch * 4). Nothing where no extent asks for copies */
   LUATTN_ROLE_COPY_OUT,        /* its copy of o to the caller's o; grid (rows / tile_m, heads, batch) */
-  LUATTN_ROLE_LINEAR_INVERSES, /* T of all chunks of updates that erase; grid (blocks at once, or fewer, 1, 1) */
+  LUATTN_ROLE_LINEAR_INVERSES, /* T of all chunks of updates that erase; grid (chunks * value heads, 1, 1) */
   LUATTN_ROLE_LINEAR_STEP, /* what LINEAR does, of a few tokens and states that TMA copies; grid (blocks at once, or fewer,
                             * 1, 1). A launch takes one of both */
   LUATTN_ROLE_COUNT
