@@ -23,7 +23,7 @@ struct SharedMaker {
   static constexpr LinearMakerLayout layout = linear_maker_layout(Config::k_dim);
   static constexpr bool backward = Config::pass != LINEAR_FORWARD;
   static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases, backward);
-  static constexpr int k_dim = ceil_div(Config::k_dim, 64) * 64, bytes = layout.bytes, threads = 256, blocks = 3,
+  static constexpr int k_dim = ceil_div(Config::k_dim, 64) * 64, bytes = layout.bytes, threads = 256, blocks = 2,
                        groups = 0, tile = layout.qk / 4;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL && Config::k_dim % 8 == 0 && k_dim <= 128);
   static_assert(blocks * (bytes + 1024) <= LUATTN_SM90_SHARED_BYTES + 1024);
