@@ -286,6 +286,13 @@ static luattn_status check_steps(const image_manifest *m, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_phases(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "phases: of a grid", m->over_grid, 1, 1));
+  for (uint32_t a = 0; a < LUATTN_MAX_AXES; ++a)
+    TRY(check_range(err, "phases: along an axis", m->phases[0].of[a], 0, m->grid[0].q_box[a] - 1));
+  return LUATTN_OK;
+}
+
 uint32_t manifest_ring_bytes(const image_manifest *m, int tokens, int rows) {
   const manifest_linear *l = &m->linear_facts[0];
   const int k = layout_ceil((int)m->head_dim, 32) * 32, width = l->ring_width > 1 ? k : (int)l->ring_width;

@@ -152,6 +152,12 @@ typedef struct manifest_steps {
   uint32_t of[LUATTN_MAX_AXES];
 } manifest_steps;
 
+/* Where boxes of queries begin along each axis: so many places, of a group where boxes step, before the first one
+ * (LuattnGridSide.first); of unused axes 0. */
+typedef struct manifest_phases {
+  uint32_t of[LUATTN_MAX_AXES];
+} manifest_phases;
+
 /* What the spec's library functions take scalars for. */
 typedef struct manifest_scalar_ranges {
   scalar_range of[MANIFEST_MAX_SCALARS];

@@ -57,8 +57,11 @@ static luattn_status count_boxes(const mask_survey_call *survey, const luattn_ta
   TRY(plan_manifest(survey->spec, &t, &m, err));
   mask_boxes_call call = {
       .spec = survey->spec, .args = args, .pass = t.pass, .pair = {.origin = choice.origin}, .counts = out};
-  for (int a = 0; a < LUATTN_GRID_AXES; a++)
+  if (choice.origin == BOX_PHASE) call.pair.origin = BOX_GIVEN;
+  for (int a = 0; a < LUATTN_GRID_AXES; a++) {
     call.pair.q.extent[a] = (int)m.grid[0].q_box[a], call.pair.kv.extent[a] = (int)m.grid[0].kv_box[a];
+    call.pair.first[a] = m.has_phases ? -(int)m.phases[0].of[a] : 0;
+  }
   TRY(host_run(mask_boxes_run, &call, err));
   for (int a = 0; a < axes && call.is_product; a++) {
     const int from = LUATTN_GRID_AXES - axes + a;

@@ -1,7 +1,9 @@
 #include "gen/compile/attempt.h"
 
+#include "gen/compile/box_within.h"
 #include "gen/compile/fill_manifest.h"
 #include "gen/emit/emit.h"
+#include "gen/plan/tiles.h"
 
 /* Warns if launches at common lengths will be refused. */
 static const char *length_fact(const compilation *c) {
@@ -32,12 +34,21 @@ static const char *gather_fact(const compilation *c) {
   return "";
 }
 
+static const char *phase_fact(const compilation *c) {
+  if (!tiles_have_phases(&c->at.plan)) return "";
+  return arena_printf(
+      c->a,
+      "boxes of queries begin %s places before the first one, so that none lies across the beginning of "
+      "what a box of keys keeps\n",
+      family_box_text(c->a, &c->at.plan, c->at.plan.phase));
+}
+
 /* Joins all reasons: the plan's, and those of lowering. */
 static const char *explain(const compilation *c, const char *shared_memory) {
   const attempt *at = &c->at;
-  const char *lengths = length_fact(c), *gathers = gather_fact(c);
-  if (lengths == NULL || gathers == NULL) return NULL;
-  return arena_printf(c->a, "%s%s%s%s%s%s", at->plan.why, at->lowered->notes, lengths, gathers, shared_memory,
+  const char *lengths = length_fact(c), *gathers = gather_fact(c), *phases = phase_fact(c);
+  if (lengths == NULL || gathers == NULL || phases == NULL) return NULL;
+  return arena_printf(c->a, "%s%s%s%s%s%s%s", at->plan.why, phases, at->lowered->notes, lengths, gathers, shared_memory,
                       at->plan.no_bias_rows
                           ? "scores read every input themselves: ahead of them it would take too many registers\n"
                           : "");
@@ -48,6 +59,7 @@ luattn_status attempt_make(compilation *c, luattn_error *err) {
   const char *shared_memory;
   lowered *f = arena_new(c->a, sizeof *f);
   if (f == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", c->spec.traced.name);
+  TRY(box_phases_take(c, &at->plan, err));
   TRY(lower_spec(c->a, &c->spec, &c->mask, &at->plan, f, err));
   at->lowered = f;
   TRY(emit_spec(f, &at->spec_text, err));

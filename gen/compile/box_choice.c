@@ -98,6 +98,29 @@ luattn_status box_choice_axes(compilation *c, const box_call *of, box_axis axis[
   return LUATTN_OK;
 }
 
+static bool takes_phases(const plan *p) {
+  return p->axes > 0 && p->pass == LUATTN_BACKWARD && plan_kernel(p)->accumulates_dq;
+}
+
+luattn_status box_phases_take(compilation *c, plan *p, luattn_error *err) {
+  enum { EXTENT = 2048, WINDOWS = 4 };
+  const traced_spec *t = &c->spec.traced;
+  box_axis axis[AXES];
+  box_call of = {.heads = 1, .heads_kv = 1};
+  box_pair pair = {.origin = BOX_PHASE};
+  memset(p->phase, 0, sizeof p->phase);
+  if (!takes_phases(p) || c->mask.keep == IR_NONE) return LUATTN_OK;
+  for (int a = 0; a < t->grid_axes; a++) {
+    const int64_t windows = WINDOWS * (int64_t)t->least_extent[a], extent = windows > EXTENT ? windows : EXTENT;
+    of.q[a] = of.kv[a] = extent < LUATTN_GRID_EXTENT_MAX ? extent : LUATTN_GRID_EXTENT_MAX;
+  }
+  TRY(box_choice_axes(c, &of, axis, err));
+  family_box(p, false, pair.q.extent), family_box(p, true, pair.kv.extent);
+  TRY(box_count(p->pass, axis, &pair, err));
+  for (int a = 0; a < AXES; a++) p->phase[a] = -pair.first[a];
+  return LUATTN_OK;
+}
+
 static luattn_status count_pairs(const plan *p, const box_axis axis[AXES], const box_extents *pairs, box_choice *out,
                                  luattn_error *err) {
   const box_kernel kernel = {.pass = p->pass, .head_dim = p->head_dim};
@@ -118,7 +141,7 @@ luattn_status box_choice_within(compilation *c, const box_call *of, box_choice *
   plan *p = &c->at.plan;
   *out = (box_choice){.count = 0};
   TRY(plan_start(&c->spec, &c->target, p, err));
-  out->origin = tiles_free_boxes(p) ? BOX_FREE : BOX_LATTICE;
+  out->origin = tiles_free_boxes(p) ? BOX_FREE : takes_phases(p) ? BOX_PHASE : BOX_LATTICE;
   out->count = family_box_pairs(p, &pairs);
   if (c->target.device != NULL && p->axes > 0 && !p->forced && c->target.boxes == 0)
     TRY(tuned_boxes_find(c, of, &out->tuned, err));

@@ -9,7 +9,7 @@ enum { BOX_PAIRS = 3 };
 
 /* What each of the kernel's pairs computes. */
 typedef struct box_choice {
-  box_origin origin;        /* of the boxes of keys, with pairs or not */
+  box_origin origin;        /* of the boxes of keys, in backward of queries, with pairs or not */
   int count;                /* 0: the target's kernel has no pairs to choose from */
   int best;                 /* luattn_target.boxes; 0 without pairs */
   box_pair pair[BOX_PAIRS]; /* with counts and cycles of one head */

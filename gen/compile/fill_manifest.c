@@ -137,6 +137,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
   if (out->over_grid) fill_grid(c, &out->grid[0]);
   for (int a = 0; a < LUATTN_MAX_AXES && out->has_steps; a++) out->steps[0].of[a] = (uint32_t)p->step[a];
+  for (int a = 0; a < LUATTN_MAX_AXES && out->has_phases; a++) out->phases[0].of[a] = (uint32_t)p->phase[a];
   if (out->tile_bits) fill_tile_bits(c, l->rows.evaluated, &out->bits[0]);
   if (out->row_passes) TRY(fill_row_passes(c, &out->passes[0], err));
   out->tangents_of[0].bits = p->tangents;

@@ -92,11 +92,11 @@ static bool is_known(const cpu_problem *p, bool *has_period) {
   return p->mask.is_product;
 }
 
-/* Boxes of so many places along an axis, of all groups. */
-static double boxes_along(int extent, int step, int box) {
+/* Boxes of so many places along an axis, of all groups, from place `first` of each on. */
+static double boxes_along(int extent, int step, int box, int first) {
   double boxes = 0;
   for (int group = 0; group < step && group < extent; group++)
-    boxes += ceil(ceil((extent - group) / (double)step) / box);
+    boxes += ceil((ceil((extent - group) / (double)step) - first) / box);
   return boxes;
 }
 
@@ -107,8 +107,9 @@ static luattn_status count_heads(const cpu_problem *p, mask_boxes_call *given, m
   out->full = out->partial = out->computed_error = out->needed_error = 0;
   for (int a = 0; a < AXES; a++) {
     const box_axis *x = &l->axis[a];
-    pairs *= boxes_along(x->q_extent, x->step, given->pair.q.extent[a]) *
-             boxes_along(x->kv_extent, x->step, given->pair.kv.extent[a]);
+    const int first = given->pair.origin == BOX_GIVEN ? given->pair.first[a] : 0;
+    pairs *= boxes_along(x->q_extent, x->step, given->pair.q.extent[a], first) *
+             boxes_along(x->kv_extent, x->step, given->pair.kv.extent[a], 0);
   }
   for (int b = 0; b < p->batch; b++)
     for (int h = 0; h < p->heads; h++) {

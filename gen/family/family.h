@@ -49,6 +49,7 @@ typedef struct plan {
   bool by_cells, by_query_blocks, by_narrow_blocks; /* as luattn_spec, if kernels may read tile bits */
   bool learns_displacements;                        /* as luattn_spec, of a backward that wants it */
   bool by_block_bounds;                             /* as luattn_spec */
+  int phase[LUATTN_MAX_AXES];                       /* places before the first one at which boxes of queries begin */
   bool softcap_poly;  /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows;  /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
   bool may_fall_back; /* another family's tiles may be tried after this family's */

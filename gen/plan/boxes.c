@@ -203,7 +203,10 @@ luattn_status box_count(luattn_pass pass, const box_axis axis[LUATTN_GRID_AXES],
   if (status == LUATTN_OK) {
     box_counts n = {1, 1, 1, 1};
     for (int a = 0; a < LUATTN_GRID_AXES; a++) {
-      const axis_counts c = count_axis(&lines[a], pass, pair->origin, pair->q.extent[a], pair->kv.extent[a]);
+      const int q = pair->q.extent[a], kv = pair->kv.extent[a];
+      const axis_counts c = pair->origin == BOX_GIVEN
+                                ? count_lines(&lines[a], pass, pair->origin, pair->first[a], q, kv)
+                                : count_axis(&lines[a], pass, pair->origin, q, kv);
       n.kept *= kept_of(&lines[a]), n.outer *= c.outer, n.computed *= c.computed, n.full *= c.full;
       pair->first[a] = c.first;
     }

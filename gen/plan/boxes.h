@@ -28,6 +28,7 @@ typedef enum box_origin {
   BOX_LATTICE, /* at multiples of their extent */
   BOX_PHASE,   /* the same from box_pair.first on, a number of the launch: 0, or where the middle outer box's range
                 * begins, whichever computes fewer boxes */
+  BOX_GIVEN,   /* from box_pair.first on, as it is given */
   BOX_FREE     /* where the outer box's range begins */
 } box_origin;
 
@@ -55,7 +56,7 @@ typedef struct box_kernel {
   box_origin origin;
 } box_kernel;
 
-/* Fills `first` and `counts` of a pair of boxes. Axes are numbered as the extents of a box. Errors: LUATTN_NO_MEMORY. */
+/* Fills `first`, unless the origin is BOX_GIVEN, and `counts` of a pair of boxes. Axes are numbered as the extents of a box. Errors: LUATTN_NO_MEMORY. */
 luattn_status box_count(luattn_pass pass, const box_axis axis[LUATTN_GRID_AXES], box_pair *pair, luattn_error *err);
 
 /* The pairs that the kernel can run, the least cycles first; at most `most`. *count: how many. An outer box has powers of

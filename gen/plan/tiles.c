@@ -75,6 +75,12 @@ bool tiles_step_far(const plan *p) {
   return far;
 }
 
+bool tiles_have_phases(const plan *p) {
+  bool any = false;
+  for (int a = 0; a < LUATTN_MAX_AXES; a++) any |= p->phase[a] > 0;
+  return any;
+}
+
 bool tiles_copies_o(const plan *p) { return p->pass == LUATTN_FORWARD && !p->out_f32 && tiles_step_far(p); }
 
 luattn_tiles plan_tiles(const plan *p) {

@@ -19,8 +19,9 @@ bool tiles_free_boxes(const plan *p);
 /* Whether boxes take places of a grid by a step; along the axis, by one that TMA does not take, which has to bring them. */
 bool tiles_step(const plan *p);
 bool tiles_is_far(const plan *p, int axis);
-bool tiles_step_far(const plan *p); /* along any axis */
-bool tiles_copies_o(const plan *p); /* so that TMA stores o to a copy, where extents ask for one */
+bool tiles_step_far(const plan *p);    /* along any axis */
+bool tiles_have_phases(const plan *p); /* whether boxes of queries begin before the first place, along any axis */
+bool tiles_copies_o(const plan *p);    /* so that TMA stores o to a copy, where extents ask for one */
 
 luattn_tiles plan_tiles(const plan *p);
 bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);

@@ -26,12 +26,13 @@ bool grid_is_far(const args_call *c, int axis) {
          manifest_traits(c->info)->takes_descriptors;
 }
 
-/* The boxes of all groups along an axis (templates/ops/grid_places.cuh): the last ones of those that begin at the same
- * place of their groups may have no place. */
-static int64_t boxes_along(int64_t extent, int64_t box, int64_t step) {
-  const int64_t before = (ceil_div(ceil_div(extent, step), box) - 1) * box * step;
+/* The boxes of all groups along an axis (templates/ops/grid_places.cuh), which begin at place `first` of their groups, at
+ * most 0: the last ones of those that begin at the same place may have none. */
+static int64_t boxes_along(int64_t extent, int64_t box, int64_t step, int64_t first) {
+  const int64_t before_last = ceil_div(ceil_div(extent, step) - first, box) - 1, at = first + before_last * box,
+                left = extent - (at > 0 ? at * step : 0);
   if (extent == 0) return 1;
-  return before / box + (extent - before < step ? extent - before : step);
+  return before_last * step + (left < step ? left : step);
 }
 
 /* "batch, heads, q_len.y, q_len.x, head_dim" for "batch, heads, q_len, head_dim". */
@@ -90,10 +91,12 @@ static luattn_status fill_side(const args_call *c, const char *name, const DLTen
     const int64_t extent = a >= 0 ? t->shape[2 + a] : 1, box = (of_keys ? g->kv_box : g->q_box)[axis];
     if (a >= 0) TRY(check_extent(c, name, (uint32_t)a, extent, of_keys));
     places *= extent; /* below 2^60 */
-    const int64_t boxes = boxes_along(extent, box, grid_step(c, axis));
+    const int first = of_keys || !c->info->has_phases ? 0 : -(int)c->info->phases[0].of[axis];
+    const int64_t boxes = boxes_along(extent, box, grid_step(c, axis), first);
     if (all <= INT32_MAX || extent == 0) all *= extent > 0 ? boxes * box : 0; /* below 2^54, and else too many */
     padded *= grid_is_far(c, axis) ? grid_padded_extent((int)extent, grid_step(c, axis)) : extent;
-    *side_of(out, axis, of_keys) = (LuattnGridSide){.extent = (int)extent, .boxes = order_divisor(boxes)};
+    *side_of(out, axis, of_keys) =
+        (LuattnGridSide){.extent = (int)extent, .first = first, .boxes = order_divisor(boxes)};
   }
   const int64_t most = all > padded ? all : padded;
   if (places > LUATTN_GRID_POSITIONS_MAX || most > INT32_MAX / 2)

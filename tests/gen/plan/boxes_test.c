@@ -97,7 +97,8 @@ static void check_pair(const grid *g, luattn_pass pass, box_pair *p) {
     for (int r = 0; r < g->axis[a].step; r++) count_boxes(pass, &g->axis[a], r, p, a, sum);
     for (int i = 0; i < 4; i++) want[i] *= sum[i];
     const int inner = pass == LUATTN_FORWARD ? p->kv.extent[a] : p->q.extent[a];
-    assert_true(p->first[a] <= 0 && p->first[a] > -inner && (p->origin == BOX_PHASE || p->first[a] == 0));
+    assert_true(p->first[a] <= 0 && p->first[a] > -inner &&
+                (p->origin == BOX_PHASE || p->origin == BOX_GIVEN || p->first[a] == 0));
   }
   const double got[4] = {p->counts.outer, p->counts.computed, p->counts.full, p->counts.kept};
   for (int i = 0; i < 4; i++)
@@ -113,10 +114,11 @@ static void counts_are_exact(void **unused) {
     const int axes = 1 + below(AXES), is_neighborhood = trial % 4 != 0;
     draw(&g, axes, is_neighborhood);
     for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; pass++) {
-      box_pair p = {.origin = (box_origin)below(pass == LUATTN_FORWARD ? 3 : 2)};
+      box_pair p = {.origin = (box_origin)below(pass == LUATTN_FORWARD ? BOX_FREE + 1 : BOX_FREE)};
       for (int a = 0; a < AXES; a++) {
         p.q.extent[a] = a < AXES - axes ? 1 : extents[below(9)];
         p.kv.extent[a] = a < AXES - axes ? 1 : extents[below(9)];
+        if (p.origin == BOX_GIVEN) p.first[a] = -below(pass == LUATTN_FORWARD ? p.kv.extent[a] : p.q.extent[a]);
       }
       check_pair(&g, (luattn_pass)pass, &p);
     }
