@@ -8,7 +8,6 @@
 #include "engine/box_memory.h"
 #include "engine/cpu_device.h"
 #include "engine/engine.h"
-#include "gen/spec.h"
 
 static unsigned wants_of(const luattn_args *a) {
   unsigned wants = 0;
@@ -137,34 +136,15 @@ static luattn_status read_dims(const engine_place *at, const luattn_args *args, 
   return LUATTN_OK;
 }
 
-/* Over a grid: refuses extents that no kernel of the spec takes before one is compiled. A launch of a kernel checks them again,
- * and what else there is. */
+/* Over a grid: refuses extents that no kernel of the spec takes before one is compiled. A launch checks them again, and what
+ * else there is. */
 static luattn_status check_extents(const luattn_spec *spec, const luattn_args *args, const char *place,
                                    luattn_error *err) {
-  static const char *const tensor[] = {"q", "k"}, *const length[] = {"q_len", "kv_len"};
-  const char *const *name;
-  const int axes = luattn_spec_grid(spec, &name);
+  const int axes = luattn_spec_grid(spec, NULL);
   for (int of_keys = 0; axes > 1 && of_keys < 2; ++of_keys) {
     const DLTensor *t = of_keys ? args->k : args->q;
-    int64_t places = 1;
-    if (t == NULL || t->shape == NULL || t->ndim != 3 + axes) continue;
-    for (int a = 0; a < axes; ++a) {
-      const int64_t extent = t->shape[2 + a], least = of_keys ? spec->traced.least_extent[a] : 0;
-      if (extent > LUATTN_GRID_EXTENT_MAX)
-        return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s: %s.%s is %lld, expected at most %d", place,
-                           spec->traced.name, tensor[of_keys], length[of_keys], name[a], (long long)extent,
-                           LUATTN_GRID_EXTENT_MAX);
-      if (extent < least)
-        return luattn_fail(err, LUATTN_INVALID,
-                           "%s of '%s': %s: %s.%s is %lld, and the spec's mask needs at least %lld, a window times its "
-                           "dilation; give more places, or a smaller window",
-                           place, spec->traced.name, tensor[of_keys], length[of_keys], name[a], (long long)extent,
-                           (long long)least);
-      places *= extent;
-    }
-    if (places > LUATTN_GRID_POSITIONS_MAX)
-      return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s: has %lld places, expected at most %d", place,
-                         spec->traced.name, tensor[of_keys], (long long)places, LUATTN_GRID_POSITIONS_MAX);
+    if (t != NULL && t->shape != NULL && t->ndim == 3 + axes)
+      TRY(box_call_check(spec, place, of_keys, t->shape + 2, err));
   }
   return LUATTN_OK;
 }

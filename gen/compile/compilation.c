@@ -100,18 +100,20 @@ static luattn_status note_asked_steps(compilation *c, luattn_error *err) {
 }
 
 /* Whether the gradient of an input adds scores with the same kv - q at one of its elements. */
-static bool learns_displacements(arena *a, const traced_spec *t, const derived_terms *terms) {
-  uint8_t *level = t->grid_axes > 1 ? arena_array(a, ir_count(t->g), sizeof *level) : NULL;
-  bool learns = false;
-  if (level == NULL) return false;
+static luattn_status find_learned(compilation *c, luattn_error *err) {
+  const traced_spec *t = &c->spec.traced;
+  const derived_terms *terms = &c->spec.derived.element_terms;
+  if (t->grid_axes < 2 || terms->count == 0) return LUATTN_OK;
+  uint8_t *level = arena_array(c->a, ir_count(t->g), sizeof *level);
+  if (level == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", t->name);
   analyse_levels(t->g, level);
   for (int i = 0; i < terms->count; i++) {
     const derived_term *x = &terms->term[i];
     bool moves = false;
     for (int k = 0; k < x->num_index; k++) moves |= level[x->index[k]] == LEVEL_ELEMENT;
-    learns |= moves && analyse_distance(a, t->g, x->index, x->num_index);
+    c->spec.learns_displacements |= moves && analyse_distance(c->a, t->g, x->index, x->num_index);
   }
-  return learns;
+  return LUATTN_OK;
 }
 
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
@@ -157,7 +159,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(mask_analyse(c->a, &c->spec.traced, &c->mask, err));
   take_steps(c);
   TRY(note_asked_steps(c, err));
-  c->spec.learns_displacements = learns_displacements(c->a, &c->spec.traced, &c->spec.derived.element_terms);
+  TRY(find_learned(c, err));
   TRY(decisions_apply(c->a, &c->spec, &c->mask, c->target.dtype == LUATTN_F64, err));
   c->spec.by_cells = c->mask.evaluated.is;
   c->spec.by_query_blocks = c->mask.evaluated.is && c->mask.evaluated.by_query && c->mask.evaluated.rows > 1;
