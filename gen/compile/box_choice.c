@@ -180,15 +180,10 @@ luattn_status box_call_check(const luattn_spec *spec, const char *place, bool of
   const char *tensor = of_keys ? "k" : "q", *length = of_keys ? "kv_len" : "q_len";
   int64_t places = 1; /* below 2^60 */
   for (int a = 0; a < t->grid_axes; a++) {
-    const long long of = extent[a], least = of_keys ? t->least_extent[a] : 0;
+    const long long of = extent[a];
     if (of > LUATTN_GRID_EXTENT_MAX)
       return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s: %s.%s is %lld, expected at most %d", place, t->name,
                          tensor, length, t->grid_axis[a], of, LUATTN_GRID_EXTENT_MAX);
-    if (of < least)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "%s of '%s': %s: %s.%s is %lld, and the spec's mask needs at least %lld, a window times its "
-                         "dilation; give more places, or a smaller window",
-                         place, t->name, tensor, length, t->grid_axis[a], of, least);
     places *= of;
   }
   if (places <= LUATTN_GRID_POSITIONS_MAX) return LUATTN_OK;

@@ -22,7 +22,8 @@ typedef struct box_choice {
 luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *target, const box_call *of, box_choice *out,
                               luattn_error *err);
 
-/* Refuses extents of q, or of k, that no kernel of a spec over a grid takes. Errors: LUATTN_INVALID. */
+/* Refuses extents of q, or of k, that no kernel of a spec over a grid takes. Those that its mask needs at least are a launch's
+ * to ask for: calls that are prepared have none yet. Errors: LUATTN_INVALID. */
 luattn_status box_call_check(const luattn_spec *spec, const char *place, bool of_keys, const int64_t *extent,
                              luattn_error *err);
 
