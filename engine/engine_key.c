@@ -136,19 +136,6 @@ static luattn_status read_dims(const engine_place *at, const luattn_args *args, 
   return LUATTN_OK;
 }
 
-/* Over a grid: refuses extents that no kernel of the spec takes before one is compiled. A launch checks them again, and what
- * else there is. */
-static luattn_status check_extents(const luattn_spec *spec, const luattn_args *args, const char *place,
-                                   luattn_error *err) {
-  const int axes = luattn_spec_grid(spec, NULL);
-  for (int of_keys = 0; axes > 1 && of_keys < 2; ++of_keys) {
-    const DLTensor *t = of_keys ? args->k : args->q;
-    if (t != NULL && t->shape != NULL && t->ndim == 3 + axes)
-      TRY(box_call_check(spec, place, of_keys, t->shape + 2, err));
-  }
-  return LUATTN_OK;
-}
-
 /* Positions of a tensor, over a grid places: the product of all axes but batch, heads and the last. */
 static int64_t positions_of(const DLTensor *t) {
   int64_t positions = t->shape[2];
@@ -189,7 +176,6 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
   const int axes = luattn_spec_grid(spec, NULL), along_grid = axes > 1 ? 3 + axes : 4;
   const int ndims[] = {packed ? 3 : along_grid, packed && !paged ? 3 : along_grid};
   TRY(check_axes(args, place, ndims, err));
-  TRY(check_extents(spec, args, place, err));
   *key = (kernel_key){
       .spec = spec,
       .pass = pass,
