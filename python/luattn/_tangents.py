@@ -13,8 +13,9 @@ from torch.autograd import forward_ad
 
 from .errors import Unsupported
 
-_transform, _num_modes = torch._C._functorch.maybe_current_level, torch._C._len_torch_dispatch_stack
-_LEVEL_OF_TORCH = 0  # of forward mode: torch has one. Graphs of torch.compile enter it past forward_ad, which counts levels
+_functorch = torch._C._functorch
+_transform, _is_batch = _functorch.maybe_current_level, _functorch.is_batchedtensor
+_num_modes, _is_excluded = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
 @functools.cache
@@ -34,14 +35,22 @@ def uncompiled(run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _level() -> int:
+    """Of forward mode: torch has one, 0, which graphs of torch.compile enter past forward_ad, which counts levels. What it counts is read all the same, so that
+    a graph that is made where none is open is not taken where one is."""
+    return max(forward_ad._current_level, 0)
+
+
 def is_dual_level() -> bool:
-    """Whether a level of forward mode may be open. Tensors say it for sure."""
-    return forward_ad._current_level >= 0 or _transform() is not None or _num_modes() > 0
+    """Whether a level of forward mode may be open. Tensors say it for sure, and alone where torch.compile traces, which cannot count modes."""
+    return forward_ad._current_level >= 0 or torch.compiler.is_compiling() or _transform() is not None or _num_modes() > 0
 
 
 def tangent_of(t: Tensor | None) -> Tensor | None:
-    """That of the innermost level of forward mode."""
-    return None if t is None else forward_ad.unpack_dual(t, level=_LEVEL_OF_TORCH).tangent  # type: ignore[no-untyped-call]
+    """That of the innermost level of forward mode; of a tensor that torch.func.vmap has a batch of, that of the whole batch, as torch has no vmap of unpack_dual."""
+    while t is not None and _is_batch(t):
+        t = _functorch.get_unwrapped(t)
+    return None if t is None else forward_ad.unpack_dual(t, level=_level()).tangent  # type: ignore[no-untyped-call]
 
 
 def have_tangents(tensors: Sequence[Tensor | None]) -> bool:
@@ -50,12 +59,12 @@ def have_tangents(tensors: Sequence[Tensor | None]) -> bool:
 
 def split(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Primals, and tangents."""
-    pairs = [(None, None) if t is None else forward_ad.unpack_dual(t, level=_LEVEL_OF_TORCH) for t in tensors]  # type: ignore[no-untyped-call]
+    pairs = [(None, None) if t is None else forward_ad.unpack_dual(t, level=_level()) for t in tensors]  # type: ignore[no-untyped-call]
     return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
 
 
 def join(primal: Tensor, tangent: Tensor) -> Tensor:
-    made: Tensor = forward_ad.make_dual(primal, tangent, level=_LEVEL_OF_TORCH)  # type: ignore[no-untyped-call]
+    made: Tensor = forward_ad.make_dual(primal, tangent, level=_level())  # type: ignore[no-untyped-call]
     return made
 
 
@@ -71,9 +80,23 @@ def is_open(mark: Tensor | None) -> bool:
     return mark is not None and tangent_of(mark) is not None
 
 
+def _has_one(t: Tensor | None) -> bool:
+    """Whether t has a tangent, of any level of torch.func that is open, or of forward mode. What torch calls for each level is asked of its own alone, and so
+    are functions that are compiled: their operators are called for each level."""
+    if tangent_of(t) is not None:
+        return True
+    if t is None or not is_transformed() or _is_excluded("FuncTorchDynamicLayerFrontMode") or torch.compiler.is_compiling():
+        return False
+    from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+    below_it = _functorch.get_unwrapped(t) if _functorch.maybe_get_level(t) == _transform() else t
+    with temporarily_pop_interpreter_stack():  # type: ignore[no-untyped-call]
+        return _has_one(below_it)
+
+
 def refuse(said: str, tensors: Sequence[Tensor | None], instead: str) -> None:
     """Where a tangent would be dropped without a word."""
-    if have_tangents(tensors):
+    if any(map(_has_one, tensors)):
         raise Unsupported(f"{said}: has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad): {instead}")
 
 

@@ -5,6 +5,7 @@ import unittest
 from with_torch import torch  # exits without torch, so first
 
 import luattn
+from luattn import flash_attn
 from torch.autograd import forward_ad
 
 FULL = luattn.attention('return attention { name = "full" }')
@@ -97,6 +98,25 @@ class Compiled(unittest.TestCase):
             if made[1] is None:
                 self.skipTest("this version of torch loses all tangents there")
             self.same(tuple(made), tuple(want))
+
+    def test_refused_where_a_graph_is_there(self):
+        """A graph that was made of tensors without tangents is not taken where a level of forward mode is open: what is refused, still is."""
+        q, cap = self.q.transpose(1, 2).contiguous(), torch.tensor(3.0)
+        linear = luattn.linear_attention("return linear_attention { }")
+        for name, x, call in (
+            ("softcap", cap, lambda x: flash_attn.flash_attn_func(q, q, q, softcap=x)),
+            ("state", self.q, lambda x: FULL(x, self.k, self.v, return_state=True)[0]),
+            ("linear", q, lambda x: linear(x, q, q)),
+        ):
+            torch._dynamo.reset()
+            compiled = torch.compile(call, backend="eager")
+            torch.testing.assert_close(compiled(x), call(x))
+            with self.subTest(name), forward_ad.dual_level():
+                dual = forward_ad.make_dual(x, torch.ones_like(x))
+                if forward_ad.unpack_dual(torch.compile(torch.sin, backend="eager")(dual)).tangent is None:
+                    self.skipTest("this version of torch loses all tangents there")
+                with self.assertRaisesRegex(luattn.Unsupported, "has no forward-mode derivative"):
+                    compiled(dual)
 
     @unittest.skipIf(torch.__version__ < "2.7", "torch.compile of 2.6 fails at arguments of luattn.jvp and at inputs")
     def test_explicit_calls(self):

@@ -420,6 +420,37 @@ class NoneIsDropped(Case):
         raised, carried = self.check("flex_attention", call, given)
         self.assertEqual((raised, carried), ([], [*given]))
 
+    def test_levels(self):
+        """What is refused, is refused where a transform of torch.func is between the call and its tangent, and of batches of torch.vmap."""
+        q, cap, one = rand(2, 6, 2, 8), torch.tensor(3.0), torch.ones(())
+        used = torch.tensor([3, 4], dtype=torch.int32)
+        linear, full = luattn.linear_attention("return linear_attention { }"), luattn.attention("return attention { }")
+        rows = rand(2, 2, 6, 8)
+        calls = {
+            "softcap": (cap, lambda x: flash_attn.flash_attn_func(q, q, q, softcap=x)),
+            "cache": (q[:, :1].clone(), lambda x: flash_attn.flash_attn_with_kvcache(x, q.clone(), q.clone(), cache_seqlens=used)),
+            "state": (rows, lambda x: full(x, rows, rows, return_state=True)[0]),
+            "linear": (q, lambda x: linear(x, q, q)),
+        }
+        for name, (x, call) in calls.items():
+            two = torch.stack([x, x])
+            between = {
+                "vmap": (two, torch.vmap(call)),
+                "vmap of vmap": (torch.stack([two, two]), torch.vmap(torch.vmap(call))),
+                "grad": (x, torch.func.grad(lambda x: call(x).sum())),
+                "vjp of another": (x, lambda x: torch.func.vjp(lambda z: z * call(x).sum(), one)[0]),
+                "jvp of another": (x, lambda x: torch.func.jvp(lambda z: z * call(x).sum(), (one,), (one,))[0]),
+                "vmap of another": (x, lambda x: torch.vmap(lambda z: z * call(x).sum())(torch.ones(2))),
+            }
+            for kind, (x, f) in between.items():
+                with self.subTest(f"{name}, jvp of {kind}"), self.assertRaisesRegex(luattn.Error, "has no forward-mode derivative|softcap: "):
+                    torch.func.jvp(f, (x,), (torch.ones_like(x),))
+                if kind != "jvp of another":  # torch has one level of forward mode beside those of torch.func
+                    with self.subTest(f"{name}, dual level around {kind}"), forward_ad.dual_level(), self.assertRaisesRegex(luattn.Error, "has no forward-mode|softcap: "):
+                        f(forward_ad.make_dual(x, torch.ones_like(x)))
+            with self.subTest(f"{name}, vmap of jvp"), self.assertRaisesRegex(luattn.Error, "has no forward-mode derivative|softcap: "):
+                torch.vmap(lambda x: torch.func.jvp(call, (x,), (x,))[1])(two)
+
     def test_transformers(self):
         try:
             from luattn import transformers
