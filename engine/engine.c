@@ -9,6 +9,7 @@
 #include "common/fail.h"
 #include "engine/box_memory.h"
 #include "engine/kernel_slots.h"
+#include "gen/compile/box_choice.h"
 
 struct luattn_engine {
   engine_setup how;
@@ -97,12 +98,26 @@ luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const 
   return LUATTN_OK;
 }
 
+/* Over a grid: refuses extents that no kernel of the spec takes before one is compiled. A launch checks them again, and what
+ * else there is; calls that are prepared may have none yet. */
+static luattn_status check_extents(const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+                                   luattn_error *err) {
+  const int axes = luattn_spec_grid(spec, NULL);
+  for (int of_keys = 0; axes > 1 && of_keys < 2; ++of_keys) {
+    const DLTensor *t = of_keys ? args->k : args->q;
+    if (t != NULL && t->shape != NULL && t->ndim == 3 + axes)
+      TRY(box_call_check(spec, kernel_pass_name(pass), of_keys, t->shape + 2, err));
+  }
+  return LUATTN_OK;
+}
+
 /* Returns the kernel of a launch. */
 static luattn_status kernel_of(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
   kernel_key key;
   const engine_place at = engine_get_place(engine);
   TRY(engine_key(&at, spec, pass, args, false, &key, err));
+  TRY(check_extents(spec, pass, args, err));
   return engine_kernel(engine, &key, kernel, err);
 }
 

@@ -174,6 +174,28 @@ luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *targ
   return host_run(answer, &(choice_call){spec, target, of, out}, err);
 }
 
+luattn_status box_call_check(const luattn_spec *spec, const char *place, bool of_keys, const int64_t *extent,
+                             luattn_error *err) {
+  const traced_spec *t = &spec->traced;
+  const char *tensor = of_keys ? "k" : "q", *length = of_keys ? "kv_len" : "q_len";
+  int64_t places = 1; /* below 2^60 */
+  for (int a = 0; a < t->grid_axes; a++) {
+    const long long of = extent[a], least = of_keys ? t->least_extent[a] : 0;
+    if (of > LUATTN_GRID_EXTENT_MAX)
+      return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s: %s.%s is %lld, expected at most %d", place, t->name,
+                         tensor, length, t->grid_axis[a], of, LUATTN_GRID_EXTENT_MAX);
+    if (of < least)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s of '%s': %s: %s.%s is %lld, and the spec's mask needs at least %lld, a window times its "
+                         "dilation; give more places, or a smaller window",
+                         place, t->name, tensor, length, t->grid_axis[a], of, least);
+    places *= of;
+  }
+  if (places <= LUATTN_GRID_POSITIONS_MAX) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s: has %lld places, expected at most %d", place, t->name,
+                     tensor, (long long)places, LUATTN_GRID_POSITIONS_MAX);
+}
+
 /* ---- what was chosen ---- */
 
 uint64_t box_size_of(const int extent[AXES]) {

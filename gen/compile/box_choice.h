@@ -22,6 +22,10 @@ typedef struct box_choice {
 luattn_status box_choice_find(const luattn_spec *spec, const luattn_target *target, const box_call *of, box_choice *out,
                               luattn_error *err);
 
+/* Refuses extents of q, or of k, that no kernel of a spec over a grid takes. Errors: LUATTN_INVALID. */
+luattn_status box_call_check(const luattn_spec *spec, const char *place, bool of_keys, const int64_t *extent,
+                             luattn_error *err);
+
 /* Makes the choice part of a target: what was tuned, else what is counted to take the least time. */
 void box_choice_take(const box_choice *choice, luattn_target *target);
 /* Says in a line by what pair of boxes calls run, and why, as much as `size`, at least 1, has room for; an empty text
