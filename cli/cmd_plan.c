@@ -125,13 +125,15 @@ static luattn_status run(const cli_options *given, luattn_error *err) {
   TRY(sizes(&o, &ranks, &node, err));
   TRY(dtype_option(&o, &shape.dtype, err));
   TRY(shape_option(&o, &shape, err));
+  TRY(luattn_spec_load(o.spec, NULL, &spec, err));
+  shape.spec = spec;
+  luattn_spec_get_info(spec, &shape.info);
+  luattn_status status = extents_check(&o, &shape, err);
   /* The counts are of lengths and heads alone, and q, k and v of a million rows need not exist. */
   snprintf(counted, sizeof counted, "%d,%d,%d,%s,%s,1", shape.batch, shape.heads, shape.heads_kv,
            extents_text(&shape, 0, extents[0]), extents_text(&shape, 1, extents[1]));
   o.shape = counted, o.head_dim = NULL, o.dtype = NULL, o.mask_only = true;
-  TRY(luattn_spec_load(o.spec, NULL, &spec, err));
-  luattn_status status = problem_read(spec, &o, false, &p, err);
-  if (status == LUATTN_OK) {
+  if (status == LUATTN_OK && (status = problem_read(spec, &o, false, &p, err)) == LUATTN_OK) {
     status = make(&p, &shape, ranks, node, err);
     problem_free(&p);
   }
