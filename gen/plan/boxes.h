@@ -56,7 +56,8 @@ typedef struct box_kernel {
   box_origin origin;
 } box_kernel;
 
-/* Fills `first`, unless the origin is BOX_GIVEN, and `counts` of a pair of boxes. Axes are numbered as the extents of a box. Errors: LUATTN_NO_MEMORY. */
+/* Fills `first`, unless the origin is BOX_GIVEN, and `counts` of a pair of boxes. Axes are numbered as the extents of a box.
+ * Errors: LUATTN_NO_MEMORY. */
 luattn_status box_count(luattn_pass pass, const box_axis axis[LUATTN_GRID_AXES], box_pair *pair, luattn_error *err);
 
 /* The pairs that the kernel can run, the least cycles first; at most `most`. *count: how many. An outer box has powers of

@@ -91,6 +91,11 @@ LUATTN_FN u32 pack(float lo, float hi) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
   return x;
 }
+// The first or the second of them again.
+template <class Elem>
+LUATTN_FN float half_of(u32 two, int which) {
+  return to_real(Elem{u16(which == 0 ? two : two >> 16)});
+}
 
 // Replaces by `gone` the x_i whose bit i is not set. One asm statement, because the compiler takes time for
 // each.

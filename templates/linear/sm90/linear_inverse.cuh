@@ -29,16 +29,13 @@ struct ChunkInverse {
   const Shared shared;
   const int warp, lane;
 
-  __device__ __forceinline__ static float upper_of(u32 two, int which) {
-    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
-  }
   // Accumulators of 16 columns, as an A operand.
   __device__ __forceinline__ static Halves split(const float *x) {
     Halves h;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       h.upper[i] = pack<Elem>(x[2 * i], x[2 * i + 1]);
-      h.lower[i] = pack<Elem>(x[2 * i] - upper_of(h.upper[i], 0), x[2 * i + 1] - upper_of(h.upper[i], 1));
+      h.lower[i] = pack<Elem>(x[2 * i] - half_of<Elem>(h.upper[i], 0), x[2 * i + 1] - half_of<Elem>(h.upper[i], 1));
     }
     return h;
   }
@@ -114,7 +111,7 @@ struct ChunkInverse {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const u32 upper = pack<Elem>(t[2 * i], t[2 * i + 1]),
-                lower = pack<Elem>(t[2 * i] - upper_of(upper, 0), t[2 * i + 1] - upper_of(upper, 1));
+                lower = pack<Elem>(t[2 * i] - half_of<Elem>(upper, 0), t[2 * i + 1] - half_of<Elem>(upper, 1));
       bits[i] = lane < 16 ? upper : lower;
     }
 #pragma unroll

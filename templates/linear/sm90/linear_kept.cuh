@@ -33,7 +33,7 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
-        weighed[s][i] = pack<Elem>(Values::half_of(v[s][i], 0) * factor.x, Values::half_of(v[s][i], 1) * factor.y);
+        weighed[s][i] = pack<Elem>(half_of<Elem>(v[s][i], 0) * factor.x, half_of<Elem>(v[s][i], 1) * factor.y);
       }
   }
   // The same of an accumulator, with the sign turned.

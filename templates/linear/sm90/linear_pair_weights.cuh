@@ -1,4 +1,4 @@
-// linear/sm90/linear_pair_weights.cuh: what products of a chunk's rows are multiplied by.
+// linear/sm90/linear_pair_weights.cuh: applies decays and factors of tokens to a chunk's products of rows, q k' or k k'.
 #pragma once
 #include "linear/sm90/linear_pipeline.cuh"
 #include "ops/math.cuh"

@@ -14,9 +14,6 @@ struct RowQueries : RowGroup<Spec, Config> {
   using Chain = typename Group::Chain;
   using Group::decays, Group::k_dim, Group::lane, Group::maps, Group::p, Group::shared, Group::warp;
 
-  __device__ __forceinline__ static float half_of(u32 two, int which) {
-    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
-  }
   // dv in the place of v, and dw: half of a row's channels for each thread.
   __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, u32 numbers) const {
     const int token = 16 * warp + lane / 2, half = lane % 2, t = chunk * LUATTN_CHUNK + token;
@@ -30,8 +27,8 @@ struct RowQueries : RowGroup<Spec, Config> {
       u32 to[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const float a = half_of(from[n], 0), b = half_of(from[n], 1);
-        sum += a * half_of(of[n], 0) + b * half_of(of[n], 1);
+        const float a = half_of<Elem>(from[n], 0), b = half_of<Elem>(from[n], 1);
+        sum += a * half_of<Elem>(of[n], 0) + b * half_of<Elem>(of[n], 1);
         to[n] = pack<Elem>(a * write, b * write);
       }
       store_shared_16(shared.at(ROW_V) + at, __uint_as_float(to[0]), __uint_as_float(to[1]), __uint_as_float(to[2]),
@@ -50,7 +47,8 @@ struct RowQueries : RowGroup<Spec, Config> {
                   d = load_shared_16(shared.at(ROW_GRAD_STATE) + at + i);
       const u32 a[4] = {s.x, s.y, s.z, s.w}, b[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
-      for (int n = 0; n < 4; ++n) sum += half_of(a[n], 0) * half_of(b[n], 0) + half_of(a[n], 1) * half_of(b[n], 1);
+      for (int n = 0; n < 4; ++n)
+        sum += half_of<Elem>(a[n], 0) * half_of<Elem>(b[n], 0) + half_of<Elem>(a[n], 1) * half_of<Elem>(b[n], 1);
     }
     sum *= fast_exp2(load_number(numbers + ROW_CHUNK));
 #pragma unroll

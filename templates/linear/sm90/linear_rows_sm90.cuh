@@ -28,7 +28,7 @@ LUATTN_FN void linear_rows_sm90(const LuattnLinearParams &p, const LuattnLinearR
   if (warp < 4) {
     registers_down<RowRegisters::others>();
     if (warp == 0)
-      RowProducer<Spec, Config>{p, maps, shared}.run();
+      RowProducer<Spec, Config>{{p, maps, shared}}.run();
     else if (warp == 1)
       RowNumbers<Spec, Config>{p, shared, lane}.run();
     else if (warp == 2 && Shared::has_gates)

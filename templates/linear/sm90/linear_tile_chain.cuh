@@ -122,9 +122,6 @@ struct TileChain {
 
   // ---- load ----
 
-  __device__ __forceinline__ static float half_of(u32 two, int which) {
-    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
-  }
   __device__ __forceinline__ ValueHooks<Spec, Config> hooks() const {
     return {p, chain, first_value() + 16 * warp, lane};
   }
@@ -178,7 +175,8 @@ struct TileChain {
         const int e = 8 * s + 2 * i;
         float2 write = {1, 1};
         if constexpr (Spec::has_write) write = load_pair(writes + (16 * s + i / 2 * 8) * 4);
-        v[s][i] = pack<Elem>(write.x * half_of(v[s][i], 0) - y[e], write.y * half_of(v[s][i], 1) - y[e + 1]);
+        v[s][i] =
+            pack<Elem>(write.x * half_of<Elem>(v[s][i], 0) - y[e], write.y * half_of<Elem>(v[s][i], 1) - y[e + 1]);
       }
   }
 

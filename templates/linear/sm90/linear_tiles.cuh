@@ -83,11 +83,8 @@ struct LinearTiles {
   }
   __device__ __forceinline__ static u64 scaled(u64 four, const float (&by)[4]) {
     const u32 low = u32(four), high = u32(four >> 32);
-    return u64(pack<Elem>(half_of(low, 0) * by[0], half_of(low, 1) * by[1])) |
-           u64(pack<Elem>(half_of(high, 0) * by[2], half_of(high, 1) * by[3])) << 32;
-  }
-  __device__ __forceinline__ static float half_of(u32 two, int which) {
-    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
+    return u64(pack<Elem>(half_of<Elem>(low, 0) * by[0], half_of<Elem>(low, 1) * by[1])) |
+           u64(pack<Elem>(half_of<Elem>(high, 0) * by[2], half_of<Elem>(high, 1) * by[3])) << 32;
   }
   __device__ __forceinline__ static u64 load(u32 from) {
     u64 x;

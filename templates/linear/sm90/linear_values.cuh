@@ -66,9 +66,6 @@ struct LinearValues {
 #pragma unroll
     for (int s = 0; s < 4; ++s) ldmatrix_x4_turned(v[s], from + s * 16 * 128);
   }
-  __device__ __forceinline__ static float half_of(u32 two, int which) {
-    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
-  }
 
   // ---- products ----
 
@@ -92,7 +89,7 @@ struct LinearValues {
       for (int i = 0; i < 4; ++i) {
         if constexpr (by_key) {
           const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
-          weighed[s][i] = pack<Elem>(half_of(u[s][i], 0) * factor.x, half_of(u[s][i], 1) * factor.y);
+          weighed[s][i] = pack<Elem>(half_of<Elem>(u[s][i], 0) * factor.x, half_of<Elem>(u[s][i], 1) * factor.y);
         } else {
           weighed[s][i] = u[s][i];
         }
@@ -109,8 +106,8 @@ struct LinearValues {
         const float2 read = load_pair(from + OF_READ + at);
         float2 write = {1, 1};
         if constexpr (Spec::has_write) write = load_pair(from + OF_WRITE + at);
-        left[s][i] = pack<Elem>(write.x * half_of(v[s][i], 0) - read.x * y[e],
-                                write.y * half_of(v[s][i], 1) - read.y * y[e + 1]);
+        left[s][i] = pack<Elem>(write.x * half_of<Elem>(v[s][i], 0) - read.x * y[e],
+                                write.y * half_of<Elem>(v[s][i], 1) - read.y * y[e + 1]);
       }
   }
   // U in two roundings: as it meets P, and as it joins the state.

@@ -11,6 +11,7 @@
 // each, four that have keys, and one that adds up (NumberSums). Each tensor of a chunk has a place, and is loaded again as soon as
 // the chunk before has been read there. S and dS are those that the passes for dq and dk have kept, fragments of B as they lie.
 #pragma once
+#include "linear/sm90/chunk_loads.cuh"
 #include "linear/sm90/linear_numbers.cuh"
 #include "linear/sm90/linear_token_sums.cuh"
 #include "score/fragment.cuh"
@@ -68,29 +69,12 @@ struct SharedNumbers {
 
 // The warp that loads.
 template <class Spec, class Config>
-struct NumberProducer {
+struct NumberProducer : ChunkLoads<Config, SharedNumbers<Spec, Config>, LuattnTensorMaps> {
   using Shared = SharedNumbers<Spec, Config>;
-  using Chain = LinearChain<Config>;
+  using Loads = ChunkLoads<Config, Shared, LuattnTensorMaps>;
+  using Chain = typename Loads::Chain;
+  using Loads::load, Loads::load_kept, Loads::maps, Loads::p;
 
-  const LuattnLinearParams &p;
-  const LuattnTensorMaps &maps;
-  const Shared shared;
-
-  __device__ __forceinline__ void expect(int tensor, int done) const {
-    barrier_wait(shared.empty(tensor), u32(done + 1) & 1);
-    barrier_arrive_expect(shared.full(tensor), Shared::size(tensor));
-  }
-  __device__ __forceinline__ void load(int tensor, const LuattnTensorMap &map, const Chain &chain, int chunk, int head,
-                                       int boxes, int done) const {
-    expect(tensor, done);
-    for (int i = 0; i < boxes; ++i)
-      tensor_load(shared.at(tensor) + i * Shared::box, map, shared.full(tensor), i * 64, chain.box(chunk), head);
-  }
-  __device__ __forceinline__ void load_kept(int tensor, const void *kept, i64 slot, int done) const {
-    expect(tensor, done);
-    bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * Shared::layout.state,
-              Shared::layout.state, shared.full(tensor));
-  }
   __device__ __forceinline__ void load_chunk(const Chain &chain, int chunk, int done) const {
     const i64 slot = chain.slot(p, chunk);
     load(OF_V, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v, done);
@@ -101,10 +85,7 @@ struct NumberProducer {
     load_kept(OF_STATE, p.kept.states, slot, done);
   }
   __device__ __forceinline__ void run() const {
-    for_each_chunk<Config>(p, [&](const Chain &chain, int chunk, int done) {
-      if (elected()) load_chunk(chain, chunk, done);
-      __syncwarp();
-    });
+    this->each([&](const Chain &chain, int chunk, int done) { load_chunk(chain, chunk, done); });
   }
 };
 
@@ -253,16 +234,13 @@ struct NumberGrads {
           const u32 two = load_shared(shared.at(y) + n / 4 * Shared::box +
                                       box_place(16 * warp + Fragment::row(lane, r), n % 4 * 16 + half * 8) +
                                       u32(Fragment::column(lane) * 2));
-          dot[r] += s[half][2 * r] * half_of(two, 0) + s[half][2 * r + 1] * half_of(two, 1);
+          dot[r] += s[half][2 * r] * half_of<Elem>(two, 0) + s[half][2 * r + 1] * half_of<Elem>(two, 1);
         }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int m = 1; m < Fragment::row_lanes; m *= 2) dot[r] += __shfl_xor_sync(0xffffffffu, dot[r], m);
-  }
-  __device__ __forceinline__ static float half_of(u32 two, int which) {
-    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
   }
   // The warp's part of <S, dS>.
   __device__ __forceinline__ float across() const {
@@ -275,7 +253,8 @@ struct NumberGrads {
       const u32 of_x[] = {x.x, x.y, x.z, x.w}, of_y[] = {y.x, y.y, y.z, y.w};
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        sum += half_of(of_x[n], 0) * half_of(of_y[n], 0) + half_of(of_x[n], 1) * half_of(of_y[n], 1);
+        sum += half_of<Elem>(of_x[n], 0) * half_of<Elem>(of_y[n], 0) +
+               half_of<Elem>(of_x[n], 1) * half_of<Elem>(of_y[n], 1);
     }
 #pragma unroll
     for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
@@ -420,7 +399,7 @@ LUATTN_FN void number_grads(const LuattnLinearParams &p, const LuattnTensorMaps 
   else if (warp < 8)
     for_each_chunk<Config>(p, [&](const Chain &, int, int done) { grads.step_keys(done); });
   else if (warp == 8)
-    NumberProducer<Spec, Config>{p, maps, shared}.run();
+    NumberProducer<Spec, Config>{{p, maps, shared}}.run();
   else if (warp == 9)
     WayNumbers<Spec, Config>{p, shared, lane}.run();
   else

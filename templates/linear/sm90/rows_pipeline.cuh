@@ -4,6 +4,7 @@
 // Each tensor of a chunk has a place of its own, and is loaded again as soon as the chunk before has been read there:
 // `full` and `empty` in the order of RowTensor. Places of v, do and dR become those of dv, dq and dk.
 #pragma once
+#include "linear/sm90/chunk_loads.cuh"
 #include "linear/sm90/linear_numbers.cuh"
 
 enum RowTensor { ROW_Q, ROW_K, ROW_DOUT, ROW_VALUES, ROW_GRAD_VALUES, ROW_V, ROW_STATE, ROW_GRAD_STATE, ROW_TENSORS };
@@ -72,29 +73,12 @@ struct SharedRows {
 };
 
 template <class Spec, class Config>
-struct RowProducer {
+struct RowProducer : ChunkLoads<Config, SharedRows<Spec, Config>, LuattnLinearRowMaps> {
   using Shared = SharedRows<Spec, Config>;
-  using Chain = LinearChain<Config>;
+  using Loads = ChunkLoads<Config, Shared, LuattnLinearRowMaps>;
+  using Chain = typename Loads::Chain;
+  using Loads::load, Loads::load_kept, Loads::maps, Loads::p;
 
-  const LuattnLinearParams &p;
-  const LuattnLinearRowMaps &maps;
-  const Shared shared;
-
-  __device__ __forceinline__ void expect(int tensor, int done) const {
-    barrier_wait(shared.empty(tensor), u32(done + 1) & 1);
-    barrier_arrive_expect(shared.full(tensor), Shared::size(tensor));
-  }
-  __device__ __forceinline__ void load(int tensor, const LuattnTensorMap &map, const Chain &chain, int chunk, int head,
-                                       int boxes, int done) const {
-    expect(tensor, done);
-    for (int i = 0; i < boxes; ++i)
-      tensor_load(shared.at(tensor) + i * Shared::box, map, shared.full(tensor), i * 64, chain.box(chunk), head);
-  }
-  __device__ __forceinline__ void load_kept(int tensor, const void *kept, i64 slot, int done) const {
-    const int bytes = Shared::size(tensor);
-    expect(tensor, done);
-    bulk_load(shared.at(tensor), static_cast<const unsigned char *>(kept) + slot * bytes, bytes, shared.full(tensor));
-  }
   // In the order in which places become free.
   __device__ __forceinline__ void load_chunk(const Chain &chain, int chunk, int done) const {
     constexpr int k = Shared::boxes_k, v = Shared::boxes_v;
@@ -109,10 +93,7 @@ struct RowProducer {
     load(ROW_V, maps.v, chain, chunk, chain.site.hv, v, done);
   }
   __device__ __forceinline__ void run() const {
-    for_each_chunk<Config>(p, [&](const Chain &chain, int chunk, int done) {
-      if (elected()) load_chunk(chain, chunk, done);
-      __syncwarp();
-    });
+    this->each([&](const Chain &chain, int chunk, int done) { load_chunk(chain, chunk, done); });
   }
 };
 

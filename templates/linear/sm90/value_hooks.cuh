@@ -13,9 +13,6 @@ struct ValueHooks {
   const LinearChain<Config> &chain;
   const int first, lane;  // first: of the warp's value channels
 
-  __device__ __forceinline__ static float half_of(u32 two, int which) {
-    return to_real(Elem{u16(which == 0 ? two : two >> 16)});
-  }
   // The token of column number j, and the value channel of row number r.
   __device__ __forceinline__ int token(int chunk, int j) const {
     return chunk * LUATTN_CHUNK + Fragment::column(lane, j);
@@ -31,7 +28,7 @@ struct ValueHooks {
         for (int n = 0; n < 2; ++n) {
           const int t = token(chunk, i / 4 * 2 + n);
           x[n] = chain.has(t)
-                     ? float(Spec::value_mod(p, chain.site, half_of(v[i / 8][i / 2 % 4], n), t, value(i / 2 % 2)))
+                     ? float(Spec::value_mod(p, chain.site, half_of<Elem>(v[i / 8][i / 2 % 4], n), t, value(i / 2 % 2)))
                      : 0.f;
         }
         v[i / 8][i / 2 % 4] = pack<Elem>(x[0], x[1]);
@@ -44,7 +41,7 @@ struct ValueHooks {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = Fragment::element(r, j), t = chain.clamped(token(chunk, j));
-        o[i] += Spec::skip(p, chain.site, half_of(v[i / 8][i / 2 % 4], i % 2), t, value(r));
+        o[i] += Spec::skip(p, chain.site, half_of<Elem>(v[i / 8][i / 2 % 4], i % 2), t, value(r));
       }
   }
 };
