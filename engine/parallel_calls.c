@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/call/dtype_text.h"
 #include "common/call/need_attention.h"
 #include "common/struct_size.h"
 #include "engine/engine.h"
@@ -19,6 +20,7 @@ typedef struct parallel_call {
   luattn_pass pass;
   luattn_args args; /* of the engine's call: k, v, dk and dv are those of all chunks that the rank takes */
   luattn_parallel_call call;
+  luattn_transport transport;
   parallel_chunks chunks;
   int64_t rows;                                                    /* that it takes */
   parallel_rows own[2], all[2], own_grad[2], all_grad[2], come[2]; /* come: gradients of own rows from one rank */
@@ -43,14 +45,18 @@ static void *take(parallel_call *p, int64_t bytes) {
   return at;
 }
 
+/* Takes the caller's transport, and checks what the call says of chunks. */
 static luattn_status check_call(parallel_call *p, luattn_error *err) {
+  static const struct_rule of_transport = {"luattn_transport", sizeof(luattn_transport), sizeof(luattn_transport)};
   const luattn_parallel_call *c = &p->call;
-  const luattn_transport *t = c->transport;
+  const luattn_transport *t = &p->transport;
   const char *place = "luattn_parallel";
-  if (t == NULL || t->send == NULL || t->receive == NULL || t->finish == NULL || t->add == NULL || t->sum == NULL)
+  if (c->transport != NULL) TRY(struct_take(&of_transport, place, c->transport, &p->transport, err));
+  if (t->send == NULL || t->receive == NULL || t->finish == NULL || t->add == NULL || t->sum == NULL)
     return luattn_fail(err, LUATTN_INVALID, "%s: transport: is missing, or lacks a function; give all five", place);
   if (t->ranks < 1 || t->rank < 0 || t->rank >= t->ranks)
     return luattn_fail(err, LUATTN_INVALID, "%s: transport: rank is %d of %d", place, t->rank, t->ranks);
+  p->call.transport = t;
   if (c->rank_of == NULL || c->chunks < 1 || c->chunks % t->ranks != 0 || c->chunks > LUATTN_PARALLEL_MAX_CHUNKS ||
       c->chunk_rows < 1 || c->chunk_rows % LUATTN_PARALLEL_TILE != 0)
     return luattn_fail(
@@ -58,41 +64,61 @@ static luattn_status check_call(parallel_call *p, luattn_error *err) {
         "%s: chunks: are %d of %d rows on %d ranks, expected a multiple of the ranks, of multiples of %d "
         "rows; pad the sequence",
         place, c->chunks, c->chunk_rows, t->ranks, LUATTN_PARALLEL_TILE);
-  p->chunks = (parallel_chunks){c, t->rank, t->ranks, c->chunks / t->ranks};
-  for (int r = 0; r < t->ranks; ++r) {
-    const int own = parallel_place(&p->chunks, r, c->chunks, false);
-    if (own != p->chunks.own)
-      return luattn_fail(err, LUATTN_INVALID, "%s: rank_of: rank %d has %d chunks, and each of %d ranks has %d", place,
-                         r, own, t->ranks, p->chunks.own);
-  }
-  return LUATTN_OK;
+  if (c->chunk_rows > INT32_MAX / c->chunks)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: chunks: are %d of %d rows, more than the %d of any sequence; give fewer rows", place,
+                       c->chunks, c->chunk_rows, INT32_MAX);
+  return parallel_chunks_open(c, &p->chunks, err);
+}
+
+static bool has_axis(const luattn_input_info *input, int32_t axis) {
+  bool has = false;
+  for (uint32_t i = 0; i < input->num_axes; ++i) has |= input->axis[i] == axis;
+  return has;
+}
+
+/* Whether a tensor has the rank's rows, in whole bytes, which workspace is counted by. *like: NULL, or one whose dtype it
+ * has. */
+static luattn_status check_rows(const parallel_call *p, const char *name, const DLTensor *t, const DLTensor *like,
+                                luattn_error *err) {
+  const int64_t rows = (int64_t)p->chunks.own * p->call.chunk_rows;
+  char text[DTYPE_TEXT_SIZE], of_like[DTYPE_TEXT_SIZE];
+  if (t == NULL) return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: is NULL; give the rank's rows", name);
+  if (t->ndim != 4)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has %d axes, expected 4: [batch, heads, rows, dim]",
+                       name, t->ndim);
+  if (t->shape[2] != rows)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_parallel: %s: has %" PRId64 " rows, expected the %" PRId64 " of the rank's chunks", name,
+                       t->shape[2], rows);
+  dtype_text(t->dtype, text, sizeof text);
+  if (t->dtype.bits < 8 || t->dtype.bits % 8 != 0 || t->dtype.lanes != 1)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has dtype %s, expected whole bytes; convert it", name,
+                       text);
+  if (like == NULL || memcmp(&t->dtype, &like->dtype, sizeof t->dtype) == 0) return LUATTN_OK;
+  dtype_text(like->dtype, of_like, sizeof of_like);
+  return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has dtype %s, expected q's, %s; convert it", name, text,
+                     of_like);
 }
 
 static luattn_status check_args(const parallel_call *p, luattn_error *err) {
   const luattn_args *a = &p->args;
-  const DLTensor *t[4] = {a->q, a->k, a->v, a->q};
-  static const char *const name[] = {"q", "k", "v"};
-  const int64_t rows = (int64_t)p->chunks.own * p->call.chunk_rows;
   luattn_spec_info info;
   if (a->batch != NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_parallel: batch: is given; packed sequences, pages and offsets have no ranks yet: say "
                        "documents by an input of the spec, and leave it NULL");
-  for (int i = 0; i < 3; ++i)
-    if (t[i] == NULL || t[i]->ndim != 4 || t[i]->shape[2] != rows)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_parallel: %s: has %" PRId64
-                         " rows, expected a tensor of 4 axes with the rank's %" PRId64,
-                         name[i], t[i] != NULL && t[i]->ndim == 4 ? t[i]->shape[2] : 0, rows);
+  TRY(check_rows(p, "q", a->q, NULL, err));
+  TRY(check_rows(p, "k", a->k, a->q, err));
+  TRY(check_rows(p, "v", a->v, a->q, err));
   luattn_spec_get_info(p->spec, &info);
   for (size_t i = 0; i < info.num_inputs; ++i)
-    for (uint32_t axis = 0; axis < info.inputs[i].num_axes; ++axis)
-      if (info.inputs[i].axis[axis] == LUATTN_AXIS_KV)
-        return luattn_fail(
-            err, LUATTN_UNSUPPORTED,
-            "luattn_parallel: input '%s': has an axis kv, whose rows do not travel yet; give it whole along "
-            "a free axis, as axes = {\"n\"}",
-            info.inputs[i].name);
+    if (has_axis(&info.inputs[i], LUATTN_AXIS_KV))
+      return luattn_fail(
+          err, LUATTN_UNSUPPORTED,
+          "luattn_parallel: input '%s': has an axis kv, whose rows do not travel yet; give it whole along "
+          "a free axis, as axes = {\"n\"}",
+          info.inputs[i].name);
   const bool is_half = a->q->dtype.bits == 16;
   if (p->pass == LUATTN_BACKWARD && is_half && a->grad_f32 != 1)
     return luattn_fail(
@@ -105,7 +131,7 @@ static luattn_status check_args(const parallel_call *p, luattn_error *err) {
 
 /* Opens the batch of the call: the rank's chunks of queries, and those of keys that it takes. */
 static luattn_status open_batch(parallel_call *p, luattn_error *err) {
-  const int all = p->call.chunks, taken = parallel_taken(&p->chunks, p->chunks.rank);
+  const int all = p->call.chunks, taken = p->chunks.taken;
   int64_t count[2] = {p->chunks.own, taken};
   int32_t *first[2] = {p->first, p->first + p->chunks.own};
   int n[2] = {0};
@@ -141,10 +167,7 @@ static luattn_status place_side(parallel_call *p, int which, luattn_error *err) 
   p->tensor[which] = parallel_tensor(&p->all[which], t, p->rows, t->dtype, p->shape[which], p->stride[which]);
   if (gives(p, which)) {
     const int n = which + 2, grad_bytes = grad->dtype.bits / 8;
-    if (grad->ndim != 4 || grad->shape[2] != rows)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_parallel: %s: expected a tensor of 4 axes with the rank's %" PRId64 " rows",
-                         of_grad[which], rows);
+    TRY(check_rows(p, of_grad[which], grad, NULL, err));
     TRY(parallel_rows_of(of_grad[which], grad, &p->own_grad[which], err));
     const parallel_rows *like = &p->own_grad[which];
     p->all_grad[which] =
@@ -156,15 +179,20 @@ static luattn_status place_side(parallel_call *p, int which, luattn_error *err) 
 }
 
 /* Checks the arguments, and places what the call needs in the workspace. */
-static luattn_status open_call(parallel_call *p, const luattn_args *args, const luattn_parallel_call *call,
+static luattn_status open_call(parallel_call *p, const luattn_args *args, const luattn_parallel_call *call, bool sizing,
                                luattn_error *err) {
   static const struct_rule of_call = STRUCT_RULE(luattn_parallel_call, workspace),
                            of_args = STRUCT_RULE(luattn_args, o);
   TRY(struct_take(&of_call, "luattn_parallel", call, &p->call, err));
   TRY(struct_take(&of_args, "luattn_parallel", args, &p->args, err));
+  if (!sizing) p->memory = p->call.workspace;
+  if ((uintptr_t)p->memory % 256 != 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_parallel: workspace: address %p is not a multiple of 256 bytes; align it",
+                       p->call.workspace);
   TRY(check_call(p, err));
   TRY(check_args(p, err));
-  p->rows = (int64_t)parallel_taken(&p->chunks, p->chunks.rank) * p->call.chunk_rows;
+  p->rows = (int64_t)p->chunks.taken * p->call.chunk_rows;
   p->first = malloc(((size_t)p->chunks.own + (size_t)p->call.chunks) * sizeof *p->first);
   if (p->first == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_parallel: out of memory");
   TRY(open_batch(p, err));
@@ -177,6 +205,7 @@ static luattn_status open_call(parallel_call *p, const luattn_args *args, const 
 
 static void close_call(parallel_call *p) {
   luattn_batch_close(p->batch);
+  parallel_chunks_close(&p->chunks);
   free(p->first);
 }
 
@@ -193,7 +222,7 @@ static luattn_status move_keys(const parallel_call *p, int peer, bool sends, voi
   const int64_t size = p->call.chunk_rows;
   for (int chunk = 0; chunk < p->call.chunks; ++chunk) {
     if (!parallel_has(c, sends ? c->rank : peer, chunk) || !parallel_takes(c, sends ? peer : c->rank, chunk)) continue;
-    const int64_t row = parallel_place(c, c->rank, chunk, !sends) * size;
+    const int64_t row = parallel_place(c, chunk, !sends) * size;
     for (int i = 0; i < 2; ++i)
       TRY(parallel_move(p->call.transport, sends, peer, sends ? &p->own[i] : &p->all[i], row, size, stream, err));
   }
@@ -221,10 +250,9 @@ static luattn_status return_gradients(const parallel_call *p, int to, int from, 
         if (!gives(p, i)) continue;
         const luattn_dtype type = p->tensor[i + 2].dtype.bits == 64 ? LUATTN_F64 : LUATTN_F32;
         if (!add && parallel_has(c, to, chunk) && parallel_takes(c, c->rank, chunk))
-          TRY(parallel_move(t, true, to, &p->all_grad[i], parallel_place(c, c->rank, chunk, true) * size, size, stream,
-                            err));
+          TRY(parallel_move(t, true, to, &p->all_grad[i], parallel_place(c, chunk, true) * size, size, stream, err));
         if (!parallel_has(c, c->rank, chunk) || !parallel_takes(c, from, chunk)) continue;
-        const int64_t row = parallel_place(c, c->rank, chunk, false) * size;
+        const int64_t row = parallel_place(c, chunk, false) * size;
         if (!add)
           TRY(parallel_move(t, false, from, is_first ? &p->own_grad[i] : &p->come[i], row, size, stream, err));
         else if (!is_first)
@@ -235,25 +263,24 @@ static luattn_status return_gradients(const parallel_call *p, int to, int from, 
   return LUATTN_OK;
 }
 
-/* Gradients of what is whole on all ranks. */
+static luattn_status sum_one(const luattn_transport *t, const DLTensor *grad, void *stream, luattn_error *err) {
+  size_t count = 1;
+  if (grad == NULL) return LUATTN_OK;
+  for (int i = 0; i < grad->ndim; ++i) count *= (size_t)grad->shape[i];
+  return t->sum(t->self, (char *)grad->data + grad->byte_offset, count,
+                grad->dtype.bits == 64 ? LUATTN_F64 : LUATTN_F32, stream, err);
+}
+
+/* Gradients of what is whole on all ranks, in the spec's order: ranks may give inputs in different ones. */
 static luattn_status sum_whole(const parallel_call *p, void *stream, luattn_error *err) {
-  const luattn_transport *t = p->call.transport;
+  const luattn_args *a = &p->args;
   luattn_spec_info info;
   luattn_spec_get_info(p->spec, &info);
-  for (size_t n = 0; n <= p->args.num_inputs; ++n) {
-    const DLTensor *grad = n < p->args.num_inputs ? p->args.inputs[n].grad : p->args.scalar_grads;
-    bool is_part = false;
-    for (size_t i = 0; i < info.num_inputs && n < p->args.num_inputs; ++i)
-      for (uint32_t axis = 0; axis < info.inputs[i].num_axes; ++axis)
-        is_part |=
-            strcmp(info.inputs[i].name, p->args.inputs[n].name) == 0 && info.inputs[i].axis[axis] == LUATTN_AXIS_Q;
-    if (grad == NULL || is_part) continue;
-    size_t count = 1;
-    for (int i = 0; i < grad->ndim; ++i) count *= (size_t)grad->shape[i];
-    TRY(t->sum(t->self, (char *)grad->data + grad->byte_offset, count, grad->dtype.bits == 64 ? LUATTN_F64 : LUATTN_F32,
-               stream, err));
-  }
-  return LUATTN_OK;
+  for (size_t i = 0; i < info.num_inputs; ++i)
+    for (size_t n = 0; n < a->num_inputs && !has_axis(&info.inputs[i], LUATTN_AXIS_Q); ++n)
+      if (strcmp(info.inputs[i].name, a->inputs[n].name) == 0)
+        TRY(sum_one(p->call.transport, a->inputs[n].grad, stream, err));
+  return sum_one(p->call.transport, a->scalar_grads, stream, err);
 }
 
 /* ---- calls ---- */
@@ -279,16 +306,10 @@ static luattn_status run(parallel_call *p, void *stream, luattn_error *err) {
   return sum_whole(p, stream, err);
 }
 
-static luattn_status call(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
-                          const luattn_parallel_call *given, size_t *size, void *stream, luattn_error *err) {
-  fail_clear(err);
-  NEED(engine);
-  NEED_ATTENTION(spec);
-  NEED(args);
+static luattn_status run_call(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+                              const luattn_parallel_call *given, size_t *size, void *stream, luattn_error *err) {
   parallel_call p = {.engine = engine, .spec = spec, .pass = pass};
-  if (given == NULL) return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: call: is NULL");
-  if (size == NULL) p.memory = given->workspace;
-  luattn_status status = open_call(&p, args, given, err);
+  luattn_status status = open_call(&p, args, given, size != NULL, err);
   if (status == LUATTN_OK && size != NULL) {
     status = engine_bytes(&p, size, err);
     *size += (size_t)p.used;
@@ -300,19 +321,33 @@ static luattn_status call(luattn_engine *engine, const luattn_spec *spec, luattn
 }
 
 luattn_status luattn_parallel_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
-                                             const luattn_args *args, const luattn_parallel_call *given, size_t *size,
+                                             const luattn_args *args, const luattn_parallel_call *call, size_t *size,
                                              luattn_error *err) {
   fail_clear(err);
+  NEED(engine);
+  NEED_ATTENTION(spec);
+  NEED(args);
+  NEED(call);
   NEED(size);
-  return call(engine, spec, pass, args, given, size, NULL, err);
+  return run_call(engine, spec, pass, args, call, size, NULL, err);
 }
 
 luattn_status luattn_parallel_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
-                                      const luattn_parallel_call *given, void *stream, luattn_error *err) {
-  return call(engine, spec, LUATTN_FORWARD, args, given, NULL, stream, err);
+                                      const luattn_parallel_call *call, void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  NEED_ATTENTION(spec);
+  NEED(args);
+  NEED(call);
+  return run_call(engine, spec, LUATTN_FORWARD, args, call, NULL, stream, err);
 }
 
 luattn_status luattn_parallel_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
-                                       const luattn_parallel_call *given, void *stream, luattn_error *err) {
-  return call(engine, spec, LUATTN_BACKWARD, args, given, NULL, stream, err);
+                                       const luattn_parallel_call *call, void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  NEED_ATTENTION(spec);
+  NEED(args);
+  NEED(call);
+  return run_call(engine, spec, LUATTN_BACKWARD, args, call, NULL, stream, err);
 }

@@ -1,24 +1,60 @@
 #include "engine/parallel_rows.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+
+static luattn_status check_owners(const parallel_chunks *c, luattn_error *err) {
+  for (int r = 0; r < c->ranks; ++r) {
+    int own = 0;
+    for (int i = 0; i < c->call->chunks; ++i) own += parallel_has(c, r, i);
+    if (own != c->own)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_parallel: rank_of: rank %d has %d chunks, and each of %d ranks has %d", r, own,
+                         c->ranks, c->own);
+  }
+  return LUATTN_OK;
+}
+
+/* Tables, as calls ask for every chunk of every rank, of which there may be thousands. */
+static void fill_tables(parallel_chunks *c) {
+  const int chunks = c->call->chunks;
+  const unsigned char *needs = c->call->needs;
+  for (int i = 0; i < chunks; ++i) {
+    unsigned char *const takes = &c->takes[(size_t)c->call->rank_of[i] * (size_t)chunks];
+    for (int j = 0; j < chunks; ++j)
+      takes[j] |= needs == NULL || j == i || needs[(size_t)i * (size_t)chunks + (size_t)j] != 0;
+  }
+  for (int i = 0, own = 0; i < chunks; ++i) {
+    c->place[false][i] = own, c->place[true][i] = c->taken;
+    own += parallel_has(c, c->rank, i), c->taken += parallel_takes(c, c->rank, i);
+  }
+}
+
+luattn_status parallel_chunks_open(const luattn_parallel_call *call, parallel_chunks *out, luattn_error *err) {
+  const int ranks = call->transport->ranks;
+  const size_t chunks = (size_t)call->chunks;
+  *out = (parallel_chunks){.call = call, .rank = call->transport->rank, .ranks = ranks, .own = call->chunks / ranks};
+  TRY(check_owners(out, err));
+  out->takes = calloc((size_t)ranks * chunks, 1);
+  for (int i = 0; i < 2; ++i) out->place[i] = malloc(chunks * sizeof *out->place[i]);
+  if (out->takes == NULL || out->place[0] == NULL || out->place[1] == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_parallel: out of memory");
+  fill_tables(out);
+  return LUATTN_OK;
+}
+
+void parallel_chunks_close(parallel_chunks *c) {
+  free(c->takes);
+  for (int i = 0; i < 2; ++i) free(c->place[i]);
+}
 
 bool parallel_has(const parallel_chunks *c, int rank, int chunk) { return c->call->rank_of[chunk] == rank; }
 
 bool parallel_takes(const parallel_chunks *c, int rank, int chunk) {
-  if (c->call->needs == NULL || parallel_has(c, rank, chunk)) return true;
-  for (int i = 0; i < c->call->chunks; ++i)
-    if (parallel_has(c, rank, i) && c->call->needs[(size_t)i * (size_t)c->call->chunks + (size_t)chunk] != 0)
-      return true;
-  return false;
+  return c->takes[(size_t)rank * (size_t)c->call->chunks + (size_t)chunk] != 0;
 }
 
-int parallel_place(const parallel_chunks *c, int rank, int chunk, bool taken) {
-  int place = 0;
-  for (int i = 0; i < chunk; ++i) place += taken ? parallel_takes(c, rank, i) : parallel_has(c, rank, i);
-  return place;
-}
-
-int parallel_taken(const parallel_chunks *c, int rank) { return parallel_place(c, rank, c->call->chunks, true); }
+int parallel_place(const parallel_chunks *c, int chunk, bool taken) { return c->place[taken][chunk]; }
 
 luattn_status parallel_rows_of(const char *name, const DLTensor *t, parallel_rows *out, luattn_error *err) {
   const int64_t b = t->shape[0], h = t->shape[1], n = t->shape[2], d = t->shape[3], bytes = t->dtype.bits / 8;

@@ -10,16 +10,21 @@
 /* The chunks of a call, in the order of the sequence. */
 typedef struct parallel_chunks {
   const luattn_parallel_call *call;
-  int rank, ranks, own; /* own: how many each rank has */
+  int rank, ranks, own, taken; /* how many each rank has, and this one takes */
+  unsigned char *takes;        /* [ranks][chunks] */
+  int *place[2];               /* [chunks]: parallel_place */
 } parallel_chunks;
 
+/* Takes a call whose numbers of ranks and chunks are checked. Close it in any case. Errors: LUATTN_INVALID,
+ * LUATTN_NO_MEMORY. */
+luattn_status parallel_chunks_open(const luattn_parallel_call *call, parallel_chunks *out, luattn_error *err);
+void parallel_chunks_close(parallel_chunks *c);
 bool parallel_has(const parallel_chunks *c, int rank, int chunk);
 /* Whether a rank takes a chunk of keys: where a query of its own needs it, and its own ones in any case, so that all of
  * its gradients are written. */
 bool parallel_takes(const parallel_chunks *c, int rank, int chunk);
-/* The position of a chunk among those that a rank has, or takes. */
-int parallel_place(const parallel_chunks *c, int rank, int chunk, bool taken);
-int parallel_taken(const parallel_chunks *c, int rank); /* how many */
+/* The position of a chunk among those that this rank has, or takes. */
+int parallel_place(const parallel_chunks *c, int chunk, bool taken);
 
 /* Rows of a tensor [batch, heads, rows, dim]: `runs` of them, whose rows lie side by side. */
 typedef struct parallel_rows {

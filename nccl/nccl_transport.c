@@ -8,36 +8,48 @@
 #include "luattn/nccl.h"
 
 /* to[i] += from[i], in blocks of 256 threads that step over the whole. */
-#define ADD_KERNEL(type, shift)                                                                                     \
-  "// to[i] += from[i]\n.version 6.0\n.target sm_50\n.address_size 64\n"                                                                 \
-  ".visible .entry luattn_add(.param .u64 to, .param .u64 from, .param .u64 count) {\n"                             \
-  "  .reg .pred %p;\n  .reg .u32 %r<4>;\n  .reg .u64 %d<8>;\n  .reg ." type " %f<3>;\n"                             \
-  "  ld.param.u64 %d1, [to];\n  ld.param.u64 %d2, [from];\n  ld.param.u64 %d3, [count];\n"                          \
-  "  mov.u32 %r1, %ctaid.x;\n  mov.u32 %r2, %ntid.x;\n  mov.u32 %r3, %tid.x;\n"                                     \
-  "  mul.wide.u32 %d4, %r1, %r2;\n  cvt.u64.u32 %d5, %r3;\n  add.u64 %d4, %d4, %d5;\n"                              \
-  "  mov.u32 %r1, %nctaid.x;\n  mul.wide.u32 %d5, %r1, %r2;\n"                                                      \
-  "next:\n  setp.ge.u64 %p, %d4, %d3;\n  @%p bra done;\n"                                                           \
-  "  shl.b64 %d6, %d4, " shift ";\n  add.u64 %d7, %d2, %d6;\n  add.u64 %d6, %d1, %d6;\n"                            \
-  "  ld.global." type " %f1, [%d6];\n  ld.global." type " %f2, [%d7];\n  add.rn." type " %f1, %f1, %f2;\n"         \
+#define ADD_KERNEL(type, shift)                                                            \
+  "// to[i] += from[i]\n.version 6.0\n.target sm_50\n.address_size 64\n"                   \
+  ".visible .entry luattn_add(.param .u64 to, .param .u64 from, .param .u64 count) {\n"    \
+  "  .reg .pred %p;\n  .reg .u32 %r<4>;\n  .reg .u64 %d<8>;\n  .reg ." type                \
+  " %f<3>;\n"                                                                              \
+  "  ld.param.u64 %d1, [to];\n  ld.param.u64 %d2, [from];\n  ld.param.u64 %d3, [count];\n" \
+  "  mov.u32 %r1, %ctaid.x;\n  mov.u32 %r2, %ntid.x;\n  mov.u32 %r3, %tid.x;\n"            \
+  "  mul.wide.u32 %d4, %r1, %r2;\n  cvt.u64.u32 %d5, %r3;\n  add.u64 %d4, %d4, %d5;\n"     \
+  "  mov.u32 %r1, %nctaid.x;\n  mul.wide.u32 %d5, %r1, %r2;\n"                             \
+  "next:\n  setp.ge.u64 %p, %d4, %d3;\n  @%p bra done;\n"                                  \
+  "  shl.b64 %d6, %d4, " shift                                                             \
+  ";\n  add.u64 %d7, %d2, %d6;\n  add.u64 %d6, %d1, %d6;\n"                                \
+  "  ld.global." type " %f1, [%d6];\n  ld.global." type " %f2, [%d7];\n  add.rn." type     \
+  " %f1, %f1, %f2;\n"                                                                      \
   "  st.global." type " [%d6], %f1;\n  add.u64 %d4, %d4, %d5;\n  bra next;\ndone:\n  ret;\n}\n"
 
-enum { NCCL_INT8 = 0, NCCL_FLOAT32 = 7, NCCL_FLOAT64 = 8, NCCL_SUM = 0, F32 = 0, F64 = 1, ADD_THREADS = 256, ADD_BLOCKS = 512 };
+enum {
+  NCCL_INT8 = 0,
+  NCCL_FLOAT32 = 7,
+  NCCL_FLOAT64 = 8,
+  NCCL_SUM = 0,
+  F32 = 0,
+  F64 = 1,
+  ADD_THREADS = 256,
+  ADD_BLOCKS = 512
+};
 
 /* NCCL's functions, and the driver's. */
-#define NCCL_FUNCTIONS(X)                                                                     \
-  X(group_start, "ncclGroupStart", int (*)(void))                                             \
-  X(group_end, "ncclGroupEnd", int (*)(void))                                                 \
-  X(send, "ncclSend", int (*)(const void *, size_t, int, int, void *, void *))                \
-  X(receive, "ncclRecv", int (*)(void *, size_t, int, int, void *, void *))                   \
+#define NCCL_FUNCTIONS(X)                                                                         \
+  X(group_start, "ncclGroupStart", int (*)(void))                                                 \
+  X(group_end, "ncclGroupEnd", int (*)(void))                                                     \
+  X(send, "ncclSend", int (*)(const void *, size_t, int, int, void *, void *))                    \
+  X(receive, "ncclRecv", int (*)(void *, size_t, int, int, void *, void *))                       \
   X(all_reduce, "ncclAllReduce", int (*)(const void *, void *, size_t, int, int, void *, void *)) \
-  X(error_text, "ncclGetErrorString", const char *(*)(int))                                   \
-  X(rank, "ncclCommUserRank", int (*)(void *, int *))                                         \
+  X(error_text, "ncclGetErrorString", const char *(*)(int))                                       \
+  X(rank, "ncclCommUserRank", int (*)(void *, int *))                                             \
   X(count, "ncclCommCount", int (*)(void *, int *))
-#define CUDA_FUNCTIONS(X)                                                   \
-  X(load, "cuModuleLoadData", int (*)(void **, const void *))               \
+#define CUDA_FUNCTIONS(X)                                                    \
+  X(load, "cuModuleLoadData", int (*)(void **, const void *))                \
   X(function, "cuModuleGetFunction", int (*)(void **, void *, const char *)) \
-  X(unload, "cuModuleUnload", int (*)(void *))                              \
-  X(launch, "cuLaunchKernel",                                               \
+  X(unload, "cuModuleUnload", int (*)(void *))                               \
+  X(launch, "cuLaunchKernel",                                                \
     int (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))
 
 typedef struct nccl {
@@ -55,8 +67,8 @@ static luattn_status load(const char *variable, const char *usual, void **librar
   *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (*library != NULL) return LUATTN_OK;
   const char *why = dlerror();
-  return luattn_fail(err, LUATTN_UNSUPPORTED, "luattn_nccl_open: cannot load %s: %s; install it, or name it in %s", name,
-                     why != NULL ? why : "not found", variable);
+  return luattn_fail(err, LUATTN_UNSUPPORTED, "luattn_nccl_open: cannot load %s: %s; install it, or name it in %s",
+                     name, why != NULL ? why : "not found", variable);
 }
 
 static luattn_status find(void *library, const char *symbol, void *to, luattn_error *err) {

@@ -547,7 +547,7 @@ luattn_status mask_survey_run(void *call, luattn_error *err) {
   if (status == LUATTN_OK && batch_has_chunks(given->args->batch))
     status = luattn_fail(err, LUATTN_UNSUPPORTED,
                          "mask: batch: has q_chunks or kv_chunks, and tiles are counted of one range of positions; ask "
-                         "for the whole, or for chunks by luattn_mask_survey_chunks");
+                         "for the whole, or for chunks by luattn_mask_chunks");
   if (status == LUATTN_OK) status = problem_open_mask(given->spec, given->args, a, &s->p, err);
   if (status == LUATTN_OK) given->may_evaluate = s->p.mask.evaluated.is && s->p.part == NULL;
   if (status != LUATTN_OK || only_asks) {

@@ -380,7 +380,8 @@ LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luatt
  * (the last may be shorter), the mean over batch entries and heads: out[ceil(q_len / chunk_rows)][ceil(kv_len /
  * chunk_rows)]. Over a grid they are chunks of its places in row-major order. A mask from data is evaluated, of very long
  * sequences in a sample of tiles; args and args->skip as for luattn_mask_tiles. 0 says that no call needs those keys for
- * those queries: a sample leaves more than 0 wherever it did not look. For luattn/parallel.h. Errors: LUATTN_INVALID (chunk_rows no multiple of 128). */
+ * those queries: a sample leaves more than 0 wherever it did not look. For luattn/parallel.h. Errors: LUATTN_INVALID
+ * (chunk_rows no multiple of 128). */
 LUATTN_API luattn_status luattn_mask_chunks(const luattn_spec *spec, const luattn_args *args, int chunk_rows,
                                             float *out, luattn_error *err);
 

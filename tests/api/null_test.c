@@ -7,6 +7,7 @@
 #include "luattn/merge.h"
 #include "luattn/natten.h"
 #include "luattn/pages.h"
+#include "luattn/parallel.h"
 #include "tests/api/setup.h"
 
 static api_call c;
@@ -224,6 +225,20 @@ static void tangents(void **state) {
   REFUSES(luattn_backward_jvp_workspace_size, "size", engine, c.spec, &c.args, NULL, err);
 }
 
+static void parallel_engine(void **state) {
+  (void)state;
+  size_t size = 0;
+  const luattn_parallel_call call = {.struct_size = sizeof call};
+  REFUSES(luattn_parallel_workspace_size, "engine", NULL, c.spec, LUATTN_FORWARD, &c.args, &call, &size, err);
+  REFUSES(luattn_parallel_workspace_size, "size", engine, c.spec, LUATTN_FORWARD, &c.args, &call, NULL, err);
+  REFUSES(luattn_parallel_forward, "engine", NULL, c.spec, &c.args, &call, NULL, err);
+  REFUSES(luattn_parallel_forward, "spec", engine, NULL, &c.args, &call, NULL, err);
+  REFUSES(luattn_parallel_forward, "args", engine, c.spec, NULL, &call, NULL, err);
+  REFUSES(luattn_parallel_forward, "call", engine, c.spec, &c.args, NULL, NULL, err);
+  REFUSES(luattn_parallel_backward, "engine", NULL, c.spec, &c.args, &call, NULL, err);
+  REFUSES(luattn_parallel_backward, "call", engine, c.spec, &c.args, NULL, NULL, err);
+}
+
 static void linear_engine(void **state) {
   (void)state;
   size_t size = 0;
@@ -416,10 +431,12 @@ static int close_all(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(compiler),       cmocka_unit_test(linear_engine),    cmocka_unit_test(cpu),
-      cmocka_unit_test(tuning),         cmocka_unit_test(images_and_packs), cmocka_unit_test(devices),
-      cmocka_unit_test(tangents),       cmocka_unit_test(launches),         cmocka_unit_test(merges_and_pages),
-      cmocka_unit_test(without_status), cmocka_unit_test(what_may_be_null),
+      cmocka_unit_test(compiler),        cmocka_unit_test(linear_engine),
+      cmocka_unit_test(parallel_engine), cmocka_unit_test(cpu),
+      cmocka_unit_test(tuning),          cmocka_unit_test(images_and_packs),
+      cmocka_unit_test(devices),         cmocka_unit_test(tangents),
+      cmocka_unit_test(launches),        cmocka_unit_test(merges_and_pages),
+      cmocka_unit_test(without_status),  cmocka_unit_test(what_may_be_null),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -117,7 +117,7 @@ typedef struct problem {
   const int *rank_of;
   unsigned char needs[MOST_CHUNKS * MOST_CHUNKS];
   bool by_row; /* tensors lie as [batch, rows, heads, dim] */
-  double *whole[TENSORS], lse[BATCH * HEADS * MOST_CHUNKS * ROWS], slope[HEADS], dslope[HEADS], dcap;
+  double *whole[TENSORS], lse[BATCH * HEADS * MOST_CHUNKS * ROWS], slope[HEADS], dslope[2 * HEADS], dcap;
 } problem;
 
 static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = 5, .offset = 3};
@@ -141,9 +141,9 @@ static size_t place(int which, int rows, bool by_row, int b, int h, int row, int
 
 /* The arguments of a call over `rows` rows; lse is [batch, heads, rows]. */
 typedef struct call {
-  DLTensor t[TENSORS], lse, slope, dslope, dscalars;
+  DLTensor t[TENSORS], lse, slope, dslope[2], dscalars;
   int64_t shape[TENSORS][4], stride[TENSORS][4], lse_shape[3], heads, one;
-  luattn_input input;
+  luattn_input input[2];
   luattn_args args;
 } call;
 
@@ -154,9 +154,10 @@ static void fill_call(call *c, double *const data[TENSORS], double *lse, double 
   c->lse_shape[0] = BATCH, c->lse_shape[1] = HEADS, c->lse_shape[2] = rows, c->heads = HEADS, c->one = 1;
   c->lse = line, c->lse.ndim = 3, c->lse.data = lse, c->lse.shape = c->lse_shape;
   c->slope = line, c->slope.data = slope, c->slope.shape = &c->heads;
-  c->dslope = c->slope, c->dslope.data = dslope;
+  for (int i = 0; i < 2; ++i) c->dslope[i] = c->slope, c->dslope[i].data = dslope + i * HEADS;
   c->dscalars = line, c->dscalars.data = dcap, c->dscalars.shape = &c->one;
-  c->input = (luattn_input){.name = "slope", .tensor = &c->slope, .grad = &c->dslope};
+  c->input[0] = (luattn_input){.name = "slope", .tensor = &c->slope, .grad = &c->dslope[0]};
+  c->input[1] = (luattn_input){.name = "sink", .tensor = &c->slope, .grad = &c->dslope[1]};
   c->args = (luattn_args){.struct_size = sizeof(luattn_args),
                           .q = &c->t[Q],
                           .k = &c->t[K],
@@ -168,16 +169,18 @@ static void fill_call(call *c, double *const data[TENSORS], double *lse, double 
                           .dk = &c->t[DK],
                           .dv = &c->t[DV],
                           .scalar_grads = &c->dscalars,
-                          .inputs = &c->input,
-                          .num_inputs = 1,
+                          .inputs = c->input,
+                          .num_inputs = 2,
                           .num_threads = 1,
                           .random = &numbers};
 }
 
 static const char text[] =
     "return attention { name = 'ranks', online_func = dropout(0.2), scalars = { cap = 8.0 },\n"
-    "  inputs = { slope = { axes = {'h'}, dtype = 'f64', grad = true } },\n"
-    "  score_mod = function(s, b, h, q, k) return cap * tanh(s / cap) + 0.01 * slope[h] * (k - q) + 0.1 * b end,\n"
+    "  inputs = { slope = { axes = {'h'}, dtype = 'f64', grad = true }, sink = { axes = {'h'}, dtype = 'f64', grad = "
+    "true } },\n"
+    "  score_mod = function(s, b, h, q, k)\n"
+    "    return cap * tanh(s / cap) + 0.01 * slope[h] * (k - q) + sin(k) * sink[h] + 0.1 * b end,\n"
     "  block_mask = function(b, h, q, k) return k <= q and q - k < 300 end }";
 
 static void open_problem(problem *p, int ranks, int chunks, const int *rank_of, bool by_row, bool needs) {
@@ -263,7 +266,7 @@ static void *run_rank(void *user) {
   worker *w = user;
   problem *p = w->p;
   const int rows = p->chunks / p->of.ranks * ROWS;
-  double *own[TENSORS], *lse = calloc((size_t)BATCH * HEADS * (size_t)rows, sizeof *lse), dslope[HEADS], dcap;
+  double *own[TENSORS], *lse = calloc((size_t)BATCH * HEADS * (size_t)rows, sizeof *lse), dslope[2 * HEADS], dcap;
   host_rank of = {&p->of, w->rank};
   const luattn_transport transport = transport_of(&of);
   call c;
@@ -272,10 +275,14 @@ static void *run_rank(void *user) {
     if (i <= DOUT) between(p, i, w->rank, own[i], true);
   }
   fill_call(&c, own, lse, p->slope, dslope, &dcap, rows, p->by_row);
+  if (w->rank % 2 == 1) { /* ranks may give inputs in different orders */
+    const luattn_input first = c.input[0];
+    c.input[0] = c.input[1], c.input[1] = first;
+  }
   w->status = run_pass(w, LUATTN_FORWARD, &c.args, &transport);
   if (w->status == LUATTN_OK) w->status = run_pass(w, LUATTN_BACKWARD, &c.args, &transport);
   for (int i = O; i < TENSORS; ++i) w->worst = fmax(w->worst, between(p, i, w->rank, own[i], false));
-  for (int h = 0; h < HEADS; ++h) w->worst = fmax(w->worst, fabs(dslope[h] - p->dslope[h]));
+  for (int h = 0; h < 2 * HEADS; ++h) w->worst = fmax(w->worst, fabs(dslope[h] - p->dslope[h]));
   w->worst = fmax(w->worst, fabs(dcap - p->dcap));
   for (int i = 0; i < TENSORS; ++i) free(own[i]);
   free(lse);
@@ -312,9 +319,9 @@ static void ranks_are_one(void **state) {
 
 /* ---- refusals, of which no other rank hears ---- */
 
-static void refuses(problem *p, void (*change)(call *, luattn_parallel_call *, luattn_transport *),
-                    luattn_status status, const char *message) {
-  static double memory[TENSORS][BATCH * HEADS * 2 * ROWS * DIM], lse[BATCH * HEADS * 2 * ROWS], dslope[HEADS], dcap;
+typedef void changed(call *, luattn_parallel_call *, luattn_transport *);
+static void refused(problem *p, changed *change, luattn_status status, bool sizes, const char *message) {
+  static double memory[TENSORS][BATCH * HEADS * 2 * ROWS * DIM], lse[BATCH * HEADS * 2 * ROWS], dslope[2 * HEADS], dcap;
   double *data[TENSORS];
   host_rank of = {&p->of, 0};
   luattn_transport transport = transport_of(&of);
@@ -329,10 +336,18 @@ static void refuses(problem *p, void (*change)(call *, luattn_parallel_call *, l
   for (int i = 0; i < TENSORS; ++i) data[i] = memory[i];
   fill_call(&c, data, lse, p->slope, dslope, &dcap, 2 * ROWS, false);
   change(&c, &given, &transport);
-  assert_int_equal(luattn_parallel_workspace_size(p->engine, p->spec, LUATTN_FORWARD, &c.args, &given, &size, &err),
-                   status);
-  if (strstr(err.message, message) == NULL) fail_msg("'%s' lacks '%s'", err.message, message);
+  if (sizes)
+    assert_int_equal(luattn_parallel_workspace_size(p->engine, p->spec, LUATTN_FORWARD, &c.args, &given, &size, &err),
+                     status);
+  if (sizes && strstr(err.message, message) == NULL) fail_msg("'%s' lacks '%s'", err.message, message);
   assert_int_equal(luattn_parallel_forward(p->engine, p->spec, &c.args, &given, NULL, &err), status);
+  if (strstr(err.message, message) == NULL) fail_msg("'%s' lacks '%s'", err.message, message);
+}
+static void refuses(problem *p, changed *change, luattn_status status, const char *message) {
+  refused(p, change, status, true, message);
+}
+static void refuses_to_run(problem *p, changed *change, const char *message) {
+  refused(p, change, LUATTN_INVALID, false, message);
 }
 static void no_function(call *c, luattn_parallel_call *g, luattn_transport *t) { (void)c, (void)g, t->add = NULL; }
 static void no_rank(call *c, luattn_parallel_call *g, luattn_transport *t) { (void)c, (void)g, t->rank = 2; }
@@ -348,6 +363,32 @@ static void short_keys(call *c, luattn_parallel_call *g, luattn_transport *t) {
 static void apart(call *c, luattn_parallel_call *g, luattn_transport *t) {
   (void)g, (void)t, c->stride[K][2] = 2 * DIM, c->stride[K][1] = 3 * DIM;
 }
+static void no_keys(call *c, luattn_parallel_call *g, luattn_transport *t) { (void)g, (void)t, c->args.k = NULL; }
+static void a_grid(call *c, luattn_parallel_call *g, luattn_transport *t) { (void)g, (void)t, c->t[Q].ndim = 5; }
+static void other_type(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  (void)g, (void)t, c->t[V].dtype.bits = 32;
+}
+static void part_of_bytes(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  (void)g, (void)t;
+  for (int i = Q; i <= V; ++i) c->t[i].dtype.bits = 4;
+}
+static void long_chunks(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  (void)t, g->chunk_rows = 1 << 30;
+  for (int i = Q; i <= V; ++i) c->shape[i][2] = (int64_t)2 << 30;
+}
+static void no_size(call *c, luattn_parallel_call *g, luattn_transport *t) { (void)c, (void)g, t->struct_size = 0; }
+static void later_member(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  static struct {
+    luattn_transport known;
+    void *unknown;
+  } later;
+  (void)c, later.known = *t, later.known.struct_size = sizeof later, later.unknown = &later;
+  g->transport = &later.known;
+}
+static void unaligned(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  static double memory[1];
+  (void)c, (void)t, g->workspace = (char *)memory + 1, g->workspace_size = sizeof memory;
+}
 static void a_batch(call *c, luattn_parallel_call *g, luattn_transport *t) {
   (void)g, (void)t, c->args.batch = (const luattn_batch *)c;
 }
@@ -362,9 +403,17 @@ static void what_is_refused(void **state) {
   refuses(p, other_rows, LUATTN_INVALID, "chunks: are 4 of 100 rows on 2 ranks, expected a multiple of the ranks");
   refuses(p, odd_chunks, LUATTN_INVALID, "chunks: are 3 of 128 rows on 2 ranks");
   refuses(p, unequal, LUATTN_INVALID, "rank_of: rank 0 has 3 chunks, and each of 2 ranks has 2");
-  refuses(p, short_keys, LUATTN_INVALID, "k: has 128 rows, expected a tensor of 4 axes with the rank's 256");
+  refuses(p, short_keys, LUATTN_INVALID, "k: has 128 rows, expected the 256 of the rank's chunks");
+  refuses(p, no_keys, LUATTN_INVALID, "k: is NULL; give the rank's rows");
+  refuses(p, a_grid, LUATTN_INVALID, "q: has 5 axes, expected 4: [batch, heads, rows, dim]");
+  refuses(p, other_type, LUATTN_INVALID, "v: has dtype float32, expected q's, float64; convert it");
+  refuses(p, part_of_bytes, LUATTN_INVALID, "q: has dtype float4, expected whole bytes; convert it");
+  refuses(p, long_chunks, LUATTN_INVALID, "chunks: are 4 of 1073741824 rows, more than the 2147483647 of any sequence");
+  refuses(p, no_size, LUATTN_INVALID, "luattn_parallel: luattn_transport: struct_size is 0, expected");
+  refuses(p, later_member, LUATTN_INVALID, "luattn_transport: struct_size is");
   refuses(p, apart, LUATTN_INVALID, "k: has strides 4096, 24, 16, 1; expected rows of a head side by side");
   refuses(p, a_batch, LUATTN_UNSUPPORTED, "batch: is given; packed sequences, pages and offsets have no ranks yet");
+  refuses_to_run(p, unaligned, "luattn_parallel: workspace: address");
   close_problem(p);
   free(p);
 }
