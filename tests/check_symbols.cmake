@@ -1,6 +1,6 @@
 # check_symbols.cmake: checks the symbols that the libraries need, define and export. -DNM=nm
 # -DREADELF=readelf -DSHARED=libluattn.so -DRUNTIME_SHARED=libluattn_runtime.so -DSTATIC=libluattn.a
-# -DRUNTIME=libluattn_runtime.a -DSYSTEM_LUA=whether Lua and zstd are not built in
+# -DRUNTIME=libluattn_runtime.a -DNCCL=libluattn_nccl.so -DSYSTEM_LUA=whether Lua and zstd are not built in
 cmake_policy(VERSION 3.22)
 set(foreign "(lua_|luaL_|luaopen_|ZSTD_|ZDICT_|XXH)[A-Za-z0-9_]*")
 
@@ -60,6 +60,14 @@ foreach(library SHARED RUNTIME_SHARED STATIC RUNTIME)
     message(FATAL_ERROR "${${library}}: takes '${CMAKE_MATCH_0}' from the program; Lua and zstd are built in")
   endif()
 endforeach()
+
+# The transport over NCCL links neither it nor libcuda, nor libluattn.
+list_symbols(exported ${NCCL} -D --defined-only)
+check_exports(${NCCL} "${exported}" luattn_nccl_open luattn_nccl_close)
+list_symbols(needed ${NCCL} -D --undefined-only)
+if(exported MATCHES " luattn_[^n][a-z_]*\n" OR needed MATCHES "U (nccl|cu[A-Z]|luattn_)[A-Za-z_]*")
+  message(FATAL_ERROR "${NCCL}: has or links '${CMAKE_MATCH_0}'; it has luattn_nccl_* alone, and loads NCCL and libcuda when asked to")
+endif()
 
 # The built-in Lua leaves out everything that reads the host's environment, files and libraries.
 list_symbols(all ${STATIC})

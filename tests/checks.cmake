@@ -105,7 +105,7 @@ add_test(NAME check_headers_refuses COMMAND ${check_headers} -DROOT=${bad_tree} 
 set_tests_properties(check_headers_refuses PROPERTIES PASS_REGULAR_EXPRESSION "include/luattn/bad.h:")
 
 set(libraries -DSHARED=$<TARGET_FILE:luattn_shared> -DRUNTIME_SHARED=$<TARGET_FILE:luattn_runtime_shared> -DSTATIC=$<TARGET_FILE:luattn_static>
-  -DRUNTIME=$<TARGET_FILE:luattn_runtime_static> -DSYSTEM_LUA=${LUATTN_SYSTEM_LUA})
+  -DRUNTIME=$<TARGET_FILE:luattn_runtime_static> -DNCCL=$<TARGET_FILE:luattn_nccl> -DSYSTEM_LUA=${LUATTN_SYSTEM_LUA})
 set(check_symbols ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DREADELF=${CMAKE_READELF} ${libraries})
 add_test(NAME check_symbols COMMAND ${check_symbols} -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
 function(check_symbols_refuses name message)
@@ -114,6 +114,7 @@ function(check_symbols_refuses name message)
 endfunction()
 check_symbols_refuses(compiler "has what it may not" -DRUNTIME=$<TARGET_FILE:luattn_static>)
 check_symbols_refuses(visible "only luattn_. may be seen" -DSTATIC=$<TARGET_FILE:luattn>)
+check_symbols_refuses(nccl "does not export[ \n]+luattn_nccl_open" -DNCCL=$<TARGET_FILE:luattn_shared>)
 if(NOT LUATTN_SYSTEM_LUA)
   file(WRITE ${bad_tree}/open.c "int lua_close(void);\nint luattn_launch(void) { return lua_close(); }\n"
     "int luattn_pack_open(void) { return 0; }\nint luattn_compile(void) { return 0; }\nint luattn_prepare(void) { return 0; }\n")

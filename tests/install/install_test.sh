@@ -32,6 +32,13 @@ build_tiny static
 ldd "$work/tiny/build/tiny" | has "$prefix.*libluattn.so.0" || fail "docs/install.md's project does not use the installed library"
 ! ldd "$work/static/build/tiny" | has libluattn || fail "the static build uses a shared library"
 
+# the transport over NCCL is beside the library, and says what it lacks
+printf '%s\n' '#include <stdio.h>' '#include "luattn/nccl.h"' 'int main(void) { luattn_transport t; luattn_error e; int comm;' \
+  'luattn_nccl_open(&comm, &t, &e); puts(e.message); }' >"$work/nccl.c"
+cc -std=c11 "$work/nccl.c" $(PKG_CONFIG_PATH=$lib/pkgconfig pkg-config --cflags --libs luattn) -lluattn_nccl -o "$work/nccl"
+LD_LIBRARY_PATH=$lib LUATTN_NCCL=/nonexistent "$work/nccl" | has 'luattn_nccl_open: cannot load /nonexistent: .*LUATTN_NCCL' ||
+  fail "libluattn_nccl does not say what it lacks"
+
 # pkg-config with the full library, and with only the runtime, on a fake libcuda
 export PKG_CONFIG_PATH=$lib/pkgconfig LD_LIBRARY_PATH=$lib
 cc -std=c11 -D_POSIX_C_SOURCE=200809L "$root/examples/use_pack.c" $(pkg-config --cflags --libs luattn_runtime) -o "$work/use_pack"
