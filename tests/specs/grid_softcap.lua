@@ -3,5 +3,5 @@ return attention {
   name = "grid_softcap",
   grid = { "y", "x" },
   score_mod = softcap(30),
-  block_mask = neighborhood { kernel_size = { 13, 13 } },
+  block_mask = function(b, h, q, k) return abs(k.y - q.y) <= 6 and abs(k.x - q.x) <= 6 end,
 }
