@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "common/call/need_attention.h"
 #include "common/call/choices.h"
+#include "common/call/need_attention.h"
 #include "common/fail.h"
 #include "engine/box_memory.h"
 #include "engine/kernel_slots.h"

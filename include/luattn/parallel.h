@@ -146,8 +146,10 @@ typedef struct luattn_parallel_call {
  * args->workspace is not read.
  *
  * Ranks with other plans, specs or shapes wait for each other as the transport does: compare them before
- * (luattn_spec_info.hash). Arguments that this rank refuses are refused before anything travels. Errors: LUATTN_INVALID
- * and LUATTN_UNSUPPORTED (by name), those of luattn_forward, and the transport's own. */
+ * (luattn_spec_info.hash). Arguments that this rank refuses are refused before anything travels, but for those that a
+ * launch alone checks, as a gradient without memory. A call copies the numbers of its chunks from host memory, which is
+ * freed behind it: do not capture it in a CUDA graph. Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (by name), those of
+ * luattn_forward, and the transport's own. */
 LUATTN_API luattn_status luattn_parallel_workspace_size(luattn_engine *engine, const luattn_spec *spec,
                                                         luattn_pass pass, const luattn_args *args,
                                                         const luattn_parallel_call *call, size_t *size,

@@ -23,7 +23,7 @@ struct LinearTiles {
   using Shared = SharedLinear<Spec, Config>;
   using Elem = typename Config::Elem;
   static constexpr int k_dim = Shared::k_dim, block = 16;
-  static constexpr int barrier = 2 + Shared::groups;  // behind those of o's stores and of the inverse
+  static constexpr int barrier = 2 + Shared::groups;  // behind those of linear_values.cuh and linear_inverse.cuh
   static constexpr int row_bytes = linear_gate_row(k_dim), block_bytes = block * row_bytes;
   static constexpr int lanes = k_dim / 4, rows = 32 / lanes;  // of a row of 4 channels a lane; at once
 
