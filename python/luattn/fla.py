@@ -5,6 +5,7 @@
 chunk_ and fused_recurrent_ of an operator compute the same: which kernel does is a matter of the call's lengths. Tensors are torch's, [B, T, H, ..];
 autograd has all gradients. What an argument asks for and cannot have is refused by its name."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,45 @@ def _refuse(name: str, given: dict[str, Any]) -> None:
         raise InvalidError(f"{name}: {key}: is no argument that this operator knows; leave it out")
 
 
+def _value_first(name: str, state_v_first: bool, given: dict[str, Any]) -> bool:
+    """state_v_first, or what fla called it before, which leaves `given`."""
+    if "transpose_state_layout" not in given:
+        return state_v_first
+    if state_v_first:
+        raise InvalidError(f"{name}: transpose_state_layout: is an older name of state_v_first, and both are given; pass state_v_first alone")
+    warnings.warn(f"{name}: transpose_state_layout is an older name of state_v_first", DeprecationWarning, stacklevel=3)
+    return bool(given.pop("transpose_state_layout"))
+
+
+# --- types and channels that fla's kernels take, and ours do not ---
+
+
+def _one_type(name: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of the type that holds all of them."""
+    q, k, v = (take(name, of, "torch", x) for of, x in (("q", q), ("k", k), ("v", v)))
+    of = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    return q.to(of), k.to(of), v.to(of)
+
+
+def _wants_eights(x: Tensor) -> bool:
+    """Kernels take head dims that are multiples of 8; the CPU takes all."""
+    return x.is_cuda
+
+
+def _to_eights(x: Tensor, count: int) -> Tensor:
+    """x with zeros behind its last axis of `count` channels, up to a multiple of 8."""
+    return F.pad(x, (0, -count % 8)) if x.shape[-1] == count else x
+
+
+def _pad_state(x: Tensor, rows: int, columns: int) -> Tensor:
+    """States [.., rows, columns], with zeros up to multiples of 8."""
+    return F.pad(x, (0, -columns % 8, 0, -rows % 8))
+
+
+# Inputs with channels of k, or of v (D), and their axes where they have them.
+_OF_CHANNELS = {"g": 4, "p": 4, "a": 4, "e": 4, "D": 2}
+
+
 def _run_all(
     name: str,
     decay: str,
@@ -68,12 +108,24 @@ def _run_all(
     initial_state = take(name, "initial_state", "torch?", initial_state)
     first = initial_state if initial_state is None or initial_state.dtype is torch.float64 else initial_state.float()
     has_state = first is not None or output_final_state or every is not None
+    of = v.dtype if isinstance(v, Tensor) else None
+    q, k, v = _one_type(name, q, k, v)
+    channels, values = k.shape[-1], v.shape[-1]
+    is_padded = _wants_eights(k) and min(channels, values) >= 16 and bool(channels % 8 or values % 8)
+    if is_padded:
+        scale = channels**-0.5 if scale is None else scale
+        q, k, v = _to_eights(q, channels), _to_eights(k, channels), _to_eights(v, values)
+        inputs = {n: _to_eights(x, values if n == "D" else channels) if n in _OF_CHANNELS and x.dim() == _OF_CHANNELS[n] else x for n, x in inputs.items()}
+        first = None if first is None else _pad_state(first, *((values, channels) if state_v_first else (channels, values)))
     result = op(
         q, k, v, scale=scale, cu_seqlens=cu_seqlens, initial_state=first, output_final_state=output_final_state,
         state_layout=("vk" if state_v_first else "kv") if has_state else None, states_every=every, **inputs,
     )  # fmt: skip
     o, *states = result if isinstance(result, tuple) else (result,)
-    return o, states[0] if output_final_state else None, states[-1] if every is not None else None
+    if is_padded:
+        o = o[..., :values]
+        states = [x[..., :values, :channels] if state_v_first else x[..., :channels, :values] for x in states]
+    return o.to(of), states[0] if output_final_state else None, states[-1] if every is not None else None
 
 
 def _run(*call: Any, **more: Any) -> tuple[Tensor, Tensor | None]:
@@ -152,6 +204,7 @@ def chunk_simple_gla(
     initial_state: Tensor | None = None, output_final_state: bool = False, *, state_v_first: bool = False, cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     name = "simple_gla"
+    state_v_first = _value_first(name, state_v_first, kwargs)
     _refuse(name, kwargs)
     call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
     if g is None:
@@ -163,6 +216,7 @@ def chunk_retention(
     q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, initial_state: Tensor | None = None, output_final_state: bool = False,
     *, cu_seqlens: Tensor | None = None, state_v_first: bool = False, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    state_v_first = _value_first("retention", state_v_first, kwargs)
     _refuse("retention", kwargs)
     gamma = (1 - 2.0 ** (-5.0 - torch.arange(v.shape[2], dtype=torch.float64))).log().to(v.device)
     return _by_head("retention", q, k, v, gamma, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
@@ -214,6 +268,7 @@ def chunk_gla(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, scale: float | None = None, initial_state: Tensor | None = None, output_final_state: bool = False,
     state_v_first: bool = False, cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    state_v_first = _value_first("gla", state_v_first, kwargs)
     _refuse("gla", kwargs)
     return _run("gla", "channel", "add", q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first, g=g)
 
@@ -223,6 +278,7 @@ def fused_recurrent_gla(
     initial_state: Tensor | None = None, output_final_state: bool = False, reverse: bool = False, state_v_first: bool = False,
     cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    state_v_first = _value_first("gla", state_v_first, kwargs)
     _refuse("gla", {"gv": gv, "reverse": reverse, **kwargs})
     call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
     return _run("gla", "none", "add", *call) if gk is None else _run("gla", "channel", "add", *call, g=gk)
@@ -243,12 +299,13 @@ def chunk_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None = None, scale: float | None = None, initial_state: Tensor | None = None,
     output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, use_beta_sigmoid_in_kernel: bool = False,
     allow_neg_eigval: bool = False, state_v_first: bool = False, cu_seqlens: Tensor | None = None, *, use_gate_in_kernel: bool = False,
-    A_log: Tensor | None = None, dt_bias: Tensor | None = None, transpose_state_layout: bool = False, **kwargs: Any,
+    A_log: Tensor | None = None, dt_bias: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     name = "gated_delta_rule"
+    state_v_first = _value_first(name, state_v_first, kwargs)
     _refuse(name, kwargs)
     strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
-    call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first or transpose_state_layout, use_qk_l2norm_in_kernel)
+    call = (q, k, v, scale, initial_state, output_final_state, cu_seqlens, state_v_first, use_qk_l2norm_in_kernel)
     if not use_gate_in_kernel:
         _refuse_gate(name, A_log=A_log, dt_bias=dt_bias)
     if g is None and use_gate_in_kernel:
@@ -275,6 +332,7 @@ def chunk_kda(
 ) -> Any:  # fmt: skip
     """o and the final state; with return_intermediate_states also the state before each chunk of 64 tokens [B, chunks, HV, K, V], of k's type."""
     name = "kda"
+    state_v_first = _value_first(name, state_v_first, kwargs)
     _refuse(name, kwargs)
     if return_intermediate_states and torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (q, k, v, g, beta, initial_state, A_log, dt_bias)):
         raise InvalidError(f"{name}: return_intermediate_states: a gradient is wanted, and they have none; call under torch.inference_mode()")

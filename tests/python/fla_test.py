@@ -3,6 +3,7 @@
 import os
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from with_torch import torch  # noqa: E402
@@ -124,6 +125,38 @@ class Operators(unittest.TestCase):
         want = recurrence(q, k, v, -self.gk.exp(), None, -a, b / 3, True, s, 1.0)
         found = fla.chunk_rwkv7(q, -self.gk.exp(), k, v, a, b / 3, initial_state=s, output_final_state=True)
         self.check(found, want, q, k, v, a, b, s, self.gk)
+
+    def test_older_name(self):
+        call = (self.q, self.k, self.v, -self.gk.exp())
+        want = fla.chunk_gla(*call, output_final_state=True, state_v_first=True)
+        with self.assertWarnsRegex(DeprecationWarning, "gla: transpose_state_layout is an older name of state_v_first"):
+            found = fla.chunk_gla(*call, output_final_state=True, transpose_state_layout=True)
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(found, want)))
+        with self.assertRaisesRegex(ValueError, "kda: transpose_state_layout: .* both are given"):
+            fla.chunk_kda(*call, self.beta, state_v_first=True, transpose_state_layout=True)
+
+    def test_types_apart(self):
+        q, k, v = self.q.detach().float(), self.k.detach().float(), self.v.detach().half()
+        o, _ = fla.chunk_gated_delta_rule(q, k, v, -self.g.exp(), self.beta.sigmoid())
+        want, _ = fla.chunk_gated_delta_rule(q, k, v.float(), -self.g.exp(), self.beta.sigmoid())
+        self.assertTrue(o.dtype is torch.float16 and torch.equal(o, want.half()))
+
+    def test_channels_by_eights(self):
+        q, k, v, state = rand(B, T, H, 20), rand(B, T, H, 20), rand(B, T, HV, 18), rand(B, HV, 20, 18)
+        gk, beta = rand(B, T, HV, 20), rand(B, T, HV)
+        leaves = (q, k, v, gk, beta, state)
+
+        def calls():
+            yield fla.chunk_kda(q, k, v, -gk.exp(), beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True)
+            yield fla.chunk_kda(q, k, v, -gk.exp(), beta, initial_state=state.transpose(2, 3), output_final_state=True, state_v_first=True)
+            yield fla.chunk_comba(q, k, v, None, -gk[..., 0].exp(), beta, initial_state=state, output_final_state=True)
+            yield fla.chunk_rwkv7(of_values(q), -gk.exp(), of_values(k), v, -gk, beta[..., None] * gk, initial_state=state, output_final_state=True)
+
+        want = list(calls())
+        with unittest.mock.patch.object(fla, "_wants_eights", lambda x: True):
+            for found, wanted in zip(calls(), want):
+                self.assertEqual([x.shape for x in found], [x.shape for x in wanted])
+                self.check(found, wanted, *leaves)
 
     def test_packed(self):
         cu = torch.tensor([0, 4, 4, 9])
