@@ -236,9 +236,17 @@ static luattn_status check_tangents(const image_manifest *m, luattn_error *err) 
   TRY(check_range(err, "tangents: decode", m->decode, 0, 0));
   TRY(check_range(err, "tangents: weights", m->weights, 0, 0));
   TRY(check_range(err, "tangents: paged", m->paged, 0, 0));
-  TRY(check_range(err, "tangents: grid", m->over_grid, 0, 0));
   if (m->tangents_of[0].bits != 0 && rest == 0) return LUATTN_OK;
   return luattn_fail(err, LUATTN_IMAGE, "image: tangents: are of what the spec has not; compile it again");
+}
+
+static luattn_status check_tangent_mods(const image_manifest *m, luattn_error *err) {
+  const manifest_tangent_mods *of = &m->tangent_mods_of[0];
+  const uint32_t has = (m->has_query_mod ? 1u : 0) | (m->has_key_mod ? 2u : 0) | (m->has_value_mod ? 4u : 0);
+  TRY(check_range(err, "tangent_mods: of an image without tangents", !m->tangents, 0, 0));
+  if ((of->tangents & ~7u) != 0) return bad(err, "tangent_mods: tangents", of->tangents, "bits of q, k and v");
+  if ((of->values & ~has) != 0) return bad(err, "tangent_mods: values", of->values, "bits of tensors with a mod");
+  return check_range(err, "tangent_mods: values of a forward pass", m->pass == LUATTN_FORWARD && of->values != 0, 0, 0);
 }
 
 static luattn_status check_ranges(const image_manifest *m, luattn_error *err) {

@@ -168,6 +168,11 @@ typedef struct manifest_tangents {
   uint64_t bits;
 } manifest_tangents;
 
+/* Bits of q, k and v: which have tangents behind their mods, and of whose gradients backward keeps the values, too. */
+typedef struct manifest_tangent_mods {
+  uint32_t tangents, values;
+} manifest_tangent_mods;
+
 /* What a segment does to a state: it decays it and adds to it, or is a map of it. */
 enum manifest_cuts { MANIFEST_WHOLE, MANIFEST_CUT_SUMS, MANIFEST_CUT_MAPS };
 

@@ -363,6 +363,20 @@ typedef struct LuattnTangents {
                               * the rows anew */
 } LuattnTangents;
 
+/* Beside tangents, where q, k and v have mods: LuattnTangents has what luattn_mod makes of these, the tangents behind the
+ * mods. */
+typedef struct LuattnTangentMods {
+  LuattnTensor src_q, src_k, src_v; /* the caller's tangents */
+  void *dq_acc, *dk_acc, *dv_acc;   /* backward: as LuattnScratch's, of gradients where those are of their tangents; null:
+                                     * luattn_finish needs none */
+} LuattnTangentMods;
+
+/* Beside tangents over a grid: strides along axes, as LuattnGrid has them, of tensors of LuattnTangents and, src_q .. , of
+ * LuattnTangentMods. */
+typedef struct LuattnTangentSteps {
+  LuattnGridSteps q, k, v, o, of_o, src_q, src_k, src_v;
+} LuattnTangentSteps;
+
 /* What row passes have left for luattn_prepare (gen/spec.h, derived_pass). */
 #define LUATTN_MAX_PASSES 2
 typedef struct LuattnRowPasses {
@@ -432,10 +446,20 @@ struct LuattnFarParams : LuattnGridParams {
   ABI_FOR_ALL
   LuattnFarPlaces far;
 };
+/* Over a grid, with tangents. */
+struct LuattnGridTangentParams : LuattnGridParams {
+  ABI_FOR_ALL
+  LuattnTangents tangents;
+  LuattnTangentMods tangent_mods;
+  LuattnTangentSteps tangent_steps;
+};
 /* With tangents, which come with none of what comes after random numbers. */
 struct LuattnTangentParams : LuattnRandomParams {
   ABI_FOR_ALL
   LuattnTangents tangents;
+};
+struct LuattnTangentModParams : LuattnTangentParams {
+  LuattnTangentMods tangent_mods;
 };
 /* Of luattn_append, where it applies mods: what hooks read, which is of the keys' lengths and inputs alone. */
 struct LuattnAppendParams : LuattnPagedParams {
@@ -446,6 +470,11 @@ struct LuattnAppendParams : LuattnPagedParams {
 /* The same as the host fills it: one block of named members, of which a kernel takes the beginning, through the last
  * member of its struct. Assertions at the end of this file compare the two. */
 #ifndef __CUDACC__
+typedef struct LuattnGridTangents {
+  LuattnTangents tangents;
+  LuattnTangentMods mods;
+  LuattnTangentSteps steps;
+} LuattnGridTangents;
 typedef struct LuattnCallParams {
   LuattnParams dense;
   LuattnPacked packed;
@@ -465,12 +494,18 @@ typedef struct LuattnCallParams {
           LuattnSplitList list;
           LuattnRowPasses passes;
           LuattnGrid grid;
-          LuattnFarPlaces far;
+          union {
+            LuattnFarPlaces far;
+            LuattnGridTangents grid_tangents; /* of kernels with tangents over a grid, which have no far places */
+          };
         };
         LuattnAppend append; /* of luattn_append, which has none of these */
       };
     };
-    LuattnTangents tangents; /* of kernels with tangents, which have none of these either */
+    __extension__ struct { /* of kernels with tangents, which have none of these either */
+      LuattnTangents tangents;
+      LuattnTangentMods tangent_mods;
+    };
   };
 } LuattnCallParams;
 
@@ -531,8 +566,9 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(far) == LUATTN_PARAMS_THROUGH(grid) &&
                LUATTN_AT(append) == LUATTN_AT(weights) && LUATTN_AT(tangents) == LUATTN_AT(splits),
            "a part has padding of its own");
-ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_PARAMS_THROUGH(tangents) <= LUATTN_PARAMS_THROUGH(far) &&
-               (LUATTN_PARAMS_THROUGH(tangents) + 63) / 64 * 64 + sizeof(LuattnTangentMaps) <= 4096 &&
+ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_AT(tangent_mods) == LUATTN_PARAMS_THROUGH(tangents) && LUATTN_AT(grid_tangents) == LUATTN_AT(far) &&
+               LUATTN_PARAMS_THROUGH(grid_tangents) <= 4096 &&
+               (LUATTN_PARAMS_THROUGH(tangent_mods) + 63) / 64 * 64 + sizeof(LuattnTangentMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(far) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=
                    4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */
@@ -566,6 +602,9 @@ LUATTN_ENDS(LuattnRowPassParams, LuattnSplitListParams, sizeof(LuattnRowPasses),
 LUATTN_ENDS(LuattnGridParams, LuattnRowPassParams, sizeof(LuattnGrid), grid);
 LUATTN_ENDS(LuattnFarParams, LuattnGridParams, sizeof(LuattnFarPlaces), far);
 LUATTN_ENDS(LuattnTangentParams, LuattnRandomParams, sizeof(LuattnTangents), tangents);
+LUATTN_ENDS(LuattnTangentModParams, LuattnTangentParams, sizeof(LuattnTangentMods), tangent_mods);
+LUATTN_ENDS(LuattnGridTangentParams, LuattnGridParams,
+            sizeof(LuattnTangents) + sizeof(LuattnTangentMods) + sizeof(LuattnTangentSteps), grid_tangents);
 LUATTN_ENDS(LuattnAppendParams, LuattnPagedParams, sizeof(LuattnAppend), append);
 #undef LUATTN_ENDS
 #endif

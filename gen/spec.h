@@ -118,6 +118,11 @@ typedef struct traced_spec {
 /* Whether calls draw random numbers, for dropout or for hooks. */
 static inline bool spec_draws(const traced_spec *t) { return t->random || t->online.keep != SPEC_KEEP_ALL; }
 
+/* Whether q, k or v has a mod. */
+static inline bool spec_has_mods(const traced_spec *t) {
+  return t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE;
+}
+
 /* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or
  * row. Where value = factor * ds with a factor of positions only, `factor` is that; otherwise IR_NONE. The
  * emitter may defer a part: of_sum, of VAR_GRAD, is what a sum of values adds; IR_NONE: the sum itself. by_lane: a

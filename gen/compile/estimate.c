@@ -119,6 +119,20 @@ static double tile_bitmap_bytes(const image_manifest *m, const sizes *s) {
   return bytes + (backward ? 8 * s->batch * s->heads * (double)workspace_norms((int64_t)s->q_len) : 0);
 }
 
+/* Tangents behind mods, and gradients there. */
+static double tangent_mods_bytes(const image_manifest *m, const sizes *s) {
+  const manifest_tangent_mods *of = &m->tangent_mods_of[0];
+  const double q = q_rows(s) * s->dim, k = kv_rows(s) * s->dim, v = kv_rows(s) * s->dim_v;
+  double bytes = 0;
+  if (m->has_query_mod && (of->tangents & 1)) bytes += q * s->elem;
+  if (m->has_key_mod && (of->tangents & 2)) bytes += k * s->elem;
+  if (m->has_value_mod && (of->tangents & 4)) bytes += v * s->elem;
+  if (of->values & 1) bytes += q * s->real;
+  if (of->values & 2) bytes += k * s->real;
+  if (of->values & 4) bytes += v * s->real;
+  return bytes;
+}
+
 /* The parts of the workspace, as runtime/parts/ take room for them (abi/workspace.h). */
 static double workspace(const image_manifest *m, const sizes *s) {
   const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0,
@@ -127,6 +141,7 @@ static double workspace(const image_manifest *m, const sizes *s) {
   if (m->has_query_mod) bytes += q_rows(s) * s->dim * s->elem;
   if (m->has_key_mod) bytes += kv_rows(s) * s->dim * s->elem;
   if (m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->elem;
+  if (m->tangent_mods) bytes += tangent_mods_bytes(m, s);
   const bool in_groups = manifest_traits(m)->groups_rows;
   const double padded_rows = s->batch * s->heads * (double)workspace_rows(in_groups, (int64_t)s->q_slots),
                padded_kv = s->batch * s->heads_kv * (double)workspace_rows(in_groups, (int64_t)s->kv_slots);

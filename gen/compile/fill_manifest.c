@@ -141,6 +141,8 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   if (out->tile_bits) fill_tile_bits(c, l->rows.evaluated, &out->bits[0]);
   if (out->row_passes) TRY(fill_row_passes(c, &out->passes[0], err));
   out->tangents_of[0].bits = p->tangents;
+  if (out->tangent_mods)
+    out->tangent_mods_of[0] = (manifest_tangent_mods){.tangents = p->tangents_of, .values = p->mod_values};
   out->num_bwd_rows = (uint32_t)l->num_rows;
   out->accumulates_dq = plan_kernel(p)->accumulates_dq;
   out->deterministic = p->deterministic;

@@ -53,7 +53,10 @@ static void write_includes(writer *w) {
   if (w->f->mask->num_stats == 0 ||
       tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE || w->f->facts.tile_bits))
     text_add(&w->out, "#define LUATTN_NO_STATS        // nor an entry for them\n");
-  if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
+  if (w->f->plan->tangents != 0) text_add(&w->out, "#define LUATTN_TANGENTS        // of what kernels compute\n");
+  if (w->f->plan->mod_values != 0)
+    text_add(&w->out, "#define LUATTN_MOD_VALUES      // gradients behind mods, beside their tangents\n");
+  if (!w->f->plan->has_mods)
     text_add(&w->out, "#define LUATTN_NO_MODS         // of q, k and v, nor an entry for them\n");
   text_add(&w->out,
            "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"

@@ -51,10 +51,14 @@ const char *emit_score(writer *w);  /* spec_score.c */
 const char *emit_online(writer *w); /* spec_online.c */
 const char *emit_grad(writer *w);   /* spec_grad.c */
 const char *emit_mods(writer *w);   /* spec_grad.c */
+const char *emit_dual_mods(writer *w); /* dual_mods.c: in place of emit_mods, where the plan has tangents and mods */
 void emit_append_mods(writer *w);   /* spec_grad.c: struct AppendMods, of luattn_append; nothing if it has none */
 const char *emit_merge(writer *w);  /* spec_online.c; only where the plan merges */
 
 const char *emit_tangents(writer *w); /* dual_hooks.c; only where the plan has tangents */
+
+/* spec_grad.c: prints statements that add the gradients of `terms`. */
+void add_terms(writer *w, const derived_terms *terms);
 
 /* spec_rows.c: prints struct `type`: which channels x[..] of an input mod reads. */
 void emit_row_map(writer *w, const char *type, const row_tables *t, int width);

@@ -109,7 +109,7 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
   }
 }
 
-static void add_terms(writer *w, const derived_terms *terms) { add_terms_of(w, -1, terms); }
+void add_terms(writer *w, const derived_terms *terms) { add_terms_of(w, -1, terms); }
 
 /* The hooks for sums of dS: their names and parameters. */
 static const struct {
@@ -442,11 +442,12 @@ static bool mods_struct(writer *w, const char *name, const emitted_mod mod[MODS]
 
 const char *emit_mods(writer *w) {
   const traced_spec *t = writer_traced(w);
-  const derived_spec *d = &w->f->spec->derived;
+  const derived_mod *const *d = w->f->mod_grad;
+  if (w->f->plan->tangents != 0) return w->f->plan->has_mods ? emit_dual_mods(w) : "NoMods";
   const emitted_mod mod[MODS] = {
-      {"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", "QueryRow", t->query_mod, &d->query_mod},
-      {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", "KeyRow", t->key_mod, &d->key_mod},
-      {"value_mod", "value_mod_grad", "has_value_mod", "NoValueMod", "ValueRow", t->value_mod, &d->value_mod}};
+      {"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", "QueryRow", t->query_mod, d[0]},
+      {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", "KeyRow", t->key_mod, d[1]},
+      {"value_mod", "value_mod_grad", "has_value_mod", "NoValueMod", "ValueRow", t->value_mod, d[2]}};
   return mods_struct(w, "Mods", mod) ? "Mods" : "NoMods";
 }
 

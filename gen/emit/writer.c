@@ -99,6 +99,8 @@ static const char *const single[VAR_COUNT] = {
     [VAR_DP_TANGENT] = "dp_tangent",
     [VAR_DELTA_TANGENT] = "delta_tangent",
     [VAR_DLSE_TANGENT] = "dlse_tangent",
+    [VAR_X_TANGENT] = "x_tangent",
+    [VAR_GRAD_TANGENT] = "g_tangent",
 };
 
 /* Number i of a family of variables. */
@@ -136,6 +138,10 @@ static const char *member(writer *w, ir_var family, unsigned i) {
       return writer_format(w, "row.x[%u]", i);
     case VAR_READ_GRAD:
       return writer_format(w, "row.g[%u]", i);
+    case VAR_READ_TANGENT:
+      return writer_format(w, "row.x_tangent[%u]", i);
+    case VAR_READ_GRAD_TANGENT:
+      return writer_format(w, "row.g_tangent[%u]", i);
     case VAR_CHANNEL:
       return writer_format(w, "row.d[%u]", i);
     default:

@@ -22,7 +22,7 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
                        .hands_sums = (p->deterministic || p->axes > 0) && r->sums_distances,
                        .axes = p->axes,
                        .in_order = p->deterministic,
-                       .tangents = (int)(p->tangents & 7)};
+                       .tangents = (int)p->tangents_of};
 }
 
 static int class_of(int shared_limit) {
@@ -34,12 +34,13 @@ bool family_row_suits(const tile_row *row, const plan *p) {
 }
 
 luattn_status family_can_run_tangents(const plan *p, int most, const char *name, luattn_error *err) {
+  if (most == 0) return LUATTN_OK;
   if (p->axes > 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: tangents: are given over a grid of %d axes, of which kernels on a GPU have no tangents "
-                       "yet; compute them on the CPU",
-                       p->axes);
-  if (most == 0 || most_of(p->head_dim, p->head_dim_v) <= most) return LUATTN_OK;
+                       "target: tangents: are given over a grid of %d axes, of which %s has no kernels with tangents "
+                       "yet; simt has, or leave family 0",
+                       p->axes, name);
+  if (most_of(p->head_dim, p->head_dim_v) <= most) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
                      "target: head_dim: is %d, and %s has kernels with tangents up to %d; simt has, or leave family 0",
                      most_of(p->head_dim, p->head_dim_v), name, most);

@@ -9,7 +9,7 @@ static inline int most_of(int a, int b) { return a > b ? a : b; }
 
 /* Refuses a tile's queries or keys, or the box that the target asks for in their place. */
 luattn_status family_refuse(const plan *p, bool keys, const char *rule, luattn_error *err);
-/* Refuses what kernels with tangents lack: grids, and head dims above `most` of the family `name`; 0, NULL: it has all. */
+/* Refuses what kernels with tangents of the family `name` lack: grids, and head dims above `most`; 0, NULL: it has all. */
 luattn_status family_can_run_tangents(const plan *p, int most, const char *name, luattn_error *err);
 /* Bytes of the sums of parameter gradients of a block: one number per warp. */
 int family_sum_bytes(const plan *p, const plan_rows *rows);

@@ -48,12 +48,10 @@ static luattn_status collect_terms(lowered *f, const derived_terms *terms, luatt
 
 /* All but the terms of grad. */
 static luattn_status collect_others(lowered *f, luattn_error *err) {
-  const derived_spec *d = &f->spec->derived;
   for (int kind = 0; kind < SUM_KINDS; kind++) TRY(collect_terms(f, &f->sum[kind], err));
   TRY(collect_terms(f, &f->row_terms, err));
-  TRY(collect_terms(f, &d->query_mod.terms, err));
-  TRY(collect_terms(f, &d->key_mod.terms, err));
-  return collect_terms(f, &d->value_mod.terms, err);
+  for (int i = 0; i < 3; i++) TRY(collect_terms(f, &f->mod_grad[i]->terms, err));
+  return LUATTN_OK;
 }
 
 /* Leaves the terms of grad to lanes, after those of other hooks. */

@@ -48,13 +48,12 @@ static void add_gradient_hook(lowered *f, const char *name, int has, int copies,
 }
 
 static void add_gradient_hooks(lowered *f, const plan_copies *copies) {
-  const derived_spec *d = &f->spec->derived;
+  static const char *const of_mod[] = {"query_mod_grad", "key_mod_grad", "value_mod_grad"};
   ir_ref grads[LOWERED_MAX_GRADS];
   const int num_grads = lowered_grads(f, grads);
   add_gradient_hook(f, "grad", HAS_ELEMENT, copies->element, grads, num_grads, &f->element_terms);
-  add_gradient_hook(f, "query_mod_grad", 0, copies->mod, &d->query_mod.dx, 1, &d->query_mod.terms);
-  add_gradient_hook(f, "key_mod_grad", 0, copies->mod, &d->key_mod.dx, 1, &d->key_mod.terms);
-  add_gradient_hook(f, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);
+  for (int i = 0; i < 3 && f->plan->tangents == 0; i++) /* beside tangents a loop has them, of one element */
+    add_gradient_hook(f, of_mod[i], 0, copies->mod, &f->mod_grad[i]->dx, 1, &f->mod_grad[i]->terms);
 }
 
 /* Lists the hooks that the kernels of this pass repeat, and chooses those to call. */
@@ -66,8 +65,8 @@ void hooks_choose_called(lowered *f, text *why) {
   outline_add(f, "row", HAS_HEAD | HAS_Q, copies.row, row->ref, row->count);
   outline_add(f, "col", HAS_HEAD | HAS_KV, copies.col, col->ref, col->count);
   outline_add(f, "keep", HAS_ELEMENT, copies.element, &f->keep, 1);
-  outline_add(f, "query_mod", 0, copies.mod, &t->query_mod, 1);
-  for (int i = 0; i < 2; i++) /* of luattn_mod or luattn_append */
+  if (f->plan->tangents == 0) outline_add(f, "query_mod", 0, copies.mod, &t->query_mod, 1);
+  for (int i = 0; i < 2 && f->plan->tangents == 0; i++) /* of luattn_mod or luattn_append */
     outline_add(f, i == 0 ? "key_mod" : "value_mod", 0, copies.mod,
                 t->append_mod[i] != IR_NONE ? &t->append_mod[i]
                 : i == 0                    ? &t->key_mod

@@ -33,6 +33,22 @@ static void take_terms(const lowered *f, const derived_terms *from, const ir_ref
   }
 }
 
+/* The derivatives of mods, each with its tangent in its place. */
+static luattn_status take_mods(lowered *f, const backward_tangents *b, luattn_error *err) {
+  const derived_spec *d = &f->spec->derived;
+  const derived_mod *const of[] = {&d->query_mod, &d->key_mod, &d->value_mod};
+  for (int i = 0; i < 3; i++) {
+    derived_mod *made = arena_new(f->a, sizeof *made);
+    if (made == NULL)
+      return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name);
+    made->dx = b->dx[i];
+    made->terms.count = 0;
+    if (b->mod_terms[i] != NULL) take_terms(f, &of[i]->terms, b->mod_terms[i], &made->terms);
+    f->mod_grad[i] = made;
+  }
+  return LUATTN_OK;
+}
+
 /* What a row that keeps nothing adds to memory, as in lower.c. */
 static void leave_out_empty_rows(lowered *f) {
   static const ir_var of_row[] = {VAR_DELTA, VAR_DELTA_TANGENT, VAR_DLSE, VAR_DLSE_TANGENT};
@@ -77,6 +93,7 @@ luattn_status dual_gradient_build(lowered *f, luattn_error *err) {
   TRY(take_rows(f, &b, err));
   take_terms(f, &d->element_terms, b.element_terms, terms);
   take_terms(f, &d->row_terms, b.row_terms, &f->row_terms);
+  TRY(take_mods(f, &b, err));
   leave_out_empty_rows(f);
   for (int i = 0; i < terms->count; i++) substitute(f, terms->term[i].index, terms->term[i].num_index);
   gradient_sums_take(f);

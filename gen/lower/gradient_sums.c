@@ -128,11 +128,10 @@ static uint32_t index_of(const lowered *f, ir_ref r) {
 
 /* luattn_input_info.pairs: for inputs to which only one term adds, once for each score. */
 static void find_pairs(lowered *f) {
-  const derived_spec *d = &f->spec->derived;
   const derived_terms *const all[] = {
       &f->element_terms,     &f->sum[SUM_ELEMENT], /* once for each score; the others: */
       &f->sum[SUM_DISTANCE], &f->sum[SUM_ROW],     &f->sum[SUM_COL],  &f->sum[SUM_LINEAR],
-      &f->row_terms,         &d->query_mod.terms,  &d->key_mod.terms, &d->value_mod.terms};
+      &f->row_terms,         &f->mod_grad[0]->terms, &f->mod_grad[1]->terms, &f->mod_grad[2]->terms};
   for (int input = 0; input < f->spec->traced.num_inputs; input++) {
     const derived_term *t = NULL, *ignored;
     const int by_score = terms_of_input(f, all[0], input, &t) + terms_of_input(f, all[1], input, &t);

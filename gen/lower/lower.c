@@ -33,6 +33,7 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   const derived_spec *d = &f->spec->derived;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0);
   const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
+  f->mod_grad[0] = &d->query_mod, f->mod_grad[1] = &d->key_mod, f->mod_grad[2] = &d->value_mod;
   keep_wanted(f, &d->element_terms, &f->element_terms);
   keep_wanted(f, &d->row_terms, &f->row_terms);
   leave_out_empty_rows(f);

@@ -139,6 +139,9 @@ typedef struct lowered {
   ir_ref merge_factor;           /* of O of the part whose state is VAR_STATE; of the other's with both exchanged */
   bool merge_weighs;             /* it is not always 1 */
 
+  /* Backward: the derivatives of query_mod, key_mod and value_mod; of lowered_dual_gradient their tangents. */
+  const derived_mod *mod_grad[3];
+
   /* Backward. VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE. */
   int num_rows;
   ir_ref row[DERIVED_MAX_ROWS];

@@ -16,7 +16,7 @@ static bool keeps_vectors(const row_tables *t, int width) {
 
 void row_width_choose(lowered *f, text *why) {
   static const char *const name[3] = {"query_mod", "key_mod", "value_mod"};
-  const int width = tiles_copies(f->plan).mod;
+  const int width = f->plan->tangents != 0 ? 1 : tiles_copies(f->plan).mod;
   for (int i = 0; i < 3; i++) {
     const row_tables *t = lowered_traced(f)->rows[i];
     f->row_width[i] = t != NULL && keeps_vectors(t, width) ? width : 1;

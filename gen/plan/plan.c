@@ -1,3 +1,4 @@
+#include "gen/plan/tangent_mods.h"
 #include "gen/plan/plan.h"
 
 #include "abi/params.h"
@@ -301,10 +302,6 @@ static luattn_status check_grid(const struct luattn_spec *spec, const luattn_tar
 /* What kernels with tangents lack of a spec. */
 static luattn_status check_tangents(const struct luattn_spec *spec, const luattn_target *t, luattn_error *err) {
   const traced_spec *s = &spec->traced;
-  const char *mod = s->query_mod != IR_NONE   ? "query_mod"
-                    : s->key_mod != IR_NONE   ? "key_mod"
-                    : s->value_mod != IR_NONE ? "value_mod"
-                                              : NULL;
   uint64_t rest = t->tangents & ~(LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V);
   if (t->tangents == 0) return LUATTN_OK;
   if (t->pass == LUATTN_BACKWARD) rest &= ~(LUATTN_TANGENT_DOUT | LUATTN_TANGENT_DLSE);
@@ -316,11 +313,6 @@ static luattn_status check_tangents(const struct luattn_spec *spec, const luattn
                        "target: tangents: has the bits 0x%" PRIx64
                        ", and '%s' has no such input of real numbers, or scalar; leave them 0",
                        rest, s->name);
-  if (mod != NULL)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: tangents: are given, and '%s' has a %s, of which kernels on a GPU have no tangents "
-                       "yet; compute them on the CPU, or apply it to q, k and v before the call",
-                       s->name, mod);
   if (t->pass == LUATTN_BACKWARD && spec->derived.num_passes > 0)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
@@ -357,6 +349,9 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->shared_limit = tiles_shared_limit(t->arch);
   p->keep = spec->traced.online.keep;
   p->draws = spec_draws(&spec->traced);
+  p->has_mods = spec_has_mods(&spec->traced);
+  if (p->tangents != 0) p->tangents_of = tangent_mods_of(&spec->traced, p->tangents);
+  if (p->tangents != 0 && p->pass == LUATTN_BACKWARD) p->mod_values = tangent_mods_values(spec, p->tangents);
   p->axes = spec->traced.grid_axes > 1 ? spec->traced.grid_axes : 0;
   for (int a = 0; a < LUATTN_MAX_AXES; a++) p->step[a] = spec->step[a] > 1 ? spec->step[a] : 1;
   p->learns_displacements =
@@ -488,6 +483,9 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (dk || dv || parameters || (dq && plan_kernel(p)->accumulates_dq))
     add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
   if (dq && !plan_kernel(p)->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
+  if ((dk && (p->mod_values & TANGENT_MODS_K)) || (dv && (p->mod_values & TANGENT_MODS_V)))
+    add_main(p, "luattn_dkdv_values", LUATTN_ROLE_DKDV, rows);
+  if (dq && (p->mod_values & TANGENT_MODS_Q)) add_main(p, "luattn_dq_values", LUATTN_ROLE_DQ, rows);
   const bool splits = plan_kernel(p)->splits; /* dk and dv may then be split */
   if ((dq && (mod_q || plan_kernel(p)->accumulates_dq)) || (dk && (mod_k || splits)) || (dv && (mod_v || splits)))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
@@ -572,8 +570,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     if (t->append_mod[0] != IR_NONE || t->append_mod[1] != IR_NONE) p->entry[p->num_entries - 1].tile_n = APPEND_HEADS;
   }
   if (tiles_step_far(p)) add_entry(p, "luattn_copy_in", LUATTN_ROLE_COPY_IN, AUX_THREADS, AUX_TILE, 0);
-  if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
-    add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
+  if (p->has_mods) add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {
     add_entry(p, "luattn_norms", LUATTN_ROLE_NORMS, AUX_THREADS, NORM_TILE, 0);
     add_entry(p, "luattn_tile_bitmap", LUATTN_ROLE_TILE_BITMAP, p->pass == LUATTN_FORWARD ? p->tile_m : AUX_THREADS, 0,

@@ -131,13 +131,25 @@ static luattn_status check_bits(const args_call *c, const luattn_tangents *t) {
                                 : "is given, and the kernel is compiled without it (luattn_target.tangents)");
 }
 
-luattn_status tangents_take(const args_call *c, const luattn_tangents *t, LuattnTangents *out) {
+/* Over a grid: the strides along its axes. */
+static void take_steps(const image_manifest *m, const LuattnGrid *of, LuattnTangentSteps *out) {
+  const bool backward = m->pass == LUATTN_BACKWARD;
+  if (!m->over_grid) return;
+  memset(out, 0, sizeof *out);
+  out->q = of->q, out->k = of->k, out->v = of->v;
+  out->o = backward ? of->dout : of->o;
+  out->of_o = of->o;
+}
+
+luattn_status tangents_take(const args_call *c, const luattn_tangents *t, LuattnCallParams *all) {
   const image_manifest *m = c->info;
+  LuattnTangents *const out = tangents_place(m, all);
   LuattnCallParams like;
   TRY(tangents_fill(c, t, &like));
   TRY(check_bits(c, t));
   const LuattnTensors *of = &like.dense.tensors;
   memset(out, 0, sizeof *out);
+  take_steps(m, &like.grid, &all->grid_tangents.steps);
   out->q = of->q, out->k = of->k, out->v = of->v;
   if (m->pass == LUATTN_FORWARD) {
     if (t->o != NULL) out->o = of->o;

@@ -9,7 +9,15 @@
 luattn_status tangents_fill(const args_call *c, const luattn_tangents *t, LuattnCallParams *out);
 
 /* The same for a kernel with tangents, whose parameters it fills. Errors besides: other tangents than the kernel's. */
-luattn_status tangents_take(const args_call *c, const luattn_tangents *t, LuattnTangents *out);
+luattn_status tangents_take(const args_call *c, const luattn_tangents *t, LuattnCallParams *out);
+
+/* Where the parameters of the image's kernels have tangents, and what mods take beside them. */
+static inline LuattnTangents *tangents_place(const image_manifest *m, LuattnCallParams *all) {
+  return m->over_grid ? &all->grid_tangents.tangents : &all->tangents;
+}
+static inline LuattnTangentMods *tangents_mods_place(const image_manifest *m, LuattnCallParams *all) {
+  return m->over_grid ? &all->grid_tangents.mods : &all->tangent_mods;
+}
 
 /* Checks that tangents which are written overlap nothing else of the call. */
 luattn_status tangents_apart(const args_call *c, const luattn_tangents *t, size_t workspace_size);

@@ -25,12 +25,12 @@ static luattn_status check_device(luattn_driver *driver, int device, const image
                        ": takes %u bytes of parameters of linear attention, this luattn (%s) has %zu; compile it again",
                        KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(), sizeof(LuattnLinearParams));
   /* A kernel may take fewer bytes: the driver copies as many as it takes, from the first on. */
-  if (!m->linear && m->params_bytes > LUATTN_PARAMS_THROUGH(far))
+  if (!m->linear && m->params_bytes > sizeof(LuattnCallParams))
     return luattn_fail(err, LUATTN_IMAGE,
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": reads %u bytes of parameters, this luattn (%s) has %zu; use a later luattn, or "
                        "compile it again",
-                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(), LUATTN_PARAMS_THROUGH(far));
+                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(), sizeof(LuattnCallParams));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
   if (arch_match((arch_code){m->arch, m->arch_suffix, m->is_ptx != 0}, info.arch) == 0)

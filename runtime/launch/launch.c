@@ -5,15 +5,18 @@
 #include "runtime/launch/cpu_kernel.h"
 #include "runtime/launch/pass_launches.h"
 
-/* Not inlined, so that its caller's arguments are in no frame of this size. */
+/* These are not inlined: a kernel's launch, those of its row passes and the caller's arguments are in no one frame. */
+static __attribute__((noinline)) luattn_status measure_passes(kernel_launch *l, size_t *size) {
+  pass_launches passes;
+  TRY(pass_launches_take(l->kernel, &l->c, &l->p, &passes));
+  *size = l->p.room.used;
+  return LUATTN_OK;
+}
 static __attribute__((noinline)) luattn_status measure(const luattn_kernel *kernel, const luattn_args *used,
                                                        size_t *size, luattn_error *err) {
   kernel_launch l;
-  pass_launches passes;
   TRY(kernel_launch_fill(&l, kernel, used, NULL, true, err));
-  TRY(pass_launches_take(kernel, &l.c, &l.p, &passes));
-  *size = l.p.room.used;
-  return LUATTN_OK;
+  return measure_passes(&l, size);
 }
 
 luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
@@ -30,22 +33,28 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   return measure(kernel, &used, size, err);
 }
 
-/* Launches with arguments of this version. All checks come before the first operation on the stream. */
+/* After kernel_launch_fill. All checks come before the first operation on the stream. */
+static __attribute__((noinline)) luattn_status launch_with_passes(kernel_launch *l, void *stream, luattn_error *err) {
+  const luattn_kernel *kernel = l->kernel;
+  pass_launches passes;
+  TRY(pass_launches_take(kernel, &l->c, &l->p, &passes));
+  TRY(kernel_launch_check(l, stream));
+  TRY(pass_launches_check(&passes, stream));
+  TRY(driver_push(kernel->driver, kernel->context, err));
+  luattn_status status = kernel_launch_describe(l);
+  if (status == LUATTN_OK) status = pass_launches_start(&passes, stream);
+  if (status == LUATTN_OK) status = kernel_launch_start(l, stream);
+  driver_pop(kernel->driver);
+  return status;
+}
+
+/* Launches with arguments of this version. */
 static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used, const DLTensor *weights, void *stream,
                             luattn_error *err) {
   if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, used, weights, stream, err);
   kernel_launch l;
-  pass_launches passes;
   TRY(kernel_launch_fill(&l, kernel, used, weights, false, err));
-  TRY(pass_launches_take(kernel, &l.c, &l.p, &passes));
-  TRY(kernel_launch_check(&l, stream));
-  TRY(pass_launches_check(&passes, stream));
-  TRY(driver_push(kernel->driver, kernel->context, err));
-  luattn_status status = kernel_launch_describe(&l);
-  if (status == LUATTN_OK) status = pass_launches_start(&passes, stream);
-  if (status == LUATTN_OK) status = kernel_launch_start(&l, stream);
-  driver_pop(kernel->driver);
-  return status;
+  return launch_with_passes(&l, stream, err);
 }
 
 luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err) {

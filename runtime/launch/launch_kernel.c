@@ -77,7 +77,7 @@ luattn_status kernel_launch_fill(kernel_launch *l, const luattn_kernel *kernel, 
     TRY(packed_used(c, &all->used));
     TRY(random_fill(c, all));
     TRY(paged_table(c, &all->dense, &all->paging));
-    if (used->tangents != NULL) TRY(tangents_take(c, used->tangents, &all->tangents));
+    if (used->tangents != NULL) TRY(tangents_take(c, used->tangents, all));
     if (weights != NULL) TRY(weights_fill(c, weights, &all->dense, &all->weights));
   }
   return parts_take(c, shapes_only ? 0 : (uintptr_t)used->workspace, &l->p);

@@ -265,7 +265,7 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
 
 luattn_status descriptors_fill_tangents(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
                                         LuattnCallParams *all, LuattnTangentMaps *out) {
-  const uint64_t has = c->info->tangents_of[0].bits;
+  const uint64_t has = c->info->tangent_mods ? c->info->tangent_mods_of[0].tangents : c->info->tangents_of[0].bits;
   const LuattnShape *s = &all->dense.shape;
   const LuattnTangents *t = &all->tangents;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v, total_q = all->packed.total_q,

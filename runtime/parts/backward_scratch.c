@@ -3,6 +3,7 @@
 #include "abi/workspace.h"
 #include "luattn/compiler.h"
 #include "runtime/call/sizes.h"
+#include "runtime/call/tangents.h"
 #include "runtime/call/tensor_rule.h"
 #include "runtime/parts/tile_table.h"
 
@@ -126,6 +127,21 @@ static void take_sums(const args_call *c, prepared *out) {
   out->sums_size = w->used - out->sums;
 }
 
+/* Beside tangents, whose accumulators are the others: those of gradients behind mods. */
+static void take_values(const args_call *c, prepared *to) {
+  const image_manifest *m = c->info;
+  LuattnParams *const p = &to->all.dense;
+  LuattnTangentMods *const mods = tangents_mods_place(m, &to->all);
+  const uint32_t values = m->tangent_mods_of[0].values;
+  const size_t real = args_real_size(m);
+  if ((values & 1) && is_needed(m, LUATTN_WANT_DQ, true))
+    mods->dq_acc = room_take(&to->room, real, p->shape.heads, all_q_rows(c, p, false), m->head_dim, 1);
+  if ((values & 2) && is_needed(m, LUATTN_WANT_DK, true))
+    mods->dk_acc = room_take(&to->room, real, p->shape.heads_kv, all_kv_rows(c, p), m->head_dim, 1);
+  if ((values & 4) && is_needed(m, LUATTN_WANT_DV, true))
+    mods->dv_acc = room_take(&to->room, real, p->shape.heads_kv, all_kv_rows(c, p), m->head_dim_v, 1);
+}
+
 luattn_status backward_sums_take(const args_call *c, prepared *to) {
   const image_manifest *m = c->info;
   LuattnParams *const p = &to->all.dense;
@@ -141,6 +157,7 @@ luattn_status backward_sums_take(const args_call *c, prepared *to) {
     p->scratch.dk_acc = room_take(w, real, p->shape.heads_kv, rows, m->head_dim, 1);
   if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && (m->has_value_mod || in_parts))
     p->scratch.dv_acc = room_take(w, real, p->shape.heads_kv, rows, m->head_dim_v, 1);
+  if (m->tangent_mods) take_values(c, to);
   return LUATTN_OK;
 }
 

@@ -1,6 +1,9 @@
 #include "runtime/parts/modified_copies.h"
 
+#include <string.h>
+
 #include "runtime/call/sizes.h"
+#include "runtime/call/tangents.h"
 #include "runtime/parts/grid_copies.h"
 
 /* Packed: `len` rows of all entries, without a batch axis. */
@@ -12,22 +15,41 @@ static void take(const args_call *c, room *w, int batch, int heads, int len, uin
   out->batch = packed ? 0 : heads * out->head;
 }
 
+/* Room for one of them. */
+static void take_one(const args_call *c, prepared *p, bool of_keys, uint32_t dim, LuattnTensor *out) {
+  const LuattnShape *s = &p->all.dense.shape;
+  const bool packed = c->info->packed;
+  if (c->info->over_grid)
+    grid_copies_room(c, p, out, of_keys, dim);
+  else if (of_keys)
+    take(c, &p->room, s->batch, s->heads_kv, packed ? p->all.packed.total_k : s->kv_len, dim, out);
+  else
+    take(c, &p->room, s->batch, s->heads, packed ? p->all.packed.total_q : s->q_len, dim, out);
+}
+
+/* Beside tangents: what luattn_mod reads and writes of these. */
+static void take_tangents(const args_call *c, prepared *p) {
+  const image_manifest *m = c->info;
+  LuattnTangents *to = tangents_place(m, &p->all);
+  LuattnTangentMods *from = tangents_mods_place(m, &p->all);
+  LuattnTangentSteps *steps = &p->all.grid_tangents.steps;
+  const uint32_t made = m->tangent_mods_of[0].tangents;
+  memset(from, 0, sizeof *from);
+  from->src_q = to->q, from->src_k = to->k, from->src_v = to->v;
+  if (m->over_grid) steps->src_q = steps->q, steps->src_k = steps->k, steps->src_v = steps->v;
+  if (m->has_query_mod && (made & 1)) take_one(c, p, false, m->head_dim, &to->q);
+  if (m->has_key_mod && (made & 2)) take_one(c, p, true, m->head_dim, &to->k);
+  if (m->has_value_mod && (made & 4)) take_one(c, p, true, m->head_dim_v, &to->v);
+}
+
 luattn_status modified_take(const args_call *c, prepared *p) {
   const image_manifest *m = c->info;
   LuattnTensors *t = &p->all.dense.tensors;
-  const LuattnShape *s = &p->all.dense.shape;
   if (sizes_entry(m, LUATTN_ROLE_MOD) == NULL) return LUATTN_OK;
-  const int q_rows = m->packed ? p->all.packed.total_q : s->q_len,
-            kv_rows = m->packed ? p->all.packed.total_k : s->kv_len;
-  if (m->over_grid) {
-    if (m->has_query_mod) grid_copies_room(c, p, &t->q, false, m->head_dim);
-    if (m->has_key_mod) grid_copies_room(c, p, &t->k, true, m->head_dim);
-    if (m->has_value_mod) grid_copies_room(c, p, &t->v, true, m->head_dim_v);
-    return LUATTN_OK;
-  }
-  if (m->has_query_mod) take(c, &p->room, s->batch, s->heads, q_rows, m->head_dim, &t->q);
-  if (m->has_key_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim, &t->k);
-  if (m->has_value_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim_v, &t->v);
+  if (m->has_query_mod) take_one(c, p, false, m->head_dim, &t->q);
+  if (m->has_key_mod) take_one(c, p, true, m->head_dim, &t->k);
+  if (m->has_value_mod) take_one(c, p, true, m->head_dim_v, &t->v);
+  if (m->tangent_mods) take_tangents(c, p);
   return LUATTN_OK;
 }
 

@@ -24,7 +24,7 @@ concept ValueReadsRow = requires { requires RowMap<typename S::ValueRow>; };
 // The _grad hooks of backward return d loss / d x and add parameter gradients; g = d loss / d x'. dv_acc
 // holds g. dq_acc and dk_acc hold it without the factor scale, by which luattn_finish multiplies.
 template <class S, class Real = typename S::Real>
-concept ValidMods = requires(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d) {
+concept ValidPlainMods = requires(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d) {
   requires S::has_query_mod == (QueryReadsRow<S> || requires { Real(S::query_mod(p, s, x, i, d)); });
   requires S::has_key_mod == (KeyReadsRow<S> || requires { Real(S::key_mod(p, s, x, i, d)); });
   requires S::has_value_mod == (ValueReadsRow<S> || requires { Real(S::value_mod(p, s, x, i, d)); });
@@ -47,3 +47,9 @@ concept ValidMods = requires(const LuattnParams &p, const Site &s, Real x, Real 
          Real(S::value_mod_grad(p, s, x, g, row, i, d, acc));
        });
 };
+
+// Beside tangents the hooks are others: ValidDualMods of contract/tangent.cuh.
+template <class S>
+concept HasDualMods = requires { S::has_dual_mods; };
+template <class S>
+concept ValidMods = HasDualMods<S> || ValidPlainMods<S>;

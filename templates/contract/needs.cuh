@@ -30,3 +30,12 @@ struct SharedSums {
                         distances = (wanted & SUM_DISTANCE) != 0;
   static_assert((wanted & (SUM_ELEMENT | SUM_LINEAR)) == 0, "grad adds these");
 };
+
+// Backward with tangents: the gradients behind mods that luattn_finish needs themselves (contract/tangent.cuh).
+template <class Spec, class Config>
+struct NeedsValues {
+  static constexpr bool parameters = false;
+  static constexpr bool dq = Needs<Spec, Config>::dq && Spec::query_grad_values;
+  static constexpr bool dk = Needs<Spec, Config>::dk && Spec::key_grad_values;
+  static constexpr bool dv = Needs<Spec, Config>::dv && Spec::value_grad_values;
+};

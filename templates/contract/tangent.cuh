@@ -4,6 +4,7 @@
 #pragma once
 #include "contract/contract.cuh"
 #include "ops/input.cuh"
+#include "ops/tangent_params.cuh"
 
 template <class Real>
 struct Dual {
@@ -21,7 +22,7 @@ LUATTN_FN constexpr int tangent_bits() {
 }
 
 LUATTN_FN const LuattnTangents &tangents_of(const LuattnParams &p) {
-  return static_cast<const LuattnTangentParams &>(p).tangents;
+  return static_cast<const TangentParams &>(p).tangents;
 }
 
 // The tangent of input i, which has the sizes of the input.
@@ -68,8 +69,29 @@ concept ValidTangents = requires(const LuattnParams &p, const Site &s, const typ
   requires S::has_lse == requires { S::lse_dual(p, s, head, row, x, x).d; };
   { S::term_has_tangent(0) };
 };
+
+// What an input mod reads of its row: RowValues, and the tangents of both.
+template <class Real, int Count>
+struct DualRowValues : RowValues<Real, Count> {
+  Real x_tangent[Count], g_tangent[Count];
+};
+
+// Input mods beside tangents. Tables of channels that a mod reads have vectors of one channel.
+//   given_tangents       bits 0, 1 and 2: q, k and v have tangents before their mods; tangent_of_q, .. : behind them
+//   query_grad_values, key_grad_values, value_grad_values
+//                        backward: query_mod_grad_dual, .. read g, not only its tangent
+//   query_mod_dual, ..   as query_mod
+//   query_mod_grad_dual, ..
+//                        the tangent of what query_mod_grad returns; adds tangents of parameter gradients
+template <class S, class Real = typename S::Real>
+concept ValidDualMods = requires(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+  { S::given_tangents + S::query_grad_values + S::key_grad_values + S::value_grad_values };
+  requires S::has_query_mod == (QueryReadsRow<S> || requires { S::query_mod_dual(p, s, x, x, i, d).d; });
+  requires S::has_key_mod == (KeyReadsRow<S> || requires { S::key_mod_dual(p, s, x, x, i, d).d; });
+  requires S::has_value_mod == (ValueReadsRow<S> || requires { S::value_mod_dual(p, s, x, x, i, d).d; });
+};
 template <class S>
-concept TangentSpec = ForwardSpec<S> && ValidTangents<S>;
+concept TangentSpec = ForwardSpec<S> && ValidTangents<S> && (!HasDualMods<S> || ValidDualMods<S>);
 
 // Backward with tangents computes tangents of gradients, and no gradients: those of dq, dk, dv, inputs and scalars go
 // where backward's own would.

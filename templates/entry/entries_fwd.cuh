@@ -64,8 +64,16 @@ extern "C" __global__ void __launch_bounds__(aux_threads) luattn_copy_out(const 
 #endif
 #endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
+#ifdef LUATTN_TANGENTS
+#include "around/before/dual_mods.cuh"
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_mod(const __grid_constant__ TangentModParams p) {
+  aux_dual_mod<Spec, Config>(p);
+}
+#else
 #include "around/before/input_mods.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {
   aux_mod<Spec, Config>(p);
 }
+#endif
 #endif

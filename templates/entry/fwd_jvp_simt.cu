@@ -4,7 +4,7 @@
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, fwd_jvp_simt_blocks<Spec, Config>)
-    luattn_fwd_jvp(const __grid_constant__ LuattnTangentParams p) {
+    luattn_fwd_jvp(const __grid_constant__ TangentParams p) {
   if (has_queries<Config>(p)) fwd_jvp_simt<Spec, Config>(p);
   write_padding<Spec, Config>(p);
   write_tangent_padding<Spec, Config>(p);

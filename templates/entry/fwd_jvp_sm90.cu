@@ -4,7 +4,7 @@
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
-    luattn_fwd_jvp(const __grid_constant__ LuattnTangentParams p, const __grid_constant__ LuattnTangentMaps maps) {
+    luattn_fwd_jvp(const __grid_constant__ TangentParams p, const __grid_constant__ LuattnTangentMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   fwd_jvp_sm90<Spec, Config>(p, maps, shared);
 }

@@ -8,6 +8,10 @@
 //                     so that neither O nor its tangent is needed
 //     luattn_dkdv     as in simt/bwd_simt.cuh: dV' = P' dO + P dO', dK' = dS' Q + dS Q', and inputs and scalars
 //     luattn_dq       dQ' = dS' K + dS K'
+//     luattn_dkdv_values, luattn_dq_values
+//                     where luattn_finish needs them, of tensors with a mod: dV, dK and dQ themselves
+//
+// Behind a mod the results are accumulators, which luattn_finish takes through it (around/after/dual_finish.cuh).
 //
 // Config: as in simt/bwd_simt.cuh. Dynamic shared memory: simt_bytes, with four tiles: P, P', dS and dS'.
 #pragma once
@@ -75,7 +79,7 @@ struct DualTensors : DualKeys<K> {
   }
 };
 template <class Config>
-LUATTN_FN auto dual_tensors(const LuattnTangentParams &p, const SequenceOf<Config> &site, int h_kv) {
+LUATTN_FN auto dual_tensors(const TangentParams &p, const SequenceOf<Config> &site, int h_kv) {
   using Elem = typename Config::Elem;
   const auto q = q_slab<Elem>(p, site, p.tensors.q, 0), qt = q_slab<Elem>(p, site, p.tangents.q, 0),
              dout = q_slab<Elem>(p, site, p.tensors.dout, 0), dout_t = q_slab<Elem>(p, site, p.tangents.o, 0);
@@ -84,16 +88,17 @@ LUATTN_FN auto dual_tensors(const LuattnTangentParams &p, const SequenceOf<Confi
   return DualTensors<Q, decltype(kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0))>{keys, q, qt, dout, dout_t};
 }
 
-// Puts S, S', dP and dP' of a tile in the four tiles of weights.
-template <class Spec, class Config, class Tensors>
+// Puts S, S', dP and dP' of a tile in the four tiles of weights; without Tangents 0 for S' and dP'.
+template <bool Tangents, class Spec, class Config, class Tensors>
 LUATTN_FN void put_dual_products(Simt<Spec, Config> &t, const Tensors &of) {
   using T = Simt<Spec, Config>;
   const DualProducts<Spec, Config> products{t};
   typename Spec::Real x[T::rows][T::cols], y[T::rows][T::cols];
-  products.template dual<Config::head_dim, Spec::tangent_of_q, Spec::tangent_of_k>(x, y, of.q, of.qt, of.k, of.kt);
+  products.template dual<Config::head_dim, Tangents && Spec::tangent_of_q, Tangents && Spec::tangent_of_k>(
+      x, y, of.q, of.qt, of.k, of.kt);
   put_tile(t, t.weights(0), x), put_tile(t, t.weights(1), y);
-  products.template dual<Config::head_dim_v, Spec::tangent_of_dout, Spec::tangent_of_v>(x, y, of.dout, of.dout_t, of.v,
-                                                                                        of.vt);
+  products.template dual<Config::head_dim_v, Tangents && Spec::tangent_of_dout, Tangents && Spec::tangent_of_v>(
+      x, y, of.dout, of.dout_t, of.v, of.vt);
   put_tile(t, t.weights(2), x), put_tile(t, t.weights(3), y);
 }
 
@@ -172,7 +177,7 @@ LUATTN_FN void add_dual_rows(const Simt<Spec, Config> &t, const LuattnParams &p,
 }
 
 template <class Spec, class Config>
-LUATTN_FN void dual_rows_simt(const LuattnTangentParams &p) {
+LUATTN_FN void dual_rows_simt(const TangentParams &p) {
   static_assert(DualGradSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(4)>());
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
@@ -222,8 +227,9 @@ LUATTN_FN void dual_rows_simt(const LuattnTangentParams &p) {
 
 // ---- gradients ----
 
-template <class Spec, class Config>
-LUATTN_FN void dq_jvp_simt(const LuattnTangentParams &p) {
+// dQ', or without Tangents dQ.
+template <class Spec, class Config, bool Tangents = true>
+LUATTN_FN void dq_jvp_simt(const TangentParams &p, const LuattnTensor &to, void *to_acc) {
   static_assert(DualGradSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(4)>());
   if constexpr (Needs<Spec, Config>::dq_alone) {
     using Real = typename Spec::Real;
@@ -233,7 +239,7 @@ LUATTN_FN void dq_jvp_simt(const LuattnTangentParams &p) {
     const BlockSite block = BlockSite::of_grid<false>(p);
     const SequenceOf<Config> site(p, block.b, block.h);
     const int q_tile = block.q_tile, q0 = q_tile * T::tile_m;
-    if ((site.packed && !site.has_query(p, q0)) || p.tensors.dq.data == nullptr) return;
+    if ((site.packed && !site.has_query(p, q0)) || (Spec::has_query_mod ? to_acc : to.data) == nullptr) return;
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
@@ -248,27 +254,36 @@ LUATTN_FN void dq_jvp_simt(const LuattnTangentParams &p) {
     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
       const int kv0 = tile.index * T::tile_n;
       of.at(q0, kv0);
-      put_dual_products(t, of);
+      put_dual_products<Tangents>(t, of);
       grad_dual_tile<false>(t, p, site, head, q0, kv0, tile.masked, dropout, acc);
-      products.template accumulate<dim>(dq, 3, of.k);
-      if constexpr (Spec::tangent_of_k) products.template accumulate<dim>(dq, 2, of.kt);
+      products.template accumulate<dim>(dq, Tangents ? 3 : 2, of.k);
+      if constexpr (Tangents && Spec::tangent_of_k) products.template accumulate<dim>(dq, 2, of.kt);
     }
 
-    const bool wide = are_wide<Grad>(site.template q_rows<Grad>(p, p.tensors.dq), p.tensors.dq);
+    bool wide;
+    if constexpr (Spec::has_query_mod)
+      wide = allows_16_bytes(to_acc);
+    else
+      wide = are_wide<Grad>(site.template q_rows<Grad>(p, to), to);
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = q0 + t.row_at(r);
-      t.template store<dim>(site.template q_row<Grad>(p, p.tensors.dq, at), dq[r], Real(p.scale), wide,
-                            site.has_query(p, at));
+      if constexpr (Spec::has_query_mod)
+        t.template store<dim>(site.template q_acc_row<PlainRows, dim, Real>(p, to_acc, site.b, site.h, at), dq[r],
+                              Real(1), wide, site.has_query(p, at));
+      else
+        t.template store<dim>(site.template q_row<Grad>(p, to, at), dq[r], Real(p.scale), wide, site.has_query(p, at));
     }
   }
 }
 
-template <class Spec, class Config>
-LUATTN_FN void dkdv_jvp_simt(const LuattnTangentParams &p) {
+// dK' and dV', and gradients of inputs and scalars, to the caller's tensors or, with a mod, to the accumulators. Without
+// Tangents dK and dV, of those that Wanted has.
+template <class Spec, class Config, bool Tangents, class Wanted>
+LUATTN_FN void dkdv_jvp_simt(const TangentParams &p, void *dk_acc, void *dv_acc, Wanted) {
   static_assert(DualGradSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(4)>());
-  using Need = Needs<Spec, Config>;
-  if constexpr (Need::dkdv) {
+  using Need = Wanted;
+  if constexpr (Need::dk || Need::dv || Need::parameters) {
     using Real = typename Spec::Real;
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
@@ -294,15 +309,17 @@ LUATTN_FN void dkdv_jvp_simt(const LuattnTangentParams &p) {
       for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
         const int q0 = tile.index * T::tile_m;
         of.at(q0, kv0);
-        put_dual_products(t, of);
+        put_dual_products<Tangents>(t, of);
         grad_dual_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, dropout, acc);
         if constexpr (Need::dv) {
-          products.template accumulate_transposed<dim_v>(dv, 1, of.dout);
-          if constexpr (Spec::tangent_of_dout) products.template accumulate_transposed<dim_v>(dv, 0, of.dout_t);
+          products.template accumulate_transposed<dim_v>(dv, Tangents ? 1 : 0, of.dout);
+          if constexpr (Tangents && Spec::tangent_of_dout)
+            products.template accumulate_transposed<dim_v>(dv, 0, of.dout_t);
         }
         if constexpr (Need::dk) {
-          products.template accumulate_transposed<dim>(dk, 3, of.q);
-          if constexpr (Spec::tangent_of_q) products.template accumulate_transposed<dim>(dk, 2, of.qt);
+          products.template accumulate_transposed<dim>(dk, Tangents ? 3 : 2, of.q);
+          if constexpr (Tangents && Spec::tangent_of_q)
+            products.template accumulate_transposed<dim>(dk, 2, of.qt);
         }
       }
       if constexpr (Need::parameters) flush_block<Spec, T::threads>(p, site, head, acc);
@@ -310,9 +327,11 @@ LUATTN_FN void dkdv_jvp_simt(const LuattnTangentParams &p) {
     }
 
     if constexpr (Need::dk)
-      store_kv<false, dim, GradOf<Config>>(t, p, of_block, h_kv, kv0, dk, p.tensors.dk, nullptr, Real(p.scale));
+      store_kv<Spec::has_key_mod, dim, GradOf<Config>>(t, p, of_block, h_kv, kv0, dk, p.tensors.dk, dk_acc,
+                                                       Real(p.scale));
     if constexpr (Need::dv)
-      store_kv<false, dim_v, GradOf<Config>>(t, p, of_block, h_kv, kv0, dv, p.tensors.dv, nullptr, Real(1));
+      store_kv<Spec::has_value_mod, dim_v, GradOf<Config>>(t, p, of_block, h_kv, kv0, dv, p.tensors.dv, dv_acc,
+                                                           Real(1));
   }
 }
 

@@ -17,7 +17,7 @@ struct DualKeys {
   __device__ __forceinline__ void at(int kv0) { k.first = kt.first = v.first = vt.first = kv0; }
 };
 template <class Config>
-LUATTN_FN auto dual_keys(const LuattnTangentParams &p, const SequenceOf<Config> &site, int h_kv) {
+LUATTN_FN auto dual_keys(const TangentParams &p, const SequenceOf<Config> &site, int h_kv) {
   using Elem = typename Config::Elem;
   const auto k = kv_slab<Elem>(p, site, p.tensors.k, h_kv, 0), kt = kv_slab<Elem>(p, site, p.tangents.k, h_kv, 0),
              v = kv_slab<Elem>(p, site, p.tensors.v, h_kv, 0), vt = kv_slab<Elem>(p, site, p.tangents.v, h_kv, 0);
@@ -53,7 +53,7 @@ LUATTN_FN void step_dual_tile(const Simt<Spec, Config> &t, const LuattnParams &p
 
 // Writes the rows of O and of its tangent, and what is kept of each.
 template <class Spec, class Config, class Online, class Sequence, int Each>
-LUATTN_FN void finish_dual_rows(const Simt<Spec, Config> &t, const LuattnTangentParams &p, const Sequence &site,
+LUATTN_FN void finish_dual_rows(const Simt<Spec, Config> &t, const TangentParams &p, const Sequence &site,
                                 const typename Spec::Head &head,
                                 const typename Spec::Row (&row)[Simt<Spec, Config>::rows], Online &online, int q0,
                                 typename Spec::Real (&a)[Simt<Spec, Config>::rows][Each],
@@ -96,7 +96,7 @@ struct ForwardJvpSimt {
   static constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
   static constexpr int each = LaneColumns<Real, dim_v>::each;
 
-  const LuattnTangentParams &p;
+  const TangentParams &p;
   const Sequence &site;
   const int q_tile, q0;
   T t;
@@ -108,7 +108,7 @@ struct ForwardJvpSimt {
   decltype(q_slab<Elem>(p, site, p.tensors.q, 0)) q, qt;
   decltype(dual_keys<Config>(p, site, 0)) of;
 
-  __device__ __forceinline__ ForwardJvpSimt(const LuattnTangentParams &p, const Sequence &site, const BlockSite &block)
+  __device__ __forceinline__ ForwardJvpSimt(const TangentParams &p, const Sequence &site, const BlockSite &block)
       : p(p),
         site(site),
         q_tile(block.q_tile),
@@ -226,7 +226,7 @@ struct ForwardJvpSimt {
 };
 
 template <class Spec, class Config>
-LUATTN_FN void fwd_jvp_simt(const LuattnTangentParams &p) {
+LUATTN_FN void fwd_jvp_simt(const TangentParams &p) {
   const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
   const SequenceOf<Config> site(p, block.b, block.h);
   if (site.packed && !site.has_query(p, block.q_tile * Config::tile_m)) return;  // the grid is for the longest entry

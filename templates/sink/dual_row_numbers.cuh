@@ -8,7 +8,7 @@
 // Writes the numbers of the row at query q, and adds to acc. Called by one thread a row. A row that keeps nothing has the
 // numbers of an lse of +inf, as in around/before/prepare.cuh.
 template <class Spec, class Sequence, class Real = typename Spec::Real>
-LUATTN_FN void put_dual_row(const LuattnTangentParams &p, const Sequence &site, const typename Spec::Head &head,
+LUATTN_FN void put_dual_row(const TangentParams &p, const Sequence &site, const typename Spec::Head &head,
                             const typename Spec::Row &row, int q, bool any, Dual<Real> lse, Dual<Real> delta,
                             const Real *saved, const Real *saved_tangent, typename Spec::Acc &acc) {
   Dual<Real> dlse = {};
@@ -32,7 +32,7 @@ LUATTN_FN void put_dual_row(const LuattnTangentParams &p, const Sequence &site, 
 
 // The same of row r of `online`. sum: of P dP, with its tangent.
 template <class Spec, class Sequence, class Online>
-LUATTN_FN void write_dual_row(const LuattnTangentParams &p, const Sequence &site, const typename Spec::Head &head,
+LUATTN_FN void write_dual_row(const TangentParams &p, const Sequence &site, const typename Spec::Head &head,
                               const typename Spec::Row &row, const Online &online, int r, int q,
                               const Dual<typename Spec::Real> &sum, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;

@@ -4,6 +4,7 @@
 #pragma once
 #include "arch/tensor.cuh"
 #include "contract/contract.cuh"
+#include "ops/tangent_params.cuh"
 #include "work/padding_rows.cuh"
 
 // Threads of each block take part.
@@ -95,13 +96,13 @@ LUATTN_FN void write_padding(const LuattnParams &p) {
     Padding<Config, Config::threads>{p, int(threadIdx.x)}.template forward<Spec>();
 }
 template <class Spec, class Config>
-LUATTN_FN void write_tangent_padding(const LuattnTangentParams &p) {
+LUATTN_FN void write_tangent_padding(const TangentParams &p) {
   if constexpr (SequenceOf<Config>::packed)
     Padding<Config, Config::threads>{p, int(threadIdx.x)}.template tangents<Spec>(p.tangents);
 }
 // By one warp.
 template <class Spec, class Config>
-LUATTN_FN void write_tangent_padding_by_warp(const LuattnTangentParams &p) {
+LUATTN_FN void write_tangent_padding_by_warp(const TangentParams &p) {
   if constexpr (SequenceOf<Config>::packed)
     Padding<Config, 32>{p, int(threadIdx.x) % 32}.template tangents<Spec>(p.tangents);
 }

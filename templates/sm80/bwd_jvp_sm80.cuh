@@ -12,8 +12,10 @@
 //                     the sums of P dP give each row's numbers and their tangents (sink/dual_row_numbers.cuh)
 //     luattn_dq       owns queries: A is dQ'
 //     luattn_dkdv     owns keys (X = K, U = V): A is dK', B is dV'
+//     luattn_dq_values, luattn_dkdv_values
+//                     of tensors with a mod, where luattn_finish needs them: A is dQ or dK, B is dV
 //
-// So the three are one struct. That dQ' has a kernel of its own costs 6 products of 24, and saves an accumulator in memory,
+// So these are one struct. That dQ' has a kernel of its own costs 6 products of 24, and saves an accumulator in memory,
 // and the atomics that would add to it.
 //
 // Scores lie in fragments whose rows are the owned side's, so that P and dS leave the first products as A fragments of the
@@ -36,9 +38,11 @@
 #include "work/tile_scheduler.cuh"
 #include "work/tile_walk.cuh"
 
-enum class DualWork { rows, queries, keys };
+// query_values, key_values: what queries and keys do, of gradients in place of their tangents.
+enum class DualWork { rows, queries, keys, query_values, key_values };
 
-template <class Spec, class Config, DualWork Work>
+// Needed: Needs, or of values NeedsValues.
+template <class Spec, class Config, DualWork Work, class Needed>
 struct BwdJvpSm80 {
   static_assert(DualGradSpec<Spec>);
   using Elem = typename Config::Elem;
@@ -49,22 +53,23 @@ struct BwdJvpSm80 {
   using BwdRow = typename Spec::BwdRow;
   using Acc = typename Spec::Acc;
   using Sequence = SequenceOf<Config>;
-  using Need = Needs<Spec, Config>;
+  using Need = Needed;
   static_assert(same_type<typename Spec::Real, float>::value, "the sm80 family accumulates in f32");
 
   // ---- shape -------------------------------------------------------------------------------------------
 
-  static constexpr bool owns_keys = Work == DualWork::keys;
+  static constexpr bool of_values = Work == DualWork::query_values || Work == DualWork::key_values,
+                        owns_keys = Work == DualWork::keys || Work == DualWork::key_values;
   static constexpr int D = Config::head_dim, DV = Config::head_dim_v, DP = padded_dim(D), DVP = padded_dim(DV);
   static constexpr int threads = Config::threads, warps = threads / 32, own = 16 * warps, chunk = Config::sm80_chunk_m;
   static_assert(Config::tile_m == own && Config::tile_n == own && (chunk == 16 || chunk == 32) && Config::stages == 2);
   static constexpr int tiles = chunk / 16, columns = Fragment::columns(chunk), chunks = own / chunk;
   // Which of the owned and the streamed side's tensors have tangents.
-  static constexpr bool own_x = owns_keys ? Spec::tangent_of_k : Spec::tangent_of_q,
-                        own_u = owns_keys ? Spec::tangent_of_v : Spec::tangent_of_dout,
-                        other_y = owns_keys ? Spec::tangent_of_q : Spec::tangent_of_k,
-                        other_v = owns_keys ? Spec::tangent_of_dout : Spec::tangent_of_v;
-  static constexpr bool sums_a = owns_keys ? Need::dk : Work == DualWork::queries, sums_b = owns_keys && Need::dv;
+  static constexpr bool own_x = !of_values && (owns_keys ? Spec::tangent_of_k : Spec::tangent_of_q),
+                        own_u = !of_values && (owns_keys ? Spec::tangent_of_v : Spec::tangent_of_dout),
+                        other_y = !of_values && (owns_keys ? Spec::tangent_of_q : Spec::tangent_of_k),
+                        other_v = !of_values && (owns_keys ? Spec::tangent_of_dout : Spec::tangent_of_v);
+  static constexpr bool sums_a = owns_keys ? Need::dk : Work != DualWork::rows, sums_b = owns_keys && Need::dv;
   static constexpr bool adds = owns_keys && Need::parameters;
   static constexpr bool has_rows = !__is_empty(Row);
 
@@ -81,7 +86,7 @@ struct BwdJvpSm80 {
 
   // ---- a thread's view ---------------------------------------------------------------------------------
 
-  const LuattnTangentParams &p;
+  const TangentParams &p;
   Sequence site;
   Head head;
   Acc acc;
@@ -92,7 +97,7 @@ struct BwdJvpSm80 {
   u32 base;
   int thread, lane, warp, own0, h_kv;
 
-  __device__ __forceinline__ BwdJvpSm80(const LuattnTangentParams &p, unsigned char *shared, int tile, int b, int h,
+  __device__ __forceinline__ BwdJvpSm80(const TangentParams &p, unsigned char *shared, int tile, int b, int h,
                                         int h_kv)
       : p(p),
         site(p, b, h),
@@ -194,7 +199,7 @@ struct BwdJvpSm80 {
     if constexpr (J < tiles) {
       const u32 y = base + u32(y_at(stage)), v = base + u32(v_at(stage));
       if constexpr (sums_b) {
-        round_block<Elem, 0, ST + J>();
+        round_block<Elem, 0, (of_values ? S : ST) + J>();
         multiply_rows<DVP, 0, c_b>(v, J * 16);
         if constexpr (other_v) {
           round_block<Elem, 1, S + J>();
@@ -202,7 +207,7 @@ struct BwdJvpSm80 {
         }
       }
       if constexpr (sums_a) {
-        round_block<Elem, 2, DST + J>();
+        round_block<Elem, 2, (of_values ? DS : DST) + J>();
         multiply_rows<DP, 2, c_a>(y, J * 16);
         if constexpr (other_y) {
           round_block<Elem, 3, DS + J>();
@@ -261,7 +266,7 @@ struct BwdJvpSm80 {
       } else {
         const int q = ends().clamped_query(p, at(owned_at(half)));
         own_row[half] = Spec::row(p, site, head, q);
-        if constexpr (Work == DualWork::queries) own_bwd[half] = load_bwd_row<Spec>(p, site, q);
+        if constexpr (Work != DualWork::rows) own_bwd[half] = load_bwd_row<Spec>(p, site, q);
       }
     }
     acc = zero_acc<Acc>();
@@ -381,27 +386,56 @@ struct BwdJvpSm80 {
 
   // ---- results -----------------------------------------------------------------------------------------
 
-  // Stores blocks C and on, of Dim columns, times `scale`.
-  template <int Dim, int C, int T = 0>
-  __device__ __forceinline__ void store(const LuattnTensor &t, float scale) const {
+  // Where a row's results go: to the caller's tensor or, behind a mod, to an accumulator.
+  template <bool ToAcc, int Dim>
+  __device__ __forceinline__ auto *row_of_result(const LuattnTensor &t, void *acc, int row) const {
+    if constexpr (ToAcc && owns_keys)
+      return site.template kv_acc_row<PlainRows, Dim, float>(p, acc, 0, site.b, h_kv, row);
+    else if constexpr (ToAcc)
+      return site.template q_acc_row<PlainRows, Dim, float>(p, acc, site.b, site.h, row);
+    else if constexpr (owns_keys)
+      return site.template kv_row<GradOf<Config>>(p, t, h_kv, row);
+    else
+      return site.template q_row<GradOf<Config>>(p, t, row);
+  }
+  // Stores blocks C and on, of Dim columns, times `scale` unless they are behind a mod.
+  template <bool ToAcc, int Dim, int C, int T = 0>
+  __device__ __forceinline__ void store(const LuattnTensor &t, void *acc, float scale) const {
     if constexpr (T * 16 < Dim) {
-      using Grad = GradOf<Config>;
+      using Grad = ConditionalOf<ToAcc, float, GradOf<Config>>;
       float x[8];
-      if (t.data == nullptr) return;
+      if ((ToAcc ? acc : t.data) == nullptr) return;
       read_block<C + T>(x);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = at(owned_at(half));
         if (!(owns_keys ? ends().has_key(p, row) : ends().has_query(p, row))) continue;
-        Grad *to = owns_keys ? site.template kv_row<Grad>(p, t, h_kv, row) : site.template q_row<Grad>(p, t, row);
+        Grad *to = row_of_result<ToAcc, Dim>(t, acc, row);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const int d = T * 16 + Fragment::column(lane) + Fragment::column_of(c);
-          if (d < Dim) to[d] = from_real<Grad>(x[element_of(half, c)] * scale);
+          if (d < Dim) to[d] = from_real<Grad>(ToAcc ? x[element_of(half, c)] : x[element_of(half, c)] * scale);
         }
       }
-      store<Dim, C, T + 1>(t, scale);
+      store<ToAcc, Dim, C, T + 1>(t, acc, scale);
     }
+  }
+
+  // Accumulators behind mods.
+  __device__ __forceinline__ const LuattnTangentMods &values() const {
+    return static_cast<const TangentModParams &>(p).tangent_mods;
+  }
+  __device__ __forceinline__ void *dq_acc() const {
+    if constexpr (of_values) return values().dq_acc;
+    return p.scratch.dq_acc;
+  }
+  __device__ __forceinline__ void *dk_acc() const {
+    if constexpr (of_values) return values().dk_acc;
+    return p.scratch.dk_acc;
+  }
+  __device__ __forceinline__ void *dv_acc() const {
+    if constexpr (of_values) return values().dv_acc;
+    return p.scratch.dv_acc;
   }
 
   // ---- loop --------------------------------------------------------------------------------------------
@@ -460,7 +494,7 @@ struct BwdJvpSm80 {
     if constexpr (Work == DualWork::rows)
       write_rows();
     else
-      store<D, c_a>(p.tensors.dq, float(p.scale));
+      store<Spec::has_query_mod, D, c_a>(p.tensors.dq, dq_acc(), float(p.scale));
   }
   __device__ __forceinline__ void run_keys() {
     if (site.packed && !site.has_key(p, own0)) return;
@@ -476,19 +510,20 @@ struct BwdJvpSm80 {
       if constexpr (adds) flush_block<Spec, threads>(p, site, head, acc);
       if constexpr (adds && HasLaneSums<Spec>) flush_lanes<Spec, threads>(p, site, head, acc);
     }
-    if constexpr (sums_a) store<D, c_a>(p.tensors.dk, float(p.scale));
-    if constexpr (sums_b) store<DV, c_b>(p.tensors.dv, 1.f);
+    if constexpr (sums_a) store<Spec::has_key_mod, D, c_a>(p.tensors.dk, dk_acc(), float(p.scale));
+    if constexpr (sums_b) store<Spec::has_value_mod, DV, c_b>(p.tensors.dv, dv_acc(), 1.f);
   }
 };
 
-// The three kernels.
-template <class Spec, class Config, DualWork Work>
-LUATTN_FN void bwd_jvp_sm80(const LuattnTangentParams &p, unsigned char *shared) {
-  if constexpr (Work == DualWork::keys) {
+// The kernels.
+template <class Spec, class Config, DualWork Work, class Needed>
+LUATTN_FN void bwd_jvp_sm80(const TangentParams &p, unsigned char *shared) {
+  using Kernel = BwdJvpSm80<Spec, Config, Work, Needed>;
+  if constexpr (Kernel::owns_keys) {
     const KvBlock at = KvBlock::of_grid<Spec::has_tile_bits>(p);
-    BwdJvpSm80<Spec, Config, Work>(p, shared, at.tile, at.b, SequenceOf<Config>::first_head(p, at.h), at.h).run_keys();
+    Kernel(p, shared, at.tile, at.b, SequenceOf<Config>::first_head(p, at.h), at.h).run_keys();
   } else {
     const BlockSite at = BlockSite::of_grid<false>(p);
-    BwdJvpSm80<Spec, Config, Work>(p, shared, at.q_tile, at.b, at.h, at.h_kv).run_queries();
+    Kernel(p, shared, at.q_tile, at.b, at.h, at.h_kv).run_queries();
   }
 }

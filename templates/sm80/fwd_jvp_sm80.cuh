@@ -226,7 +226,7 @@ struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
 };
 
 template <class Spec, class Config>
-LUATTN_FN void fwd_jvp_sm80(const LuattnTangentParams &p, void *shared) {
+LUATTN_FN void fwd_jvp_sm80(const TangentParams &p, void *shared) {
   using Kernel = ForwardJvpSm80<Spec, Config>;
   Kernel kernel(p, shared_address(shared), BlockSite::of_block<Spec::has_tile_bits>(p));
   if (kernel.site.packed && !kernel.site.has_query(p, kernel.q_tile * Config::tile_m)) return;  // as in fwd_simt

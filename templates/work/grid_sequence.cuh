@@ -138,7 +138,7 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
   // Of lse and dlse, too.
   template <class Elem>
   __device__ __forceinline__ Elem *q_row(const LuattnParams &p, const LuattnTensor &t, int slot) const {
-    if (&t == &p.tensors.lse || &t == &p.tensors.dlse)
+    if (is_of_rows(p, t))
       return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + Queries::number(p, slot) * t.seq;
     return q_rows<Elem>(p, t).row(slot);
   }
@@ -214,7 +214,35 @@ struct GridSequence : DenseArrays<GridSequence, GridSite> {
             &static_cast<const LuattnGridParams &>(p).grid,
             &units};
   }
+  // Whether a tensor has a number for each row, in the order of places.
+  LUATTN_FN bool is_of_rows(const LuattnParams &p, const LuattnTensor &t) {
+    bool is = &t == &p.tensors.lse || &t == &p.tensors.dlse;
+#ifdef LUATTN_TANGENTS
+    const LuattnTangents &tangents = static_cast<const LuattnGridTangentParams &>(p).tangents;
+    is = is || &t == &tangents.lse || &t == &tangents.of_lse;
+#endif
+    return is;
+  }
+#ifdef LUATTN_TANGENTS
+  // Of a tangent; null: it is another tensor.
+  LUATTN_FN const LuattnGridSteps *steps_of_tangent(const LuattnParams &p, const LuattnTensor &t) {
+    const LuattnGridTangentParams &all = static_cast<const LuattnGridTangentParams &>(p);
+    const LuattnTangentSteps &steps = all.tangent_steps;
+    return &t == &all.tangents.q           ? &steps.q
+           : &t == &all.tangents.k         ? &steps.k
+           : &t == &all.tangents.v         ? &steps.v
+           : &t == &all.tangents.o         ? &steps.o
+           : &t == &all.tangents.of_o      ? &steps.of_o
+           : &t == &all.tangent_mods.src_q ? &steps.src_q
+           : &t == &all.tangent_mods.src_k ? &steps.src_k
+           : &t == &all.tangent_mods.src_v ? &steps.src_v
+                                           : nullptr;
+  }
+#endif
   LUATTN_FN const LuattnGridSteps &steps_of(const LuattnParams &p, const LuattnTensor &t) {
+#ifdef LUATTN_TANGENTS
+    if (const LuattnGridSteps *steps = steps_of_tangent(p, t); steps != nullptr) return *steps;
+#endif
     const LuattnGrid &grid = static_cast<const LuattnGridParams &>(p).grid;
     const LuattnTensors &all = p.tensors;
     return &t == &all.q       ? grid.q

@@ -26,6 +26,15 @@ typedef struct cell {
 #define BIAS                                                                                                       \
   "inputs = { bias = { axes = {'h', 'q', 'kv'}, dtype = 'f32', grad = true } }, score_mod = function(s, b, h, q, " \
   "kv) return s * (1 + 0.2 * bias[{h, q, kv}]) end, "
+#define TURN "return x * cos(a) + where(eq(d % 2, 0), -1, 1) * x[d ~ 1] * sin(a) end, "
+#define ROTATED                                                                                             \
+  "inputs = { sinks = { axes = {'h'}, grad = true, dtype = 'f32' } }, "                                       \
+  "query_mod = function(x, b, h, pos, d) local a = 0.05 * pos * (1 + d // 2) + sinks[h] " TURN                \
+  "key_mod = function(x, b, h, pos, d) local a = 0.05 * pos * (1 + d // 2) " TURN
+#define BENT                                                                                              \
+  "scalars = { cap = 3 }, query_mod = function(x) return cap * tanh(x / cap) end, "                         \
+  "key_mod = function(x, b, h, pos, d) return x + 0.3 * sin(x) * x[head_dim - 1 - d] end, "                 \
+  "value_mod = function(x) return x * sigmoid(x) end, "
 static const cell cells[] = {
     {"block_mask = causal_bottom_right()", "qkvol", false},
     {"scalars = { cap = 3 }, score_mod = softcap('cap'), block_mask = sliding_window(20, 5)", "qkvc", false},
@@ -42,7 +51,12 @@ static const cell cells[] = {
     {"", "o", false},
     {"scalars = { cap = 3 }, score_mod = softcap('cap')", "qkvoc", true},
     {"online_func = online_retention, score_mod = function(s, b, h, q, kv) return s * 0.9 ^ abs(q - kv) end", "qvo",
-     false}};
+     false},
+    /* Mods: of other channels, positions and an input that learns; of every tensor, none linear, and of a scalar. */
+    {ROTATED, "qkvos", false},
+    {ROTATED, "vo", true},
+    {BENT "block_mask = causal_bottom_right()", "qkvoc", false},
+    {BENT, "kl", true}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* What gradients are of comes first, then dout and dlse, then tangents of all these, then what is written. */

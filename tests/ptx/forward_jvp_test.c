@@ -27,6 +27,15 @@ typedef struct cell {
 #define BIAS                                                                                                         \
   "inputs = { bias = { axes = {'h', 'q', 'kv'}, dtype = 'f32' } }, score_mod = function(s, b, h, q, kv) return s + " \
   "bias[{h, q, kv}] end, "
+#define TURN "return x * cos(a) + where(eq(d % 2, 0), -1, 1) * x[d ~ 1] * sin(a) end, "
+#define ROTATED                                                                                             \
+  "inputs = { sinks = { axes = {'h'}, dtype = 'f32' } }, "                                                    \
+  "query_mod = function(x, b, h, pos, d) local a = 0.05 * pos * (1 + d // 2) + sinks[h] " TURN                \
+  "key_mod = function(x, b, h, pos, d) local a = 0.05 * pos * (1 + d // 2) " TURN
+#define BENT                                                                                              \
+  "scalars = { cap = 3 }, query_mod = function(x) return cap * tanh(x / cap) end, "                         \
+  "key_mod = function(x, b, h, pos, d) return x + 0.3 * sin(x) * x[head_dim - 1 - d] end, "                 \
+  "value_mod = function(x) return x * sigmoid(x) end, "
 static const cell cells[] = {
     {"block_mask = causal_bottom_right()", "qkv"},
     {"scalars = { cap = 3 }, score_mod = softcap('cap'), block_mask = sliding_window(20, 5)", "qkvc"},
@@ -47,7 +56,13 @@ static const cell cells[] = {
      "qkv"},
     {"online_func = online_retention, score_mod = function(s, b, h, q, kv) return s * 0.9 ^ abs(q - kv) end", "qv"},
     /* Keys with a common mean of 16 times their spread, which moves tangents of scores alone. */
-    {"score_mod = function(s) return s end", "qkvm"}};
+    {"score_mod = function(s) return s end", "qkvm"},
+    /* Mods: of other channels, positions and an input, all with tangents; without those of q; of every tensor, none linear;
+     * and a tangent that comes from a scalar alone. */
+    {ROTATED, "qkvs"},
+    {ROTATED, "ks"},
+    {BENT "block_mask = causal_bottom_right()", "qkvc"},
+    {"scalars = { cap = 3 }, value_mod = function(x) return cap * x + x * x end", "c"}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* Of the specs, all save at most one number of a row. */
@@ -358,8 +373,10 @@ static bool check_targets(void) {
        {.tangents = 8},
        LUATTN_INVALID,
        "has the bits 0x8"},
-      {"query_mod = function(x) return 2 * x end", {.tangents = 1}, LUATTN_UNSUPPORTED, "has a query_mod"},
-      {"grid = {'y', 'x'}", {.tangents = 1}, LUATTN_UNSUPPORTED, "tangents: are given over a grid of 2 axes"},
+      {"grid = {'y', 'x'}",
+       {.tangents = 1, .family = 1 + LUATTN_SM80},
+       LUATTN_UNSUPPORTED,
+       "tangents: are given over a grid of 2 axes, of which sm80 has no kernels with tangents"},
       {maximum, {.tangents = 1}, LUATTN_UNSUPPORTED, "a maximum does not drop out of its derivative"},
       {row_pass, {.tangents = 1, .pass = LUATTN_BACKWARD}, LUATTN_UNSUPPORTED, "backward of 'jvp' takes a row pass"},
       {"",

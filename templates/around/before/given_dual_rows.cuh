@@ -9,7 +9,7 @@
 // Writes the numbers of all rows of a block from O, lse and their tangents. False: these are not given, or a row has more
 // numbers. N: elements that lie together in each of the rows.
 template <class Spec, class Config, int N>
-LUATTN_FN bool read_dual_rows(const LuattnTangentParams &p) {
+LUATTN_FN bool read_dual_rows(const TangentParams &p) {
   if constexpr (Spec::has_lse && Spec::num_saved == 0 && Config::head_dim_v % N == 0) {
     using Real = typename Spec::Real;
     using Elem = typename Config::Elem;
@@ -22,7 +22,8 @@ LUATTN_FN bool read_dual_rows(const LuattnTangentParams &p) {
     const typename Spec::Head head = Spec::head(p, site);
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
 #pragma unroll 1
-    for (int q = q0 + int(threadIdx.x) / 32; q < q0 + Config::tile_m && site.has_query(p, q); q += warps) {
+    for (int q = q0 + int(threadIdx.x) / 32; q < q0 + Config::tile_m; q += warps) {
+      if (!site.has_query(p, q)) continue;
       const Elem *const dout = site.template q_row<const Elem>(p, p.tensors.dout, q),
                         *const dout_t = site.template q_row<const Elem>(p, p.tangents.o, q);
       const Out *const o = site.template q_row<const Out>(p, p.tensors.o, q), *const o_t =

@@ -55,7 +55,7 @@ struct DualConsumerSm90 {
   enum { ping_pong_barrier = 1 };
   static_assert(Shared::groups == 2);
 
-  const LuattnTangentParams &p;
+  const TangentParams &p;
   const Shared shared;
   const int group, warp, lane;
   Sequence site;
@@ -71,7 +71,7 @@ struct DualConsumerSm90 {
   Dual<float> scale[rows];                           // rescales A and B before the next sums are added
   Drops dropout;
 
-  __device__ __forceinline__ DualConsumerSm90(const LuattnTangentParams &params, const Shared &s, int g)
+  __device__ __forceinline__ DualConsumerSm90(const TangentParams &params, const Shared &s, int g)
       : p(params),
         shared(s),
         group(g),
@@ -343,7 +343,7 @@ struct DualConsumerSm90 {
 };
 
 template <class Spec, class Config>
-LUATTN_FN void fwd_jvp_sm90(const LuattnTangentParams &p, const LuattnTangentMaps &maps, void *memory) {
+LUATTN_FN void fwd_jvp_sm90(const TangentParams &p, const LuattnTangentMaps &maps, void *memory) {
   using Shared = SharedDualSm90<Spec, Config>;
   static_assert(TangentSpec<Spec> && has_shared<Config, Shared::bytes>());
   const Shared shared{shared_address(memory)};
