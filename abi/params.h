@@ -367,7 +367,7 @@ typedef struct LuattnTangents {
  * mods. */
 typedef struct LuattnTangentMods {
   LuattnTensor src_q, src_k, src_v; /* the caller's tangents */
-  void *dq_acc, *dk_acc, *dv_acc;   /* backward: as LuattnScratch's, of gradients where those are of their tangents; null:
+  void *dq_acc, *dk_acc, *dv_acc; /* backward: as LuattnScratch's, of gradients where those are of their tangents; null:
                                      * luattn_finish needs none */
 } LuattnTangentMods;
 
@@ -566,8 +566,8 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(grid) == LUATTN_PARAMS_THROUGH(passes) && LUATTN_AT(far) == LUATTN_PARAMS_THROUGH(grid) &&
                LUATTN_AT(append) == LUATTN_AT(weights) && LUATTN_AT(tangents) == LUATTN_AT(splits),
            "a part has padding of its own");
-ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_AT(tangent_mods) == LUATTN_PARAMS_THROUGH(tangents) && LUATTN_AT(grid_tangents) == LUATTN_AT(far) &&
-               LUATTN_PARAMS_THROUGH(grid_tangents) <= 4096 &&
+ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && LUATTN_AT(tangent_mods) == LUATTN_PARAMS_THROUGH(tangents) &&
+               LUATTN_AT(grid_tangents) == LUATTN_AT(far) && LUATTN_PARAMS_THROUGH(grid_tangents) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(tangent_mods) + 63) / 64 * 64 + sizeof(LuattnTangentMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
                (LUATTN_PARAMS_THROUGH(far) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <=

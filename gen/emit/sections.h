@@ -46,14 +46,14 @@ void emit_name_slots(writer *w);
 void emit_hoisted(writer *w);
 
 /* Each prints its struct, if the spec needs it, and returns the name of Spec's base. */
-const char *emit_mask(writer *w);   /* spec_mask.c */
-const char *emit_score(writer *w);  /* spec_score.c */
-const char *emit_online(writer *w); /* spec_online.c */
-const char *emit_grad(writer *w);   /* spec_grad.c */
-const char *emit_mods(writer *w);   /* spec_grad.c */
+const char *emit_mask(writer *w);      /* spec_mask.c */
+const char *emit_score(writer *w);     /* spec_score.c */
+const char *emit_online(writer *w);    /* spec_online.c */
+const char *emit_grad(writer *w);      /* spec_grad.c */
+const char *emit_mods(writer *w);      /* spec_grad.c */
 const char *emit_dual_mods(writer *w); /* dual_mods.c: in place of emit_mods, where the plan has tangents and mods */
-void emit_append_mods(writer *w);   /* spec_grad.c: struct AppendMods, of luattn_append; nothing if it has none */
-const char *emit_merge(writer *w);  /* spec_online.c; only where the plan merges */
+void emit_append_mods(writer *w);      /* spec_grad.c: struct AppendMods, of luattn_append; nothing if it has none */
+const char *emit_merge(writer *w);     /* spec_online.c; only where the plan merges */
 
 const char *emit_tangents(writer *w); /* dual_hooks.c; only where the plan has tangents */
 

@@ -31,15 +31,15 @@ typedef struct plan {
   int tile_m, tile_n, stages, threads;
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   bool deterministic;
-  bool merges;               /* spec.cuh has struct Merge */
-  bool small_pages;          /* the family is sm80 because pages may have any size */
-  int keep;                  /* dropout: traced_online.keep */
-  bool draws;                /* spec_draws */
-  unsigned tangents_of;      /* beside tangents: bits of q, k and v that have some behind their mods */
-  unsigned mod_values;       /* beside tangents, backward: of those whose gradients luattn_finish needs with their tangents */
-  bool has_mods;             /* of q, k or v */
-  bool has_parameters;       /* gradients of inputs or scalars are wanted */
-  int axes;                  /* of the spec's grid; 0: positions lie along a line */
+  bool merges;          /* spec.cuh has struct Merge */
+  bool small_pages;     /* the family is sm80 because pages may have any size */
+  int keep;             /* dropout: traced_online.keep */
+  bool draws;           /* spec_draws */
+  unsigned tangents_of; /* beside tangents: bits of q, k and v that have some behind their mods */
+  unsigned mod_values; /* beside tangents, backward: of those whose gradients luattn_finish needs with their tangents */
+  bool has_mods;       /* of q, k or v */
+  bool has_parameters; /* gradients of inputs or scalars are wanted */
+  int axes;            /* of the spec's grid; 0: positions lie along a line */
   int step[LUATTN_MAX_AXES]; /* of boxes along its axes: luattn_spec.step, 1 where there is none */
   bool dq_first_store;       /* the first kv tile of a q tile stores dq_acc */
   bool rounds;               /* deterministic, and the spec has gradients of inputs or scalars that are wanted */

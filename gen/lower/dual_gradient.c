@@ -39,8 +39,7 @@ static luattn_status take_mods(lowered *f, const backward_tangents *b, luattn_er
   const derived_mod *const of[] = {&d->query_mod, &d->key_mod, &d->value_mod};
   for (int i = 0; i < 3; i++) {
     derived_mod *made = arena_new(f->a, sizeof *made);
-    if (made == NULL)
-      return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name);
+    if (made == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name);
     made->dx = b->dx[i];
     made->terms.count = 0;
     if (b->mod_terms[i] != NULL) take_terms(f, &of[i]->terms, b->mod_terms[i], &made->terms);

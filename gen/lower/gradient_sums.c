@@ -130,7 +130,7 @@ static uint32_t index_of(const lowered *f, ir_ref r) {
 static void find_pairs(lowered *f) {
   const derived_terms *const all[] = {
       &f->element_terms,     &f->sum[SUM_ELEMENT], /* once for each score; the others: */
-      &f->sum[SUM_DISTANCE], &f->sum[SUM_ROW],     &f->sum[SUM_COL],  &f->sum[SUM_LINEAR],
+      &f->sum[SUM_DISTANCE], &f->sum[SUM_ROW],       &f->sum[SUM_COL],       &f->sum[SUM_LINEAR],
       &f->row_terms,         &f->mod_grad[0]->terms, &f->mod_grad[1]->terms, &f->mod_grad[2]->terms};
   for (int input = 0; input < f->spec->traced.num_inputs; input++) {
     const derived_term *t = NULL, *ignored;

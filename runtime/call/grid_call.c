@@ -157,10 +157,10 @@ static LuattnGridSteps *steps_of(LuattnCallParams *all, const LuattnTensor *t) {
   const struct {
     const LuattnTensor *tensor;
     LuattnGridSteps *steps;
-  } rows[] = {{&of->q, &g->q},         {&of->k, &g->k},         {&of->v, &g->v},  {&of->src_q, &g->src_q},
-              {&of->src_k, &g->src_k}, {&of->src_v, &g->src_v}, {&of->o, &g->o},  {&of->dout, &g->dout},
-              {&of->dq, &g->dq},       {&of->dk, &g->dk},       {&of->dv, &g->dv},
-              {&tangents->q, &more->q}, {&tangents->k, &more->k}, {&tangents->v, &more->v}};
+  } rows[] = {{&of->q, &g->q},          {&of->k, &g->k},         {&of->v, &g->v},   {&of->src_q, &g->src_q},
+              {&of->src_k, &g->src_k},  {&of->src_v, &g->src_v}, {&of->o, &g->o},   {&of->dout, &g->dout},
+              {&of->dq, &g->dq},        {&of->dk, &g->dk},       {&of->dv, &g->dv}, {&tangents->q, &more->q},
+              {&tangents->k, &more->k}, {&tangents->v, &more->v}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i)
     if (rows[i].tensor == t) return rows[i].steps;
   return NULL;

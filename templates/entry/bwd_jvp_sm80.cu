@@ -3,8 +3,7 @@
 #include "sm80/bwd_jvp_sm80.cuh"
 
 #if LUATTN_PART != 2
-extern "C" __global__ void __launch_bounds__(Config::threads, 1)
-    luattn_dkdv(const __grid_constant__ TangentParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads, 1) luattn_dkdv(const __grid_constant__ TangentParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   if constexpr (Needs<Spec, Config>::dkdv) bwd_jvp_sm80<Spec, Config, DualWork::keys, Needs<Spec, Config>>(p, shared);
 }
@@ -28,8 +27,7 @@ extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     bwd_jvp_sm80<Spec, Config, DualWork::rows, Needs<Spec, Config>>(p, shared);
   write_gradient_padding<Config, Config::threads>(p);
 }
-extern "C" __global__ void __launch_bounds__(Config::threads, 1)
-    luattn_dq(const __grid_constant__ TangentParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads, 1) luattn_dq(const __grid_constant__ TangentParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   if constexpr (Needs<Spec, Config>::dq_alone)
     bwd_jvp_sm80<Spec, Config, DualWork::queries, Needs<Spec, Config>>(p, shared);

@@ -66,8 +66,7 @@ extern "C" __global__ void __launch_bounds__(aux_threads) luattn_copy_out(const 
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #ifdef LUATTN_TANGENTS
 #include "around/before/dual_mods.cuh"
-extern "C" __global__ void __launch_bounds__(aux_threads)
-    luattn_mod(const __grid_constant__ TangentModParams p) {
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ TangentModParams p) {
   aux_dual_mod<Spec, Config>(p);
 }
 #else

@@ -318,8 +318,7 @@ LUATTN_FN void dkdv_jvp_simt(const TangentParams &p, void *dk_acc, void *dv_acc,
         }
         if constexpr (Need::dk) {
           products.template accumulate_transposed<dim>(dk, Tangents ? 3 : 2, of.q);
-          if constexpr (Tangents && Spec::tangent_of_q)
-            products.template accumulate_transposed<dim>(dk, 2, of.qt);
+          if constexpr (Tangents && Spec::tangent_of_q) products.template accumulate_transposed<dim>(dk, 2, of.qt);
         }
       }
       if constexpr (Need::parameters) flush_block<Spec, T::threads>(p, site, head, acc);

@@ -21,7 +21,11 @@ LUATTN_FN void put_dual_row(const TangentParams &p, const Sequence &site, const 
   typename Spec::Acc sums = acc;
   typename Spec::BwdRow made = Spec::prepare_dual(p, site, head, row, q, lse.x, lse.d, saved, saved_tangent, delta.x,
                                                   delta.d, dlse.x, dlse.d, sums);
-  const i64 plane = site.q_count(p), at = site.q_index(p, q);
+  i64 plane, at;  // as load_bwd_row of score/backward_rows.cuh reads them
+  if constexpr (Sequence::is_line)
+    plane = site.q_count(p), at = site.q_index(p, q);
+  else
+    plane = Sequence::template q_acc_rows<PlainRows>(p), at = site.template q_acc_index<PlainRows>(p, q);
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i) {
     if (!any && made.x[i] != made.x[i]) made.x[i] = 0;

@@ -97,8 +97,7 @@ struct BwdJvpSm80 {
   u32 base;
   int thread, lane, warp, own0, h_kv;
 
-  __device__ __forceinline__ BwdJvpSm80(const TangentParams &p, unsigned char *shared, int tile, int b, int h,
-                                        int h_kv)
+  __device__ __forceinline__ BwdJvpSm80(const TangentParams &p, unsigned char *shared, int tile, int b, int h, int h_kv)
       : p(p),
         site(p, b, h),
         shared(shared),

@@ -28,13 +28,13 @@ typedef struct cell {
   "inputs = { bias = { axes = {'h', 'q', 'kv'}, dtype = 'f32' } }, score_mod = function(s, b, h, q, kv) return s + " \
   "bias[{h, q, kv}] end, "
 #define TURN "return x * cos(a) + where(eq(d % 2, 0), -1, 1) * x[d ~ 1] * sin(a) end, "
-#define ROTATED                                                                                             \
-  "inputs = { sinks = { axes = {'h'}, dtype = 'f32' } }, "                                                    \
-  "query_mod = function(x, b, h, pos, d) local a = 0.05 * pos * (1 + d // 2) + sinks[h] " TURN                \
+#define ROTATED                                                                                \
+  "inputs = { sinks = { axes = {'h'}, dtype = 'f32' } }, "                                     \
+  "query_mod = function(x, b, h, pos, d) local a = 0.05 * pos * (1 + d // 2) + sinks[h] " TURN \
   "key_mod = function(x, b, h, pos, d) local a = 0.05 * pos * (1 + d // 2) " TURN
-#define BENT                                                                                              \
-  "scalars = { cap = 3 }, query_mod = function(x) return cap * tanh(x / cap) end, "                         \
-  "key_mod = function(x, b, h, pos, d) return x + 0.3 * sin(x) * x[head_dim - 1 - d] end, "                 \
+#define BENT                                                                                \
+  "scalars = { cap = 3 }, query_mod = function(x) return cap * tanh(x / cap) end, "         \
+  "key_mod = function(x, b, h, pos, d) return x + 0.3 * sin(x) * x[head_dim - 1 - d] end, " \
   "value_mod = function(x) return x * sigmoid(x) end, "
 static const cell cells[] = {
     {"block_mask = causal_bottom_right()", "qkv"},
@@ -222,6 +222,9 @@ static void run_on_device(luattn_engine *engine, const luattn_spec *spec, call *
   for (int i = O; i <= LSE_T; ++i) fetch(&c->of[i]);
 }
 
+/* Kernels round what mods make of q and k, by which scores are off as if these were rounded themselves. */
+static bool rounds_rows(const cell *x) { return strstr(x->fields, "_mod = function(x") != NULL; }
+
 /* What is lost where o and its tangent are rounded to their type; numbers of rows are float32. The kernels of half types
  * round P and P', too. */
 static bool compare(const call *c, const cell *x, kind k, const run *host, const char *what) {
@@ -238,7 +241,7 @@ static bool compare(const call *c, const cell *x, kind k, const run *host, const
       const double got = get(a->k, a->host, at), off = got == want[at] ? 0 : fabs(got - want[at]);
       if (!(off <= worst)) worst = off;
     }
-    const double allowed = k == F64 ? 1e-12 : k == F32 || i % 2 == 1 ? 2e-5 : 4 * kind_unit[k];
+    const double allowed = k == F64 ? 1e-12 : k == F32 || (i % 2 == 1 && !rounds_rows(x)) ? 2e-5 : 4 * kind_unit[k];
     if (worst <= allowed * most) continue;
     fprintf(stderr, "FAILED: %s, %s, along %s: %s is off by %g of %g, allowed %g of it\n", what, x->fields, x->along,
             name[i], worst, most, allowed);

@@ -57,10 +57,10 @@ LUATTN_FN void finish_dual_tensor(const LuattnParams &p, int b, void *values, vo
   if (site.h >= heads_of<Which, Sequence>(p) || tangents == nullptr) return;
   if (site.packed && int(blockIdx.x) * aux_tile >= end) return;  // the grid is for the longest entry
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-  const auto from = rows_of<Which, const Elem>(p, site, src), from_tangent = rows_of<Which, const Elem>(p, site,
-                                                                                                        src_tangent);
-  const Real *const g_tangents = acc_of_head<Which, Width, PlainRows, Real>(p, site, tangents, site.h), *g_values =
-                                                                                                            nullptr;
+  const auto from = rows_of<Which, const Elem>(p, site, src),
+             from_tangent = rows_of<Which, const Elem>(p, site, src_tangent);
+  const Real *const g_tangents = acc_of_head<Which, Width, PlainRows, Real>(p, site, tangents, site.h),
+                    *g_values = nullptr;
   if constexpr (has_values) g_values = acc_of_head<Which, Width, PlainRows, Real>(p, site, values, site.h);
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   for_each_element<Width, 1>(from, end, [&](int i, int d) {

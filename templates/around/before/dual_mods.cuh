@@ -27,16 +27,16 @@ LUATTN_FN void dual_mod_tensor(const LuattnParams &p, int b, const LuattnTensor 
     if (h >= heads_of<Which, Sequence>(p)) return;
     Sequence site(p, b, h);
     enter_rows<Which>(p, site);
-    const auto from = rows_of<Which, const Elem>(p, site, src), from_tangent = rows_of<Which, const Elem>(p, site,
-                                                                                                          src_tangent);
+    const auto from = rows_of<Which, const Elem>(p, site, src),
+               from_tangent = rows_of<Which, const Elem>(p, site, src_tangent);
     const auto to = rows_of<Which, Elem>(p, site, dst), to_tangent = rows_of<Which, Elem>(p, site, dst_tangent);
     for_each_element<Width, 1>(from, end_of<Which>(p, site), [&](int i, int d) {
       const DualRow<has_given_tangent<Spec, Which>, decltype(from)> row{from, from_tangent, i};
       const auto x = [&](int channel) { return row.template at<Real>(channel); };
       Dual<Real> y;
       if constexpr (reads_row<Spec, Which>)
-        y = apply_dual_mod<Spec, Which>(
-            p, site, x(d), dual_row_values<Spec, Which>(d, x, [](int) { return Dual<Real>{}; }), i, d);
+        y = apply_dual_mod<Spec, Which>(p, site, x(d),
+                                        dual_row_values<Spec, Which>(d, x, [](int) { return Dual<Real>{}; }), i, d);
       else
         y = apply_dual_mod<Spec, Which>(p, site, x(d), i, d);
       to.row(i)[d] = from_real<Elem>(y.x);
