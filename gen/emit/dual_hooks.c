@@ -1,6 +1,5 @@
 /* dual_hooks.c: prints struct Tangents: the hooks of a forward kernel together with their tangents. */
 #include "gen/emit/sections.h"
-#include "gen/plan/tangent_mods.h"
 
 #define DUAL_STEP                                                              \
   PHR BREAK "const Online::State &old, const Online::State &old_tangent" BREAK \
@@ -86,9 +85,9 @@ static void constants(writer *w) {
   const constant flags[] = {{"has_tangents", true, false},
                             {"tangent_of_dout", (bits & LUATTN_TANGENT_DOUT) != 0, !backward},
                             {"tangent_of_dlse", (bits & LUATTN_TANGENT_DLSE) != 0, !backward},
-                            {"tangent_of_q", (of & TANGENT_MODS_Q) != 0, false},
-                            {"tangent_of_k", (of & TANGENT_MODS_K) != 0, false},
-                            {"tangent_of_v", (of & TANGENT_MODS_V) != 0, false},
+                            {"tangent_of_q", (of & LUATTN_TANGENT_Q) != 0, false},
+                            {"tangent_of_k", (of & LUATTN_TANGENT_K) != 0, false},
+                            {"tangent_of_v", (of & LUATTN_TANGENT_V) != 0, false},
                             {"has_score_tangent", t->score_mod != IR_NONE, false},
                             {"score_tangent_as_is", t->score_mod == ir_variable(f->g, VAR_SCORE_TANGENT, 0), false},
                             {"has_prob_tangent", t->prob != IR_NONE, false},

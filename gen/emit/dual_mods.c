@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "gen/emit/sections.h"
-#include "gen/plan/tangent_mods.h"
 
 enum { MODS = 3 };
 static const struct {
@@ -39,7 +38,7 @@ static void derivative_tangent(writer *w, const char *name, const char *row, con
 
 static void constants(writer *w, const ir_ref mod[MODS]) {
   const plan *p = w->f->plan;
-  const unsigned given = (unsigned)p->tangents & (TANGENT_MODS_Q | TANGENT_MODS_K | TANGENT_MODS_V);
+  const unsigned given = (unsigned)(p->tangents & (LUATTN_TANGENT_Q | LUATTN_TANGENT_K | LUATTN_TANGENT_V));
   const constant bits = {"given_tangents", (int)given, false};
   constant flags[2 * MODS + 1] = {{"has_dual_mods", true, false}};
   for (int i = 0; i < MODS; i++) {
@@ -56,6 +55,7 @@ const char *emit_dual_mods(writer *w) {
   const ir_ref mod[MODS] = {t->query_mod, t->key_mod, t->value_mod},
                tangent[MODS] = {of->query_mod, of->key_mod, of->value_mod};
   absence lacks[MODS];
+  if (!w->f->plan->has_mods) return "NoMods";
   for (int i = 0; i < MODS; i++) lacks[i] = (absence){mod[i] == IR_NONE, known[i].absence};
   text_add(&w->out, "\n");
   open_struct(w, "Mods", "Hoisted", lacks, COUNT(lacks));

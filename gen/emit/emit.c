@@ -76,7 +76,8 @@ static void write_spec(writer *w) {
            writer_traced(w)->name, writer_file(w));
   write_includes(w);
   emit_hoisted(w);
-  const char *const base[] = {emit_mask(w), emit_score(w), emit_online(w), emit_grad(w), emit_mods(w)};
+  const char *const base[] = {emit_mask(w), emit_score(w), emit_online(w), emit_grad(w),
+                              w->f->plan->tangents != 0 ? emit_dual_mods(w) : emit_mods(w)};
   const char *const more = w->f->plan->merges ? emit_merge(w) : w->f->plan->tangents != 0 ? emit_tangents(w) : NULL;
   emit_append_mods(w);
   text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s, %s%s%s {};\n", base[0], base[1], base[2], base[3], base[4],

@@ -443,7 +443,6 @@ static bool mods_struct(writer *w, const char *name, const emitted_mod mod[MODS]
 const char *emit_mods(writer *w) {
   const traced_spec *t = writer_traced(w);
   const derived_mod *const *d = w->f->mod_grad;
-  if (w->f->plan->tangents != 0) return w->f->plan->has_mods ? emit_dual_mods(w) : "NoMods";
   const emitted_mod mod[MODS] = {
       {"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", "QueryRow", t->query_mod, d[0]},
       {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", "KeyRow", t->key_mod, d[1]},

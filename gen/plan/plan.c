@@ -483,9 +483,9 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (dk || dv || parameters || (dq && plan_kernel(p)->accumulates_dq))
     add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
   if (dq && !plan_kernel(p)->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
-  if ((dk && (p->mod_values & TANGENT_MODS_K)) || (dv && (p->mod_values & TANGENT_MODS_V)))
+  if ((dk && (p->mod_values & LUATTN_TANGENT_K)) || (dv && (p->mod_values & LUATTN_TANGENT_V)))
     add_main(p, "luattn_dkdv_values", LUATTN_ROLE_DKDV, rows);
-  if (dq && (p->mod_values & TANGENT_MODS_Q)) add_main(p, "luattn_dq_values", LUATTN_ROLE_DQ, rows);
+  if (dq && (p->mod_values & LUATTN_TANGENT_Q)) add_main(p, "luattn_dq_values", LUATTN_ROLE_DQ, rows);
   const bool splits = plan_kernel(p)->splits; /* dk and dv may then be split */
   if ((dq && (mod_q || plan_kernel(p)->accumulates_dq)) || (dk && (mod_k || splits)) || (dv && (mod_v || splits)))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);

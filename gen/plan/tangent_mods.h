@@ -5,9 +5,7 @@
 
 #include "gen/spec.h"
 
-enum { TANGENT_MODS_Q = 1, TANGENT_MODS_K = 2, TANGENT_MODS_V = 4 };
-
-/* bits: luattn_target.tangents. Bits of what may differ from 0: what a mod makes has a tangent if its tensor has, or
+/* bits: luattn_target.tangents. LUATTN_TANGENT_Q, K and V of what may differ from 0: what a mod makes has a tangent if its tensor has, or
  * something else that the mod reads. */
 unsigned tangent_mods_of(const traced_spec *t, uint64_t bits);
 
