@@ -191,6 +191,7 @@ enum {
   LINEAR_PAIR_STAGES = 2,
   LINEAR_NUMBER_STAGES = 4,
   LINEAR_NUMBERS = 2304,
+  LINEAR_INVERSE_THREADS = 64,
   LINEAR_DIAGONAL = 4 * 16 * 80, /* the diagonal blocks, in float, with rows of 80 bytes */
   LINEAR_FACTORS = 3 * 128 * 4   /* of a stage of pairs: three numbers of each channel */
 };

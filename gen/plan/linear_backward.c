@@ -16,7 +16,6 @@ enum {
   ROW_THREADS = 384,
   COLUMN_THREADS = 512,
   TILE_THREADS = 256,
-  INVERSE_THREADS = 128,
   CHAIN_STAGES = 2
 };
 
@@ -102,7 +101,7 @@ static void add_chains(linear_plan *p) {
 static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   p->source = "entry/linear_erasing_bwd_sm90.cu";
-  linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, INVERSE_THREADS,
+  linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, LINEAR_INVERSE_THREADS,
                   linear_inverses_bytes(p->k_dim));
   add_chains(p);
   linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,

@@ -7,7 +7,7 @@
 #include "gen/analysis/linear/linear_adjoint.h"
 #include "gen/plan/linear_family.h"
 
-enum { MOST_STAGES = 4, MOST_K = 128, MOST_V = 256, INVERSE_THREADS = 128 };
+enum { MOST_STAGES = 4, MOST_K = 128, MOST_V = 256 };
 
 static luattn_status lacks_dim(const char *name, const char *of, int x, int most, luattn_error *err) {
   return luattn_fail(err, LUATTN_UNSUPPORTED,
@@ -91,7 +91,7 @@ static void add_whole(linear_plan *p, bool by_channel) {
     if (linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes <= LUATTN_SM90_SHARED_BYTES) break;
   const int bytes = linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes;
   if (p->erases && !by_channel)
-    linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, INVERSE_THREADS,
+    linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, LINEAR_INVERSE_THREADS,
                     linear_inverses_bytes(p->k_dim));
   if (!by_channel) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads_of(p), bytes);
   if (!by_channel && p->erases)

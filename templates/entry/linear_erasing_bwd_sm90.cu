@@ -13,7 +13,7 @@ struct ChainConfig : PassConfig<Config, Pass> {
 using RowsConfig = PassConfig<Config, LINEAR_ROWS>;
 
 // T of all chunks, for both chains.
-extern "C" __global__ void __launch_bounds__(128, 6)
+extern "C" __global__ void __launch_bounds__(LINEAR_INVERSE_THREADS, 8)
     luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p,
                            const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];

@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
     fwd_linear_sm90<Spec, Config, Config::pass != LINEAR_GRAD_STATES, true>(p, maps, shared);
 }
 // T of all chunks, where updates erase.
-extern "C" __global__ void __launch_bounds__(128, 6)
+extern "C" __global__ void __launch_bounds__(LINEAR_INVERSE_THREADS, 8)
     luattn_linear_inverses(const __grid_constant__ LuattnLinearParams p,
                            const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];

@@ -316,8 +316,8 @@ int linear_chunks_of(const problem *x) {
 bool linear_takes_inverses(const call *c) { return linear_is_erasing(c) && linear_gate_width(c) == 1; }
 void *linear_room_of_inverses(const problem *x) { return hand_device((size_t)linear_chunks_of(x) * LINEAR_BOX, NULL); }
 void linear_make_inverses(const problem *x, void *module, on_device *d) {
-  linear_launch(module, "luattn_linear_inverses", linear_chunks_of(x), 128, linear_inverses_bytes(x->c->kernel.k_dim),
-                &d->p, &d->maps);
+  linear_launch(module, "luattn_linear_inverses", linear_chunks_of(x), LINEAR_INVERSE_THREADS,
+                linear_inverses_bytes(x->c->kernel.k_dim), &d->p, &d->maps);
 }
 void linear_take_back(on_device *d, const call *c) {
   LuattnLinearParams *p = &d->p;

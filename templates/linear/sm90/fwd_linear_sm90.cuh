@@ -18,10 +18,10 @@
 #include "arch/warp.cuh"
 
 // Of a thread of each warpgroup: 512 in all.
-template <class Spec>
+template <class Spec, bool HasScores>
 struct LinearRegisters {
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL;
-  static constexpr int values = Spec::erases || by_channel ? 192 : 200, load = by_channel ? 48 : 40;
+  static constexpr int load = by_channel ? 48 : 40, values = !HasScores ? 224 : Spec::erases || by_channel ? 192 : 200;
   static constexpr int scores = 512 - load - 2 * values;
 };
 
@@ -29,10 +29,10 @@ struct LinearRegisters {
 template <class Spec, class Config, bool OnlyState, bool Sums = OnlyState && !SharedLinear<Spec, Config>::keeps>
 LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
   using Shared = SharedLinear<Spec, Config>;
-  using Registers = LinearRegisters<Spec>;
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
   constexpr bool has_scores = !OnlyState || Shared::by_channel, has_maps = Sums && Spec::erases && !Shared::keeps;
+  using Registers = LinearRegisters<Spec, has_scores>;
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
   const LinearChain<Config> chain(p, p.segments.count - (Sums ? 1 : 0), Truth<has_maps>());
@@ -61,7 +61,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
     } else if constexpr (Shared::keeps) {
       KeptStates<Spec, Config, OnlyState>{values}.run();
     } else if constexpr (OnlyState && Spec::erases) {
-      ErasingChain<Spec, Config, true>{values}.run_segment();
+      SegmentChain<Spec, Config>{{values}}.run();
     } else if constexpr (OnlyState) {
       values.run_state();
     } else {

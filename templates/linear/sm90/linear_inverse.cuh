@@ -27,7 +27,7 @@ struct ChunkInverse {
   static constexpr int rows_barrier = 1 + Shared::groups;  // behind those of o's stores
 
   const Shared shared;
-  const int warp, lane;
+  const int warp, lane;  // warp: which 16 rows
 
   // Accumulators of 16 columns, as an A operand.
   __device__ __forceinline__ static Halves split(const float *x) {
@@ -88,12 +88,11 @@ struct ChunkInverse {
 #pragma unroll
       for (int r = 0; r < 2; ++r) store_number(at + Fragment::column_of(j) * 80 + r * 32, x[Fragment::element(r, j)]);
   }
-  // Its inverse, to shared memory in halves. As soon as a row is known it is taken from all rows below.
-  __device__ __forceinline__ void invert_diagonal() const {
-    const u32 at = shared.diagonal(warp);
+  // The column of a lane of a block's inverse. As soon as a row is known it is taken from all rows below.
+  __device__ __forceinline__ void substitute(float (&t)[16], int block) const {
+    const u32 at = shared.diagonal(block);
     __syncwarp();
     const int column = lane % 16;
-    float t[16];
 #pragma unroll
     for (int row = 0; row < 16; ++row) t[row] = row == column ? 1.f : 0.f;
 #pragma unroll
@@ -106,7 +105,20 @@ struct ChunkInverse {
         for (int i = 0; i < 4; ++i)
           if (row + i > j) t[row + i] -= a[i] * t[j];
       }
-    // Lanes from 16 on have the same numbers, and store the lower halves. A column is a row of what is stored.
+  }
+  // A column is a row of what is stored.
+  __device__ __forceinline__ void store_column(const u32 (&bits)[8], int which, int block) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      store_shared_16(shared.parts(which) + box_place(16 * block + lane % 16, 16 * block + 8 * i),
+                      __uint_as_float(bits[4 * i]), __uint_as_float(bits[4 * i + 1]), __uint_as_float(bits[4 * i + 2]),
+                      __uint_as_float(bits[4 * i + 3]));
+  }
+  // The inverse of the warp's own block, to shared memory in halves. Lanes from 16 on have the same numbers, and store the lower
+  // halves.
+  __device__ __forceinline__ void invert_diagonal() const {
+    float t[16];
+    substitute(t, warp);
     u32 bits[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -114,11 +126,21 @@ struct ChunkInverse {
                 lower = pack<Elem>(t[2 * i] - half_of<Elem>(upper, 0), t[2 * i + 1] - half_of<Elem>(upper, 1));
       bits[i] = lane < 16 ? upper : lower;
     }
+    store_column(bits, lane / 16, warp);
+    __syncwarp();
+  }
+  // Those of two blocks, of which half of the lanes have one each.
+  __device__ __forceinline__ void invert_diagonals(int first, int second) const {
+    const int block = lane < 16 ? first : second;
+    float t[16];
+    substitute(t, block);
+    u32 upper[8], lower[8];
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      store_shared_16(shared.parts(lane / 16) + box_place(16 * warp + column, 16 * warp + 8 * i),
-                      __uint_as_float(bits[4 * i]), __uint_as_float(bits[4 * i + 1]), __uint_as_float(bits[4 * i + 2]),
-                      __uint_as_float(bits[4 * i + 3]));
+    for (int i = 0; i < 8; ++i) {
+      upper[i] = pack<Elem>(t[2 * i], t[2 * i + 1]);
+      lower[i] = pack<Elem>(t[2 * i] - half_of<Elem>(upper[i], 0), t[2 * i + 1] - half_of<Elem>(upper[i], 1));
+    }
+    store_column(upper, 0, block), store_column(lower, 1, block);
     __syncwarp();
   }
 
@@ -145,14 +167,8 @@ struct ChunkInverse {
     for (int i = 0; i < 8; ++i) product[i] = -product[i];
     t[Left] = split(product);
   }
-  __device__ __forceinline__ void run(const float (&a)[32], u32 to) const {
+  __device__ __forceinline__ void make_rows(u32 to) const {
     Halves t[4];
-    store_rows(a);
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (j == warp) store_diagonal(a + 8 * j);
-    invert_diagonal();
-    named_sync(rows_barrier, 128);
     ldmatrix_x4_turned(t[0].upper, shared.parts(0) + turned_place(warp));
     ldmatrix_x4_turned(t[0].lower, shared.parts(1) + turned_place(warp));
     if (warp >= 1) make<1>(t);
@@ -165,6 +181,15 @@ struct ChunkInverse {
 #pragma unroll
     for (int j = 1; j < 4; ++j)
       if (j > warp) store(to + place(warp, j), none);
+  }
+  __device__ __forceinline__ void run(const float (&a)[32], u32 to) const {
+    store_rows(a);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (j == warp) store_diagonal(a + 8 * j);
+    invert_diagonal();
+    named_sync(rows_barrier, 128);
+    make_rows(to);
     named_sync(rows_barrier, 128);  // all have read what the next chunk writes
   }
 };

@@ -22,22 +22,30 @@ struct TokenNumbers {
     float read[2], write[2];  // of erasing updates: r / k, and w
   };
 
-  // Tokens past the end decay nothing: their rows of q, k and v are 0.
+  // Tokens past the end decay nothing: their rows of q, k and v are 0. Hooks are asked for one that exists, without a branch, so
+  // that loads of both tokens are under way together.
   __device__ __forceinline__ Pair of_tokens(int chunk) const {
     Pair x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int t = chunk * LUATTN_CHUNK + 2 * lane + i;
-      float query = 1, key = 1;
-      x.sum[i] = 0, x.write[i] = 1, x.read[i] = 0;
-      if (chain.has(t)) {
-        if constexpr (decays) x.sum[i] = decay_within(float(Spec::decay(p, chain.site, t))) * op_log2_e;
-        if constexpr (Spec::has_query_factor) query = Spec::query_factor(p, chain.site, t);
-        if constexpr (Spec::has_key_factor) key = Spec::key_factor(p, chain.site, t);
-        if constexpr (Spec::has_write) x.write[i] = Spec::write(p, chain.site, t);
-        if constexpr (Spec::erases) x.read[i] = Spec::read(p, chain.site, t);
-        if constexpr (Spec::has_write && !Spec::erases) key *= x.write[i];
+      const int at = chunk * LUATTN_CHUNK + 2 * lane + i, t = chain.clamped(at);
+      const bool has = chain.has(at);
+      float query = 1, key = 1, write = 1;
+      x.sum[i] = 0, x.read[i] = 0;
+      if constexpr (decays) {
+        const float decay = decay_within(float(Spec::decay(p, chain.site, t))) * op_log2_e;
+        x.sum[i] = has ? decay : 0.f;
       }
+      if constexpr (Spec::has_query_factor) query = Spec::query_factor(p, chain.site, t);
+      if constexpr (Spec::has_key_factor) key = Spec::key_factor(p, chain.site, t);
+      if constexpr (Spec::has_write) write = Spec::write(p, chain.site, t);
+      if constexpr (Spec::erases) {
+        const float read = Spec::read(p, chain.site, t);
+        x.read[i] = has ? read : 0.f;
+      }
+      query = has ? query : 1.f, key = has ? key : 1.f, write = has ? write : 1.f;
+      x.write[i] = write;
+      if constexpr (Spec::has_write && !Spec::erases) key *= write;
       query *= p.scale;
       x.row[i] = mirrored ? key : query, x.column[i] = mirrored ? query : key;
     }

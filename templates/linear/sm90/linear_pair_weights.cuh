@@ -15,8 +15,8 @@ struct PairWeights {
   const int warp, lane;
 
   // Applies decays, and factors of rows and columns, to pairs up to the diagonal, or below it; mirrored, from it on.
-  // Pairs are selected, never multiplied by 0. UpToOwn: blocks of 16 columns behind the warp's own rows are left as they are.
-  template <bool Below, bool UpToOwn = false>
+  // Pairs are selected, never multiplied by 0.
+  template <bool Below>
   __device__ __forceinline__ void apply(float (&s)[32]) const {
     const u32 rows = numbers + (16 * warp + Fragment::row(lane)) * 4, columns = numbers + Fragment::column(lane) * 4;
     float row_sum[2], row_factor[2];
@@ -28,7 +28,6 @@ struct PairWeights {
     const int behind = 16 * warp + Fragment::row(lane) - Fragment::column(lane);  // of the first row and column
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
-      if (UpToOwn && j / 4 > warp) continue;
       float2 sum = {0, 0}, factor = {1, 1};
       if constexpr (decays) sum = load_pair(columns + OF_SUM + Fragment::column_of(j) * 4);
       if constexpr (by_column) factor = load_pair(columns + OF_COLUMN + Fragment::column_of(j) * 4);

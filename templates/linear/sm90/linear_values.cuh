@@ -84,44 +84,51 @@ struct LinearValues {
   __device__ __forceinline__ void weigh(u32 (&weighed)[4][4], const u32 (&u)[4][4]) const {
     const u32 from = shared.numbers(of_tokens.stage) + OF_KEY + Fragment::column(lane) * 4;
 #pragma unroll
-    for (int s = 0; s < 4; ++s)
+    for (int c = 0; c < 8; ++c) {
+      float2 factor = {1, 1};
+      if constexpr (by_key) factor = load_pair(from + c * 32);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (by_key) {
-          const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
-          weighed[s][i] = pack<Elem>(half_of<Elem>(u[s][i], 0) * factor.x, half_of<Elem>(u[s][i], 1) * factor.y);
-        } else {
-          weighed[s][i] = u[s][i];
-        }
+      for (int r = 0; r < 2; ++r) {
+        const u32 x = u[c / 2][c % 2 * 2 + r];
+        u32 &to = weighed[c / 2][c % 2 * 2 + r];
+        if constexpr (by_key)
+          to = pack<Elem>(half_of<Elem>(x, 0) * factor.x, half_of<Elem>(x, 1) * factor.y);
+        else
+          to = x;
       }
+    }
   }
   // w V - r Y, as an A operand.
   __device__ __forceinline__ void subtract(u32 (&left)[4][4], const u32 (&v)[4][4], const float (&y)[32]) const {
     const u32 from = shared.numbers(of_tokens.stage) + Fragment::column(lane) * 4;
 #pragma unroll
-    for (int s = 0; s < 4; ++s)
+    for (int c = 0; c < 8; ++c) {
+      const float2 read = load_pair(from + OF_READ + c * 32);
+      float2 write = {1, 1};
+      if constexpr (Spec::has_write) write = load_pair(from + OF_WRITE + c * 32);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = (16 * s + i / 2 * 8) * 4, e = 8 * s + 2 * i;
-        const float2 read = load_pair(from + OF_READ + at);
-        float2 write = {1, 1};
-        if constexpr (Spec::has_write) write = load_pair(from + OF_WRITE + at);
-        left[s][i] = pack<Elem>(write.x * half_of<Elem>(v[s][i], 0) - read.x * y[e],
-                                write.y * half_of<Elem>(v[s][i], 1) - read.y * y[e + 1]);
+      for (int r = 0; r < 2; ++r) {
+        u32 &x = left[c / 2][c % 2 * 2 + r];
+        const u32 of_v = v[c / 2][c % 2 * 2 + r];
+        const int e = 4 * c + 2 * r;
+        x = pack<Elem>(write.x * half_of<Elem>(of_v, 0) - read.x * y[e],
+                       write.y * half_of<Elem>(of_v, 1) - read.y * y[e + 1]);
       }
+    }
   }
   // U in two roundings: as it meets P, and as it joins the state.
   __device__ __forceinline__ void round_values(u32 (&u)[4][4], u32 (&weighed)[4][4], const float (&x)[32]) const {
     const u32 from = shared.numbers(of_tokens.stage) + OF_KEY + Fragment::column(lane) * 4;
 #pragma unroll
-    for (int s = 0; s < 4; ++s)
+    for (int c = 0; c < 8; ++c) {
+      const float2 factor = load_pair(from + c * 32);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int e = 8 * s + 2 * i;
-        const float2 factor = load_pair(from + (16 * s + i / 2 * 8) * 4);
+      for (int r = 0; r < 2; ++r) {
+        const int s = c / 2, i = c % 2 * 2 + r, e = 4 * c + 2 * r;
         u[s][i] = pack<Elem>(x[e], x[e + 1]);
         weighed[s][i] = pack<Elem>(x[e] * factor.x, x[e + 1] * factor.y);
       }
+    }
   }
   __device__ __forceinline__ void decay_state(float (&state)[k_dim / 2]) const {
     if constexpr (decays) {
