@@ -48,6 +48,17 @@ static void print_candidates(const luattn_parallel_plan *plan) {
 }
 
 /* "0-2047, 14336-16383": the rows of a rank. */
+/* Heads shared out before rows. */
+static void print_levels(const luattn_parallel_plan *plan) {
+  for (int i = 0; i < plan->num_levels; i++) {
+    const luattn_parallel_levels *l = &plan->levels[i];
+    const int left = plan->ranks / l->across;
+    printf("heads over %d ranks%s", l->across, left > 1 ? "" : " alone");
+    if (left > 1) printf(", rows over %d", left);
+    printf(": forward %.3f, backward %.3f, %.1f MB exchanged\n", l->forward, l->backward, l->exchanged / 1e6);
+  }
+}
+
 static void print_rows(const luattn_parallel_plan *plan, int rank) {
   int listed = 0, left = 0;
   for (int c = 0, end; c < plan->chunks; c = end) {
@@ -70,6 +81,7 @@ static void show(const cli_problem *p, const luattn_parallel_plan *plan) {
         "rows are places of the grid in row-major order, and the tiles those of a mask over them, as ranks take it: "
         "written with q_idx // and %% extents, without a grid\n");
   print_candidates(plan);
+  print_levels(plan);
   const int ranks = plan->ranks < LISTED_RANKS ? plan->ranks : LISTED_RANKS;
   for (int r = 0; r < ranks; r++) {
     printf("rank %d: ", r);

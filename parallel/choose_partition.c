@@ -21,6 +21,9 @@ typedef struct chooser {
   luattn_parallel_candidate candidate[LUATTN_PARALLEL_MAX_CANDIDATES];
   int num_candidates, chosen;
   int *rank_of, *best; /* [chunks]; best: of the fastest so far */
+  double passes[2];    /* seconds of what was judged last: forward, backward */
+  luattn_parallel_levels levels[LUATTN_PARALLEL_MAX_LEVELS];
+  int num_levels;
   int gathered[LUATTN_PARALLEL_MAX_LAYERS], best_gathered[LUATTN_PARALLEL_MAX_LAYERS];
   luattn_error *err;
 } chooser;
@@ -170,6 +173,7 @@ static bool judge(chooser *x, const scale *s, const int *rank_of, luattn_paralle
   }
   out->forward = alone[0] / p->ranks / seconds[0], out->backward = alone[1] / p->ranks / seconds[1];
   out->seconds = seconds[0] + seconds[1];
+  memcpy(x->passes, seconds, sizeof seconds);
   return true;
 }
 
@@ -231,6 +235,56 @@ static luattn_status try_all(chooser *x) {
   return LUATTN_OK;
 }
 
+/* ---- heads shared out before rows ---- */
+
+/* Seconds in which a rank's rows of all heads become more rows of some, and o the other way, of all layers. */
+static double heads_seconds(const chooser *whole, int across, double *bytes) {
+  const luattn_parallel_problem *p = whole->problem;
+  const double rows = (double)p->chunks * p->chunk_rows / p->ranks, dims = p->head_dim + p->head_dim_v;
+  double layers = 0;
+  for (int l = 0; l < p->num_layers; ++l) layers += p->layers[l].weight;
+  *bytes = rows * (p->heads + p->heads_kv) * dims * p->elem_bytes * (across - 1) / across;
+  return layers * (2 * whole->rates.exchange + *bytes / whole->rates.peer);
+}
+
+static bool predict_levels(const chooser *whole, const scale *s, int across, luattn_parallel_levels *out) {
+  luattn_parallel_problem p = *whole->problem;
+  p.ranks /= across, p.heads /= across, p.heads_kv /= across;
+  chooser x = {.problem = &p, .rates = whole->rates, .rank_of = whole->rank_of};
+  x.rates.node = whole->rates.node > across ? whole->rates.node / across : 1;
+  *out = (luattn_parallel_levels){.across = across};
+  const double more = heads_seconds(whole, across, &out->exchanged);
+  double least = INFINITY;
+  for (int partition = LUATTN_PARTITION_CONTIGUOUS; partition <= LUATTN_PARTITION_BY_COUNTS; ++partition) {
+    const chunk_counts counts = {s->chunks, s->sum};
+    luattn_parallel_candidate c = {.partition = (luattn_partition)partition};
+    if (!partition_suits(c.partition, s->chunks, p.ranks)) continue;
+    if (!partition_fill(c.partition, &counts, p.ranks, x.rank_of) || !judge(&x, s, x.rank_of, &c)) return false;
+    if (c.seconds >= least) continue;
+    least = c.seconds;
+    out->forward = c.forward * x.passes[0] / (x.passes[0] + more);
+    out->backward = c.backward * x.passes[1] / (x.passes[1] + more);
+  }
+  return true;
+}
+
+/* At one size of chunks, of which there are few enough to be quick. */
+static luattn_status try_levels(chooser *x) {
+  enum { MOST_CHUNKS = 256 };
+  const luattn_parallel_problem *p = x->problem;
+  const int node = x->rates.node < p->ranks ? x->rates.node : p->ranks;
+  int times = 1;
+  while (p->chunks / times > MOST_CHUNKS && p->chunks % (2 * times * p->ranks) == 0) times *= 2;
+  scale s;
+  bool done = open_scale(p, times, &s);
+  for (int across = 2; done && across <= node && x->num_levels < LUATTN_PARALLEL_MAX_LEVELS; ++across) {
+    if (node % across != 0 || p->ranks % across != 0 || p->heads % across != 0 || p->heads_kv % across != 0) continue;
+    done = predict_levels(x, &s, across, &x->levels[x->num_levels++]);
+  }
+  close_scale(&s);
+  return done ? LUATTN_OK : no_memory(x->err);
+}
+
 /* ---- the plan ---- */
 
 /* A plan and what its pointers point at. */
@@ -238,6 +292,7 @@ typedef struct whole_plan {
   luattn_parallel_plan plan;
   luattn_parallel_candidate candidate[LUATTN_PARALLEL_MAX_CANDIDATES];
   int gathered[LUATTN_PARALLEL_MAX_LAYERS];
+  luattn_parallel_levels levels[LUATTN_PARALLEL_MAX_LEVELS];
   int rank_of[];
 } whole_plan;
 
@@ -248,6 +303,7 @@ static luattn_status give(const chooser *x, luattn_parallel_plan **out) {
   if (w == NULL) return no_memory(x->err);
   memcpy(w->candidate, x->candidate, sizeof w->candidate);
   memcpy(w->gathered, x->best_gathered, sizeof w->gathered);
+  memcpy(w->levels, x->levels, sizeof w->levels);
   memcpy(w->rank_of, x->best, (size_t)chunks * sizeof *w->rank_of);
   w->plan = (luattn_parallel_plan){.ranks = x->problem->ranks,
                                    .chunks = chunks,
@@ -256,7 +312,9 @@ static luattn_status give(const chooser *x, luattn_parallel_plan **out) {
                                    .num_candidates = x->num_candidates,
                                    .chosen = x->chosen,
                                    .candidates = w->candidate,
-                                   .gathered = w->gathered};
+                                   .gathered = w->gathered,
+                                   .num_levels = x->num_levels,
+                                   .levels = w->levels};
   *out = &w->plan;
   return LUATTN_OK;
 }
@@ -279,6 +337,7 @@ luattn_status luattn_parallel_plan_new(const luattn_parallel_problem *given, lua
   luattn_status status = x->rank_of != NULL ? take_rates(&p.rates, &x->rates, err) : no_memory(err);
   if (x->rank_of != NULL) x->best = x->rank_of + p.chunks;
   if (status == LUATTN_OK) status = try_all(x);
+  if (status == LUATTN_OK) status = try_levels(x);
   if (status == LUATTN_OK) status = give(x, out);
   free(x->rank_of);
   free(x);

@@ -3,6 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Which keys a chunk of queries needs: chunks lowest .. highest, of which some are another rank's; their tiles. */
+typedef struct chunk_needs {
+  int lowest, highest; /* highest: -1: none */
+  bool others;
+  double tiles;
+} chunk_needs;
+
 /* Sums over the chunks of ranks. Arrays are [ranks][ranks]: rank, and rank whose keys they are. */
 typedef struct exchange {
   const luattn_parallel_problem *problem;
@@ -14,6 +21,8 @@ typedef struct exchange {
   int *order;                        /* [ranks] */
   int *stage_of;         /* [ranks]: of the rank at work, in which stage it takes the keys of each; own: 0 */
   unsigned char *needed; /* [chunks]: keys that a run of queries needs */
+  unsigned char *held;   /* [chunks]: keys that lie in memory for those that come */
+  chunk_needs *needs;    /* [chunks], of queries */
   const chunk_counts *counts;
   const int *rank_of;
 } exchange;
@@ -25,8 +34,15 @@ enum { MOST_STAGES = 16 }; /* of 1024 ranks: 11 */
 typedef struct rank_calls {
   int calls[MOST_STAGES];     /* of a stage: one for each run and each range of keys that it needs */
   double merged[MOST_STAGES]; /* chunks of o that its merges read and write */
-  int runs, hull; /* gathered: runs that need keys; chunks of keys from the first that is needed to the last */
 } rank_calls;
+
+/* Gathered: launches of runs whose keys are the rank's own, or in part others'; tiles of the first ones; chunks of keys
+ * that memory is taken for. */
+typedef struct gathered_calls {
+  int own, others;
+  double own_tiles;
+  int held, ranges; /* ranges: of them, that lie after each other at one rank */
+} gathered_calls;
 
 static int node_of(const exchange *x, int rank) { return rank / x->rates->node; }
 
@@ -38,8 +54,11 @@ static bool open_exchange(exchange *x) {
   x->order = calloc(n, sizeof *x->order);
   x->stage_of = calloc(n, sizeof *x->stage_of);
   x->needed = calloc((size_t)x->counts->chunks, sizeof *x->needed);
+  x->held = calloc((size_t)x->counts->chunks, sizeof *x->held);
+  x->needs = calloc((size_t)x->counts->chunks, sizeof *x->needs);
+  for (int i = 0; x->needs != NULL && i < x->counts->chunks; ++i) x->needs[i].highest = -1;
   return x->work != NULL && x->pieces != NULL && x->node_pieces != NULL && x->order != NULL && x->stage_of != NULL &&
-         x->needed != NULL;
+         x->needed != NULL && x->held != NULL && x->needs != NULL;
 }
 
 static void close_exchange(exchange *x) {
@@ -49,6 +68,17 @@ static void close_exchange(exchange *x) {
   free(x->order);
   free(x->stage_of);
   free(x->needed);
+  free(x->held);
+  free(x->needs);
+}
+
+/* j: greater than before. */
+static void add_need(exchange *x, size_t i, size_t j, double tiles) {
+  chunk_needs *of = &x->needs[i];
+  if (of->highest < 0) of->lowest = (int)j;
+  of->highest = (int)j;
+  of->others |= x->rank_of[j] != x->rank_of[i];
+  of->tiles += tiles;
 }
 
 /* needs [ranks + nodes]: whether chunk j of keys is needed there, filled anew for each j. */
@@ -65,6 +95,7 @@ static void sum_chunks(exchange *x, unsigned char *needs) {
       const size_t rank = (size_t)rank_of[i];
       x->work[rank * ranks + owner] += tiles;
       needs[rank] = needs[ranks + (size_t)node_of(x, rank_of[i])] = 1;
+      add_need(x, i, j, tiles);
     }
     for (size_t r = 0; r < ranks; ++r) x->pieces[r * ranks + owner] += needs[r];
     for (size_t d = 0; d < (size_t)x->nodes; ++d) x->node_pieces[d * ranks + owner] += needs[ranks + d];
@@ -156,30 +187,71 @@ static void count_run(const exchange *x, int first, int end, rank_calls *out) {
 
 static rank_calls count_calls(exchange *x, int rank) {
   const int n = x->counts->chunks;
-  rank_calls out = {.runs = 0};
-  int lowest = n, highest = -1;
-  bool before = false; /* the chunk before is the rank's, and needs keys: one gathered launch has both */
+  rank_calls out = {0};
   for (int i = 0, end; i < n; i = end) {
     end = i + 1;
-    if (x->rank_of[i] != rank) {
-      before = false;
-      continue;
-    }
+    if (x->rank_of[i] != rank) continue;
     memset(x->needed, 0, (size_t)n);
     const unsigned stages = add_needed(x, i);
     for (; end < n && x->rank_of[end] == rank && stages_of(x, end) == stages; ++end) add_needed(x, end);
     count_run(x, i, end, &out);
-    for (int j = 0; j < n; ++j)
-      if (x->needed[j]) lowest = j < lowest ? j : lowest, highest = j > highest ? j : highest;
-    out.runs += stages != 0 && !before;
-    before |= stages != 0;
   }
-  out.hull = highest >= lowest ? highest - lowest + 1 : 0;
   return out;
 }
 
+/* Of the queries first .. end - 1, in one launch: whether they need keys, and whether all of these lie in the rank's
+ * own; those of others are marked as held, with all between them. */
+static void hold_keys(exchange *x, int rank, int first, int end, gathered_calls *out) {
+  chunk_needs all = {.lowest = x->counts->chunks, .highest = -1};
+  for (int i = first; i < end; ++i) {
+    if (x->needs[i].highest < 0) continue;
+    all.lowest = x->needs[i].lowest < all.lowest ? x->needs[i].lowest : all.lowest;
+    all.highest = x->needs[i].highest > all.highest ? x->needs[i].highest : all.highest;
+    all.tiles += x->needs[i].tiles;
+  }
+  if (all.highest < 0) return;
+  for (int j = all.lowest; j <= all.highest && !all.others; ++j) all.others = x->rank_of[j] != rank;
+  if (!all.others)
+    ++out->own, out->own_tiles += all.tiles;
+  else {
+    ++out->others;
+    memset(x->held + all.lowest, 1, (size_t)(all.highest - all.lowest + 1));
+  }
+}
+
+/* apart: runs are cut where they need keys of others. */
+static gathered_calls count_gathered(exchange *x, int rank, bool apart) {
+  const int n = x->counts->chunks;
+  gathered_calls out = {0};
+  memset(x->held, 0, (size_t)n);
+  for (int i = 0, end; i < n; i = end) {
+    end = i + 1;
+    if (x->rank_of[i] != rank) continue;
+    const bool others = x->needs[i].others;
+    while (end < n && x->rank_of[end] == rank && (!apart || x->needs[end].others == others)) ++end;
+    hold_keys(x, rank, i, end, &out);
+  }
+  for (int j = 0; j < n; ++j) {
+    out.held += x->held[j];
+    out.ranges += x->held[j] && (j == 0 || !x->held[j - 1] || x->rank_of[j] != x->rank_of[j - 1]);
+  }
+  return out;
+}
+
+/* As context_parallel's: cut where copies run beside launches, unless that makes many more. */
+static gathered_calls gathered_of(exchange *x, int rank) {
+  enum { APART = 3 };
+  const gathered_calls whole = count_gathered(x, rank, false);
+  if (x->rates->serial) return whole;
+  const gathered_calls cut = count_gathered(x, rank, true);
+  return cut.own + cut.others <= whole.own + whole.others + APART ? cut : count_gathered(x, rank, false);
+}
+
 typedef struct pass_costs {
-  double tile, keys, gradients, merge; /* seconds of a tile; bytes of a chunk; seconds to read or write o of a chunk */
+  double tile, keys, gradients; /* seconds of a tile; bytes of a chunk */
+  double merge;                 /* seconds to read or write o, or dq, of a chunk, where parts merge */
+  double part;                  /* how much longer tiles take in parts of rows than in whole ones */
+  double rounding;              /* seconds in which a chunk's gradients in float32 become those of the call */
 } pass_costs;
 
 static pass_costs costs_of(const exchange *x, bool backward) {
@@ -188,10 +260,15 @@ static pass_costs costs_of(const exchange *x, bool backward) {
   const double rows = x->chunk_rows, part_bytes = stage_part_bytes(p);
   /* Products: of forward S and O; of backward S, dP, dV, dQ and dK. */
   const double flop = backward ? 6.0 * p->head_dim + 4.0 * p->head_dim_v : 2 * dims;
-  return (pass_costs){.tile = flop * square * p->heads / (backward ? x->rates->backward : x->rates->forward),
-                      .keys = rows * p->heads_kv * dims * p->elem_bytes,
-                      .gradients = backward ? rows * p->heads_kv * dims * part_bytes : 0,
-                      .merge = backward ? 0 : rows * p->heads * p->head_dim_v * part_bytes / x->rates->memory};
+  return (pass_costs){
+      .part = backward ? 1.04 : 1,
+      .tile = flop * square * p->heads / (backward ? x->rates->backward : x->rates->forward),
+      .keys = rows * p->heads_kv * dims * p->elem_bytes,
+      .gradients = backward ? rows * p->heads_kv * dims * part_bytes : 0,
+      .merge = rows * p->heads * (backward ? p->head_dim : p->head_dim_v) * part_bytes / x->rates->memory,
+      .rounding = backward ? rows * (p->heads * p->head_dim + p->heads_kv * dims) * (part_bytes + p->elem_bytes) /
+                                 x->rates->memory
+                           : 0};
 }
 
 double stage_part_bytes(const luattn_parallel_problem *problem) { return problem->elem_bytes > 4 ? 8 : 4; }
@@ -239,56 +316,86 @@ static void add_stage(const exchange *x, rank_clock *t, const stage_load *load) 
 }
 
 /* Of the rank's own keys: how much of their launches comes before the other stages (context_parallel's _split_own). */
-static double early_share(const rank_calls *calls, bool backward) {
-  return !backward ? 1 : calls->calls[0] > 1 ? 1.0 / calls->calls[0] : 0;
+static double early_share(int calls, bool backward) { return !backward ? 1 : calls > 1 ? 1.0 / calls : 0; }
+
+/* Of all stages' keys in one exchange, whose gradients come back in one. own: seconds of launches with own keys alone;
+ * others: of the other ones. */
+static double time_gathered(const exchange *x, const stage_load *all, double own, double others, double early) {
+  if (x->rates->serial) return all->keys + own + others + all->gradients;
+  const double first = greater_of(early * own, all->keys) + others;
+  return greater_of(first + (1 - early) * own, first + all->gradients);
 }
 
-static rank_time time_of_rank(exchange *x, int rank, const pass_costs *c, bool backward) {
-  const int sources = order_sources(x, rank), stages = set_stages(x, rank, sources);
-  const rank_calls calls = count_calls(x, rank);
-  const double start = x->rates->stage, tiles = x->work[rank * x->ranks + rank] * c->tile;
-  const double own = start * calls.calls[0] + tiles + calls.merged[0] * c->merge, early = early_share(&calls, backward);
-  double all = tiles, before = 0;
-  rank_clock t = {.now = stages > 0 ? early * own : own}, gathered = {0};
-  rank_time out = {.in_flight = {0, calls.hull * c->keys}};
-  int launches = calls.calls[0];
-  for (int stage = 1, at = 0; stage <= stages; ++stage) {
-    stage_load load = load_of(x, rank, stage, &at, sources, c);
-    gathered.arrived += load.keys, gathered.returned += load.gradients, all += load.work;
-    launches += calls.calls[stage];
-    load.work += start * calls.calls[stage] + calls.merged[stage] * c->merge;
+/* What a rank does, in both passes alike. */
+typedef struct rank_shape {
+  int rank, sources, stages;
+  rank_calls calls;
+  gathered_calls runs;
+} rank_shape;
+
+static rank_shape shape_of(exchange *x, int rank) {
+  rank_shape out = {.rank = rank, .sources = order_sources(x, rank)};
+  out.stages = set_stages(x, rank, out.sources);
+  out.calls = count_calls(x, rank);
+  out.runs = gathered_of(x, rank);
+  return out;
+}
+
+static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass_costs *c, bool backward) {
+  const rank_calls *calls = &r->calls;
+  const gathered_calls *runs = &r->runs;
+  const double start = x->rates->stage, tiles = x->work[r->rank * x->ranks + r->rank] * c->tile;
+  const double part = r->stages > 0 ? c->part : 1, early = early_share(calls->calls[0], backward),
+               own = start * calls->calls[0] + part * tiles + calls->merged[0] * c->merge;
+  double work = tiles, before = 0;
+  rank_clock t = {.now = r->stages > 0 ? early * own : own};
+  stage_load all = {0};
+  rank_time out = {.in_flight = {0, runs->held * c->keys}};
+  int launches = calls->calls[0];
+  for (int stage = 1, at = 0; stage <= r->stages; ++stage) {
+    stage_load load = load_of(x, r->rank, stage, &at, r->sources, c);
+    all.keys += load.keys, all.gradients += load.gradients, work += load.work;
+    launches += calls->calls[stage];
+    load.work = part * load.work + start * calls->calls[stage] + calls->merged[stage] * c->merge;
     add_stage(x, &t, &load);
     out.received += load.bytes;
     out.in_flight[0] = greater_of(out.in_flight[0], load.bytes + before);
     before = load.bytes;
   }
-  if (stages > 0) t.now += (1 - early) * own;
-  const double host = x->rates->launch;
-  out.staged = greater_of(greater_of(t.now, t.returned), host * launches);
-  out.gathered = greater_of(gathered.arrived + start * calls.runs + all + gathered.returned, host * calls.runs);
+  if (r->stages > 0) t.now += (1 - early) * own;
+  const double once = r->stages > 1 ? (r->stages - 1) * x->rates->exchange : 0; /* of exchanges that are one */
+  all.keys -= once, all.gradients -= backward ? once : 0;
+  const double host = x->rates->launch, alone = runs->own_tiles * c->tile,
+               rounding = x->ranks > 1 ? c->rounding * x->own : 0;
+  out.staged = greater_of(greater_of(t.now, t.returned) + rounding, host * launches);
+  out.gathered = time_gathered(x, &all, alone + start * runs->own, work - alone + start * runs->others,
+                               early_share(runs->own, backward)) +
+                 rounding;
+  out.gathered = greater_of(out.gathered, host * (runs->own + runs->others + runs->ranges / 2.0));
   return out;
 }
 
 static void predict(exchange *x, stage_prediction *out) {
   double seconds[2][2] = {{0}}, in_flight[2] = {0}; /* by stages, gathered; forward, backward */
-  for (int backward = 0; backward < 2; ++backward) {
-    const pass_costs c = costs_of(x, backward != 0);
-    double total = 0;
-    for (int r = 0; r < x->ranks; ++r) {
-      const rank_time one = time_of_rank(x, r, &c, backward != 0);
-      double tiles = 0;
-      for (int j = 0; j < x->ranks; ++j) tiles += x->work[r * x->ranks + j];
-      total += tiles;
-      out->most_tiles = greater_of(out->most_tiles, tiles);
+  const pass_costs costs[2] = {costs_of(x, false), costs_of(x, true)};
+  double total = 0;
+  for (int r = 0; r < x->ranks; ++r) {
+    const rank_shape shape = shape_of(x, r);
+    double tiles = 0;
+    for (int j = 0; j < x->ranks; ++j) tiles += x->work[r * x->ranks + j];
+    total += tiles;
+    out->most_tiles = greater_of(out->most_tiles, tiles);
+    for (int backward = 0; backward < 2; ++backward) {
+      const rank_time one = time_of_rank(x, &shape, &costs[backward], backward != 0);
       out->received = greater_of(out->received, one.received);
       seconds[0][backward] = greater_of(seconds[0][backward], one.staged);
       seconds[1][backward] = greater_of(seconds[1][backward], one.gathered);
       for (int g = 0; g < 2; ++g) in_flight[g] = greater_of(in_flight[g], one.in_flight[g]);
     }
-    out->alone[backward] = total * c.tile + x->rates->stage;
   }
   for (int pass = 0; pass < 2; ++pass) {
     const bool faster = x->problem->schedule == LUATTN_SCHEDULE_AUTO && seconds[1][pass] < seconds[0][pass];
+    out->alone[pass] = total * costs[pass].tile + x->rates->stage;
     out->gathered[pass] = faster || x->problem->schedule == LUATTN_SCHEDULE_GATHERED;
     out->seconds[pass] = seconds[out->gathered[pass]][pass];
   }

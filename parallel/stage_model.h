@@ -3,9 +3,15 @@
  * By stages, a rank computes scores with its own keys first. Meanwhile the chunks of keys that it needs of other ranks
  * travel, those of its node first, in stages of 1, 1, 2, 4, .. ranks' chunks: a stage starts when its keys are there and
  * the one before it is done. A stage of forward ends with a merge of o. Backward brings the keys again, and sends their
- * gradients back in float32, while launches with own keys run, of which all but the shortest come last. Gathered, all keys come first, and then each run of queries has all of them in one call:
- * nothing merges, and no copy is hidden. A launch has the chunks of queries that lie after each other, and a range of
- * keys; each takes luattn_parallel_rates.stage. A chunk that several ranks of a node need crosses the network once. */
+ * gradients back in float32, while launches with own keys run, of which all but the shortest come last.
+ *
+ * Gathered, all keys come in one exchange, and then each run of queries has all of them in one call: nothing merges.
+ * Where copies run beside launches, runs are cut where they need keys of others: rows that need none come first in
+ * forward, and but for the shortest run last in backward. Otherwise no copy is hidden.
+ *
+ * A launch has the chunks of queries that lie after each other, and a range of keys; each takes
+ * luattn_parallel_rates.stage, and of the host .launch, as copies of two ranges of keys do. Backward ends with gradients
+ * that become those of the call, from float32. A chunk that several ranks of a node need crosses the network once. */
 #ifndef LUATTN_STAGE_MODEL_H
 #define LUATTN_STAGE_MODEL_H
 

@@ -23,6 +23,7 @@ extern "C" {
 #define LUATTN_PARALLEL_MAX_RANKS 1024
 #define LUATTN_PARALLEL_MAX_CHUNKS 2048 /* of a problem's counts */
 #define LUATTN_PARALLEL_MAX_CANDIDATES 32
+#define LUATTN_PARALLEL_MAX_LEVELS 16
 #define LUATTN_PARALLEL_MAX_LAYERS 64 /* that differ in their masks */
 
 /* What a machine does. A member of 0 is that of one H200 in nodes of 8 with NVLink. */
@@ -78,8 +79,18 @@ typedef struct luattn_parallel_candidate {
   double received;          /* bytes of keys and values that a rank receives in a forward of one layer, the most */
   double memory; /* bytes of a rank in forward of one layer, the most: its q, k, v, o and lse, and k and v once more, as
                   * they travel; by stages two parts of o, and the keys and values of the two largest successive
-                  * stages; gathered, all keys and values from the first that it needs to the last */
+                  * stages; gathered, those from the first to the last that a run of rows needs, of all runs that need
+                  * any of other ranks */
 } luattn_parallel_candidate;
+
+/* Heads shared out before rows: of each group of `across` ranks of a node, one has all rows of the group for a share of
+ * the heads, and the groups share the sequence out as a plan does. across = all ranks: no keys travel for rows (Ulysses;
+ * luattn.parallel.HeadParallel runs that). The best of contiguous, zigzag and by counts. */
+typedef struct luattn_parallel_levels {
+  int across;               /* divides ranks, those of a node, heads and heads_kv */
+  double forward, backward; /* predicted efficiency, as a candidate's: two exchanges of a pass are not hidden */
+  double exchanged;         /* bytes of q, k, v and o that a rank sends in a forward of one layer, for heads */
+} luattn_parallel_levels;
 
 typedef struct luattn_parallel_plan {
   int ranks, chunks, chunk_rows;
@@ -89,6 +100,8 @@ typedef struct luattn_parallel_plan {
   const int
       *gathered; /* [num_layers]: bit 0: LUATTN_SCHEDULE_GATHERED is the schedule of the layer's forward, bit 1: of
                         * its backward; else by stages */
+  int num_levels;
+  const luattn_parallel_levels *levels; /* [num_levels]: predictions alone; the plan is none of these */
 } luattn_parallel_plan;
 
 /* Makes a plan, which the caller frees. Takes milliseconds, up to a second for 64 ranks and 2048 chunks. Errors:

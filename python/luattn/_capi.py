@@ -440,6 +440,10 @@ class ParallelCandidate(c.Structure):
     ]
 
 
+class ParallelLevels(c.Structure):
+    _fields_ = [("across", c.c_int), *((name, c.c_double) for name in ("forward", "backward", "exchanged"))]
+
+
 class ParallelPlan(c.Structure):
     _fields_ = [
         *((name, c.c_int) for name in ("ranks", "chunks", "chunk_rows")),
@@ -448,4 +452,6 @@ class ParallelPlan(c.Structure):
         ("chosen", c.c_int),
         ("candidates", c.POINTER(ParallelCandidate)),
         ("gathered", c.POINTER(c.c_int)),
+        ("num_levels", c.c_int),
+        ("levels", c.POINTER(ParallelLevels)),
     ]

@@ -183,6 +183,30 @@ static void test_one_rank(void **unused) {
   free(tiles);
 }
 
+/* Heads over two ranks of a node, or over all: two exchanges of a pass, which nothing hides. */
+static void test_levels(void **unused) {
+  (void)unused;
+  float *tiles = counts_of(all, 65536, 512);
+  const luattn_parallel_layers layer = {tiles, 1};
+  luattn_parallel_problem p = problem_of(&layer, 4, 128, 512);
+  p.rates.exchange = 1e-9, p.rates.stage = p.rates.launch = 1e-12;
+  luattn_parallel_plan *plan = plan_of(&p);
+  assert_int_equal(plan->num_levels, 2);
+  const luattn_parallel_levels *two = &plan->levels[0], *four = &plan->levels[1];
+  assert_true(two->across == 2 && four->across == 4);
+  const double bytes = 65536 / 4 * (p.heads + p.heads_kv) * 256.0 * 2 * 3 / 4;
+  const double alone = 512.0 * 512 * 2 * 256 * 128 * 128 * p.heads / 750e12;
+  assert_true(fabs(four->exchanged - bytes) < 1 && fabs(two->exchanged - bytes * 2 / 3) < 1);
+  assert_true(fabs(four->forward - alone / 4 / (alone / 4 + bytes / 380e9)) < 1e-6);
+  assert_true(two->forward <= 1 && two->forward > 0.5 && two->backward <= 1 && two->backward > two->forward);
+  luattn_parallel_plan_free(plan);
+  p.heads_kv = 2; /* which four ranks do not divide */
+  plan = plan_of(&p);
+  assert_int_equal(plan->num_levels, 1);
+  luattn_parallel_plan_free(plan);
+  free(tiles);
+}
+
 /* ---- the model ---- */
 
 static const luattn_parallel_rates rates = {
@@ -200,7 +224,8 @@ static void test_stages(void **unused) {
   const double square = 128.0 * 128.0, tile = 2 * 96 * square * 4 / 1e15,
                tile_b = (6 * 64 + 4 * 32) * square * 4 / 5e14;
   const double keys = rows * 2 * 96.0 * 2, gradients = rows * 2 * 96.0 * 4,
-               merge = 3 * rows * 4 * 32.0 * 4 / 1e12; /* o in float32 */
+               merge = 3 * rows * 4 * 32.0 * 4 / 1e12;                   /* o in float32 */
+  const double rounding = rows * (4 * 64.0 + 2 * 96.0) * (4 + 2) / 1e12; /* dq, dk and dv, from float32 */
   const double peer = keys / 1e11, across = fmax(peer, keys / 1e10 / 2);
   double t = 1e-5 + 4 * tile; /* rank 0: of rank 1 in its node, then of rank 2 */
   t = fmax(t, peer) + 1e-5 + 2 * tile + merge;
@@ -208,13 +233,16 @@ static void test_stages(void **unused) {
   double third = 1e-5 + 4 * tile; /* rank 2, alone in its node, needs rank 0's keys */
   third = fmax(third, across) + 1e-5 + 5 * tile + merge;
   assert_true(fabs(got.seconds[0] - fmax(t, third)) <= 1e-12);
-  double back = peer + 1e-5 + 2 * tile_b, sent = back + gradients / 1e11; /* own keys come last */
-  back = fmax(back, peer + across) + 1e-5 + 1 * tile_b;
+  /* Own keys come last. Tiles of parts take longer, and dq of parts is added up. */
+  const double part_b = 1.04 * tile_b, merge_b = 3 * rows * 4 * 64.0 * 4 / 1e12;
+  double back = peer + 1e-5 + 2 * part_b + merge_b, sent = back + gradients / 1e11;
+  back = fmax(back, peer + across) + 1e-5 + 1 * part_b + merge_b;
   sent = fmax(sent, back) + gradients / 1e11 + gradients / 1e10 / 2;
-  back = fmax(back + 1e-5 + 4 * tile_b, sent);
-  double back_third = across + 1e-5 + 5 * tile_b, sent_third = back_third + gradients / 1e11 + gradients / 1e10 / 2;
-  back_third = fmax(back_third + 1e-5 + 4 * tile_b, sent_third);
-  assert_true(fabs(got.seconds[1] - fmax(back, back_third)) <= 1e-12);
+  back = fmax(back + 1e-5 + 4 * part_b, sent);
+  double back_third = across + 1e-5 + 5 * part_b + merge_b,
+         sent_third = back_third + gradients / 1e11 + gradients / 1e10 / 2;
+  back_third = fmax(back_third + 1e-5 + 4 * part_b, sent_third);
+  assert_true(fabs(got.seconds[1] - fmax(back, back_third) - rounding) <= 1e-12);
   assert_true(got.most_tiles == 9 && got.received == 2 * keys && got.in_flight == 2 * keys);
   assert_true(fabs(got.alone[0] - (23 * tile + 1e-5)) <= 1e-12 && !got.gathered[0] && !got.gathered[1]);
   p.schedule = LUATTN_SCHEDULE_GATHERED; /* rank 2 is the slowest: its hull has the chunk between, too */
@@ -236,7 +264,41 @@ static void test_serial(void **unused) {
   assert_true(stage_predict(&p, &serial, &(chunk_counts){2, tiles}, rows, rank_of, &got));
   const double dims = p.head_dim + p.head_dim_v, keys = rows * p.heads_kv * dims * 2;
   const double tile_b = (6.0 * p.head_dim + 4.0 * p.head_dim_v) * 128 * 128 * p.heads / 5e14;
-  assert_true(fabs(got.seconds[1] - (2e-5 + 7 * tile_b + 2e-3 + keys / 1e11 + 2 * keys / 1e11)) <= 1e-12);
+  const double rounding = rows * (p.heads * p.head_dim + p.heads_kv * dims) * (4 + 2) / 1e12;
+  const double merge_b = 3.0 * rows * p.heads * p.head_dim * 4 / 1e12;
+  assert_true(fabs(got.seconds[1] -
+                   (2e-5 + 7 * 1.04 * tile_b + merge_b + 2e-3 + keys / 1e11 + 2 * keys / 1e11 + rounding)) <= 1e-12);
+}
+
+/* Gathered, of contiguous parts: rank 1 needs a chunk of rank 0 for its first queries alone. Copies run beside launches of
+ * the other ones, which come first in forward and last in backward; or all keys of several ranks travel in one exchange,
+ * which nothing hides. */
+static void test_gathered(void **unused) {
+  (void)unused;
+  const double tiles[16] = {1, 0, 0, 0, 1, 1, 0, 0, 0, 2, 3, 0, 0, 0, 0, 9};
+  const int rank_of[4] = {0, 0, 1, 1}, rows = 1024;
+  luattn_parallel_problem p = problem_of(NULL, 2, 4, rows);
+  p.schedule = LUATTN_SCHEDULE_GATHERED;
+  luattn_parallel_rates beside = rates;
+  beside.exchange = 2e-5;
+  stage_prediction got;
+  assert_true(stage_predict(&p, &beside, &(chunk_counts){4, tiles}, rows, rank_of, &got));
+  const double dims = p.head_dim + p.head_dim_v, square = 128.0 * 128.0 * p.heads, keys = rows * p.heads_kv * dims * 2;
+  const double tile = 2 * dims * square / 1e15, tile_b = (6.0 * p.head_dim + 4.0 * p.head_dim_v) * square / 5e14;
+  const double rounding = 2 * rows * (p.heads * p.head_dim + p.heads_kv * dims) * (4 + 2) / 1e12;
+  const double come = 2e-5 + keys / 1e11, others = 1e-5 + 5 * tile_b, own = 1e-5 + 9 * tile_b;
+  assert_true(fabs(got.seconds[0] - (fmax(1e-5 + 9 * tile, come) + 1e-5 + 5 * tile)) <= 1e-12);
+  assert_true(fabs(got.seconds[1] - (come + others + fmax(own, 2e-5 + 2 * keys / 1e11) + rounding)) <= 1e-12);
+  assert_true(got.in_flight == 2 * keys);
+  beside.serial = 1;
+  assert_true(stage_predict(&p, &beside, &(chunk_counts){4, tiles}, rows, rank_of, &got));
+  assert_true(fabs(got.seconds[0] - (come + 1e-5 + 14 * tile)) <= 1e-12);
+  assert_true(got.in_flight == 3 * keys);
+  const double of_all[9] = {1, 0, 0, 0, 1, 0, 1, 1, 1};
+  const int apart[3] = {0, 1, 2};
+  p.ranks = 3, beside.node = 4;
+  assert_true(stage_predict(&p, &beside, &(chunk_counts){3, of_all}, rows, apart, &got));
+  assert_true(fabs(got.seconds[0] - (2e-5 + 2 * keys / 1e11 + 1e-5 + 3 * tile)) <= 1e-12);
 }
 
 /* Ranks whose queries lie in two runs, and keys in ranges: each pair of them is a launch. */
@@ -317,8 +379,10 @@ int main(void) {
                                      cmocka_unit_test(test_swaps),
                                      cmocka_unit_test(test_layers),
                                      cmocka_unit_test(test_one_rank),
+                                     cmocka_unit_test(test_levels),
                                      cmocka_unit_test(test_stages),
                                      cmocka_unit_test(test_serial),
+                                     cmocka_unit_test(test_gathered),
                                      cmocka_unit_test(test_launches),
                                      cmocka_unit_test(test_edges),
                                      cmocka_unit_test(test_refusals)};

@@ -19,7 +19,7 @@ from . import _counting
 _PLACE = "luattn.parallel.plan"
 # Seconds from Python, as two H200 showed them (bench/results/context_parallel_h200.md): of a launch of long rows on the GPU, with its last tiles, and on the host;
 # until an exchange is on its way.
-_SECONDS = {"stage": 100e-6, "launch": 250e-6, "exchange": 120e-6}
+_SECONDS = {"stage": 60e-6, "launch": 250e-6, "exchange": 120e-6}
 TRANSPORTS = ("peer", "group")  # copies between GPUs of one host; the group's own sends and receives
 _RATES = ("forward", "backward", "peer", "network", "memory", "stage", "launch", "exchange")
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -42,6 +42,17 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Levels:
+    """What is predicted where heads are shared out over `across` ranks, as HeadParallel does over all, and the sequence over the groups of so many; exchanged:
+    bytes that a rank sends for heads in a forward of one layer."""
+
+    across: int
+    forward: float
+    backward: float
+    exchanged: float
+
+
+@dataclass(frozen=True)
 class Layer:
     """Layers of one mask. needs[i][j]: not 0 where chunk i of queries needs chunk j of keys. gathered: in forward, and in backward, all keys come before the
     first call; else a rank's own are computed first. masks: what the mask reads, by name, as the plan was given it."""
@@ -61,12 +72,12 @@ class Plan:
 
     def __init__(
         self, q_len: int, world_size: int, chunk_rows: int, rank_of: Sequence[int], layers: Sequence[Layer], node: int = 8, candidates: Sequence[Candidate] = (),
-        chosen: int = 0, schedule: str = "auto",
+        chosen: int = 0, schedule: str = "auto", levels: Sequence[Levels] = (),
     ) -> None:  # fmt: skip
         self.schedule = schedule
         self.q_len, self.world_size, self.chunk_rows, self.node = q_len, world_size, chunk_rows, node
         self.rank_of, self.layers = tuple(rank_of), tuple(layers)
-        self.candidates, self.chosen = tuple(candidates), chosen
+        self.candidates, self.chosen, self.levels = tuple(candidates), chosen, tuple(levels)
         self.padded_len = chunk_rows * len(self.rank_of)
         self.rows = self.padded_len // world_size  # of each rank
 
@@ -120,7 +131,7 @@ class Plan:
         gathered = self.layers[0].gathered if schedule in (None, "auto") else (schedule == "gathered",) * 2
         made = _layer_of(of, 1.0, shape, tiles, len(self.rank_of), 1, gathered, read)
         others = [layer for layer in self.layers if layer.text != of.text]
-        return Plan(self.q_len, self.world_size, self.chunk_rows, self.rank_of, [*others, made], self.node, self.candidates, self.chosen, self.schedule)
+        return Plan(self.q_len, self.world_size, self.chunk_rows, self.rank_of, [*others, made], self.node, self.candidates, self.chosen, self.schedule, self.levels)
 
     def shard(self, tensor: Any, rank: int, dim: int | None = None, fill: float = 0) -> Any:
         """A rank's rows of a tensor of the whole sequence, which lies along `dim`; None: the one axis of length q_len. Rows of padding have `fill`."""
@@ -190,6 +201,10 @@ class Plan:
         for i, c in enumerate(self.candidates):
             mark = "*" if i == self.chosen else " "
             lines.append(f"{mark} {c.partition:12} {c.chunk_rows:10d} {c.forward:9.3f} {c.backward:9.3f} {c.imbalance:10.3f} {c.received / 1e6:12.1f} {c.memory / 1e6:11.1f}")
+        for x in self.levels:
+            left = self.world_size // x.across
+            where = f"{x.across} ranks, rows over {left}" if left > 1 else f"{x.across} ranks alone"
+            lines.append(f"heads over {where}: forward {x.forward:.3f}, backward {x.backward:.3f}, {x.exchanged / 1e6:.1f} MB exchanged")
         for layer in self.layers:
             orders = [f"{name}: {'all keys first' if x else 'own keys first'}" for name, x in zip(("forward", "backward"), layer.gathered)]
             lines.append(f"layers of {layer.name}, {layer.weight:g}: {', '.join(orders)}")
@@ -302,7 +317,7 @@ def _rates_of(rates: Mapping[str, float] | None, node: int, serial: bool) -> cap
 
 
 def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], weights: Sequence[float], rates: capi.ParallelRates, schedule: int) -> Any:
-    """rank_of, chunk_rows, gathered, candidates and the chosen one, of the library."""
+    """rank_of, chunk_rows, gathered, candidates, the chosen one and levels, of the library."""
     layers = (capi.ParallelLayers * len(tiles))(*(capi.ParallelLayers(ctypes.addressof(t), w) for t, w in zip(tiles, weights)))
     problem = capi.ParallelProblem(
         ctypes.sizeof(capi.ParallelProblem), shape.world_size, chunks, chunk_rows, len(tiles), ctypes.addressof(layers), *shape.heads, *shape.head_dim,
@@ -316,7 +331,9 @@ def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], w
             Candidate(capi.PARTITIONS[c.partition], *(getattr(c, name) for name, *_ in capi.ParallelCandidate._fields_[1:]))
             for c in p.candidates[: p.num_candidates]
         ]
-        return p.rank_of[: p.chunks], p.chunk_rows, [(bool(x & 1), bool(x & 2)) for x in p.gathered[: len(tiles)]], candidates, p.chosen
+        return p.rank_of[: p.chunks], p.chunk_rows, [(bool(x & 1), bool(x & 2)) for x in p.gathered[: len(tiles)]], candidates, p.chosen, [
+            Levels(*(getattr(x, name) for name, *_ in x._fields_)) for x in p.levels[: p.num_levels]
+        ]
     finally:
         lib.luattn_parallel_plan_free(made)
 
@@ -359,7 +376,7 @@ def plan(
 
     node: ranks of one machine. transport: as ContextParallel's, of the prediction: by "group" no kernel hides a copy.
     rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
-    and a launch takes 100 us of the GPU and 250 us of the host, and an exchange 120 us until rows are on their way, as from Python.
+    and a launch takes 60 us of the GPU and 250 us of the host, and an exchange 120 us until rows are on their way, as from Python.
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
     each run of rows that lie after each other, once they are there, which is for functions whose parts do not merge, too; "auto": the one that is
     predicted to be faster, by layer.
@@ -383,11 +400,12 @@ def plan(
     chunks = rows // chunk_rows
     tiles, read = zip(*(_counted(a._spec, shape, chunk_rows, chunks, given, seed) for a, given in zip(found, of_layers)))
     candidates: list[Candidate] = []
+    levels: list[Levels] = []
     chosen, used_rows = 0, chunk_rows
     gathered = [(schedule == "gathered",) * 2] * len(found)
     if partition is None:
-        partition, used_rows, gathered, candidates, chosen = _choose(
+        partition, used_rows, gathered, candidates, chosen, levels = _choose(
             shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, node, transport == "group"), capi.SCHEDULES.index(schedule)
         )
     layers = [_layer_of(a, numbers[i], shape, tiles[i], chunks, used_rows // chunk_rows, gathered[i], read[i]) for i, a in enumerate(found)]
-    return Plan(shape.q_len, shape.world_size, used_rows, partition, layers, node or 8, candidates, chosen, schedule)
+    return Plan(shape.q_len, shape.world_size, used_rows, partition, layers, node or 8, candidates, chosen, schedule, levels)
