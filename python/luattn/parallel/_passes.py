@@ -20,7 +20,8 @@ from .._once import once
 from .._spec import Spec
 from .._torch_merge import merge_into
 from ..errors import Error
-from ._exchange import Exchange, Rows, Work, rows_first, wait
+from ._exchange import Exchange, Rows, Work, copy_all, rows_first, wait
+from ._lanes import beside
 from ._stages import RETURNING, Call, Schedule, Stage, ranges_of
 from .rank_plan import Plan
 
@@ -103,9 +104,11 @@ class _Pass:
         stage, size = self.schedule.stages[i], self.job.plan.chunk_rows
         new = torch.Tensor.new_zeros if stage.gaps else torch.Tensor.new_empty
         tensors = [new(t, (stage.rows, *t.shape[1:])) for t in self.own.tensors]
-        for first, end in ranges_of([c for c in self.schedule.own if c in stage.place]):
-            for to, t in zip(tensors, self.own.tensors):
-                _rows(to, stage.place[first], (end - first) * size).copy_(_rows(t, self.own.place[first], (end - first) * size))
+        copy_all([
+            (_rows(to, stage.place[first], (end - first) * size), _rows(t, self.own.place[first], (end - first) * size))
+            for first, end in ranges_of([c for c in self.schedule.own if c in stage.place])
+            for to, t in zip(tensors, self.own.tensors)
+        ])  # fmt: skip
         self.buffers[i] = Rows(tensors, stage.place)
         return self.buffers[i]
 
@@ -191,8 +194,9 @@ class _Forward(_Pass):
         with self.whole_exchange():
             for i, stage in enumerate(self.schedule.stages):
                 keys = self.arrive(i)
-                for call in stage.calls:
-                    self._add(call, self._part(call, keys))
+                made = beside(self.q.device, [functools.partial(self._part, call, keys) for call in stage.calls])
+                for call, part in zip(stage.calls, made):
+                    self._add(call, part)
                 self._merge_stage()
         self.finish()
         for i in runs:
@@ -266,6 +270,13 @@ class _Forward(_Pass):
 # --- backward ---
 
 
+class _Gradients(NamedTuple):
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+    named: dict[str, Tensor]
+
+
 class _Backward(_Pass):
     def run(self, rows: tuple[Tensor, Tensor, Tensor], dout: Tensor, dlse: Tensor | None) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         """dq, dk, dv, and the gradients of inputs and scalars by name. rows: o, lse and saved."""
@@ -280,10 +291,13 @@ class _Backward(_Pass):
         self.back = [0, 1, *(2 + j for j, i in enumerate(self.of_keys) if job.parameters[i].name in self.named)]
         self.mine: Rows | None = None
         job.exchange.begin(schedule, self.own.tensors, [self._empty(i, 1) for i in self.back])
-        self.returning: list[tuple[list[Work], Sequence[int], Rows | None, Rows]] = []
+        self.returning: list[tuple[list[Work], list[Rows], Rows]] = []
+        self.among: list[Rows] = []  # gradients of other stages' keys, with own ones among them
         with self.whole_exchange():
             for i, stage in enumerate(schedule.stages):
                 self._stage(i, stage)
+        for rows in self.among:
+            self._keep_own(rows)
         while self.returning:
             self._take_back()
         self.finish()
@@ -298,10 +312,11 @@ class _Backward(_Pass):
         if stage.own and self.mine is None:
             self.mine = self._made_for(stage)
         made = self._of_own() if stage.own else self._made_for(stage)
-        for call in stage.calls:
-            self._part(call, keys, made)
-        if not stage.own:
-            self._keep_own(made)
+        found = beside(self.q.device, [functools.partial(self._part, call, keys, made) for call in stage.calls])
+        for call, gradients in zip(stage.calls, found):
+            self._add(call, gradients, made)
+        if not stage.own and any(c in made.place for c in self.schedule.own):
+            self.among.append(made)
         self._return(stage.rounds, made)
 
     def _made_for(self, stage: Stage) -> Rows:
@@ -329,7 +344,8 @@ class _Backward(_Pass):
         shape = () if i in self.of_keys else shape
         return torch.zeros(shape, dtype=rows_type(self.q), device=self.q.device)
 
-    def _part(self, call: Call, keys: Sequence[Tensor], made: Rows) -> None:
+    def _part(self, call: Call, keys: Sequence[Tensor], made: Rows) -> _Gradients:
+        """Of a call; those of its keys in `made` if it is the first one with them."""
         job, run = self.job, self.schedule.runs[call.run]
         q, k, v, inputs, options = self.arguments(call, keys)
         if q.dtype.itemsize == 2:
@@ -337,10 +353,17 @@ class _Backward(_Pass):
         o, dout = (t[:, :, run.first : run.end] for t in (self.rows[0], self.dout))
         dlse = None if self.dlse is None else self.dlse[:, :, run.first : run.end]
         lse, saved = (t[..., run.first : run.end].contiguous() if t.dim() > 1 else t for t in self.rows[1:])
-        rows = [t[call.first : call.first + call.length].movedim(0, self.dims[i]) for i, t in zip(self.back, made.tensors)]
+        rows = self._rows_of(call, made)
         out = (None, *rows[:2]) if call.writes else (None, None, None)
-        dq, dk, dv, named = gradients_of(job.spec, dout, dlse, q, k, v, o, lse, saved, inputs, job.scalars, self.scale, options, out)
-        one = self.dq[call.run]
+        return _Gradients(*gradients_of(job.spec, dout, dlse, q, k, v, o, lse, saved, inputs, job.scalars, self.scale, options, out))
+
+    def _rows_of(self, call: Call, made: Rows) -> list[Tensor]:
+        """Gradients of a call's keys."""
+        return [t[call.first : call.first + call.length].movedim(0, self.dims[i]) for i, t in zip(self.back, made.tensors)]
+
+    def _add(self, call: Call, found: _Gradients, made: Rows) -> None:
+        job, (dq, dk, dv, named) = self.job, found
+        rows, one = self._rows_of(call, made), self.dq[call.run]
         self.dq[call.run] = dq if one is None else one.add_(dq)
         for to, d in zip(rows, [dk, dv, *(named.pop(job.spec.inputs[self.of_keys[i - 2]].name) for i in self.back[2:])]):
             if not call.writes:
@@ -380,25 +403,30 @@ class _Backward(_Pass):
     def _add_rows(self, chunks: Sequence[int], made: Rows) -> None:
         """Adds chunks to the rank's own; those that follow each other do so in both."""
         size, mine = self.job.plan.chunk_rows, self._of_own()
-        for first, end in ranges_of(chunks):
-            for to, t in zip(mine.tensors, made.tensors):
-                _rows(to, mine.place[first], (end - first) * size).add_(_rows(t, made.place[first], (end - first) * size))
+        both = [
+            (_rows(to, mine.place[first], (end - first) * size), _rows(t, made.place[first], (end - first) * size))
+            for first, end in ranges_of(chunks)
+            for to, t in zip(mine.tensors, made.tensors)
+        ]
+        torch._foreach_add_([to for to, _ in both], [t for _, t in both])
 
     def _return(self, rounds: Sequence[int], made: Rows) -> None:
-        """Begins a stage's rounds the other way, of which at most two are on their way. All ranks do in one order."""
-        for i in rounds:
-            one = self.schedule.rounds[i]
+        """Begins a stage's rounds the other way, one after another, of which at most two are on their way, or at once. All ranks do in one order."""
+        found = [self.schedule.rounds[i] for i in rounds]
+        if not found:
+            return
+        for some in [found] if self.schedule.at_once else [[one] for one in found]:
             if len(self.returning) == RETURNING:
                 self._take_back()
-            works, returned = self.job.exchange.gradients(one, made)
-            self.returning.append((works, one.sent, returned, made))
+            works, returned = self.job.exchange.gradients(some, made)
+            self.returning.append((works, returned, made))
 
     def _take_back(self) -> None:
         """Adds the oldest that are on their way: always in the order of rounds."""
-        works, chunks, returned, _ = self.returning.pop(0)
+        works, returned, _ = self.returning.pop(0)
         wait(works)
-        if returned is not None:
-            self._add_rows(chunks, returned)
+        for rows in returned:
+            self._add_rows(list(rows.place), rows)
 
     def _whole_dq(self) -> Tensor:
         """Of the rank's rows, which runs have in their order; 0 in those that keep nothing, and in padding."""

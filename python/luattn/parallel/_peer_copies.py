@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import Unsupported
-from ._exchange import Exchange, Rows, Work
+from ._exchange import Exchange, Rows, Work, copy_all
 from ._stages import Round, Schedule, ranges_of
 
 _ALIGNED = 512
@@ -178,12 +178,16 @@ class PeerExchange(Exchange):
 
         return _Round(wait)
 
-    def gradients(self, one: Round, made: Rows) -> tuple[list[Work], Rows | None]:
+    def gradients(self, rounds: Sequence[Round], made: Rows) -> tuple[list[Work], list[Rows]]:
+        works, returned = zip(*(self._gradients_of(one, made) for one in rounds)) if rounds else ((), ())
+        return list(works), [rows for rows in returned if rows is not None]
+
+    def _gradients_of(self, one: Round, made: Rows) -> tuple[Work, Rows | None]:
         number = next(self._returned)
         at, channel = self._made.of(number), self._rounds + number
         started = self._send(one.source, channel, at, one.received, made)
         returned = Rows([self._slot(at[i], t, len(one.sent)) for i, t in enumerate(made.tensors)], self._compact(one.sent)) if one.sent else None
-        return [_Round(lambda: self._wait(started, one.to, channel, one.sent))], returned
+        return _Round(lambda: self._wait(started, one.to, channel, one.sent)), returned
 
     def _send(self, rank: int, channel: int, at: Sequence[int], chunks: Sequence[int], rows: Rows) -> Any:
         return self._memory.send(rank, channel, lambda: self._push(rank, at, chunks, rows)) if chunks else None
@@ -216,12 +220,13 @@ class PeerExchange(Exchange):
     def _take(self, at: Sequence[int], chunks: Sequence[int], received: Rows | None) -> None:
         if received is None:
             return
-        place = self._compact(chunks)
+        place, pairs = self._compact(chunks), []
         for begin, t in zip(at, received.tensors):
             slot = self._slot(begin, t, len(chunks))
             for first, end in ranges_of(chunks):
                 n = (end - first) * self.chunk_rows
-                t[received.place[first] : received.place[first] + n].copy_(slot[place[first] : place[first] + n])
+                pairs.append((t[received.place[first] : received.place[first] + n], slot[place[first] : place[first] + n]))
+        copy_all(pairs)
 
 
 # --- which exchange a group has ---

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from .rank_plan import Layer, Plan
 
-RETURNING = 2  # rounds of gradients that are on their way at once
+RETURNING = 2  # exchanges of gradients that are on their way at once
+APART = 3  # runs more, at most, where those with keys of others are cut from those without
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,16 @@ def _unwritten(calls: Sequence[Call], rows: int) -> tuple[tuple[int, int], ...]:
     return tuple((end, first) for end, first in zip(ends, [*(first for first, _ in written), rows]) if end < first)
 
 
-def _split_own(stages: Sequence[Stage], rounds: int, rows: int) -> list[Stage]:
+def _split_own(stages: Sequence[Stage], exchanges: int, rows: int) -> list[Stage]:
     """For backward: of the calls with the rank's own keys the shortest comes before the other stages, while keys travel, and the others after them, while
-    gradients travel back; one call alone does too, since gradients in float32 take longer than keys. Where more rounds go back than are on their way at
-    once, some are added to the gradients of own keys before the last calls have come, which then only add."""
+    gradients travel back; one call alone does too, since gradients in float32 take longer than keys. exchanges: in which gradients go back; where they are more
+    than are on their way at once, some are added to the gradients of own keys before the last calls have come, which then only add."""
     own, *others = stages
     if not others:
         return list(stages)
     cut = len(own.calls) - (len(own.calls) > 1)
     late, early = own.calls[:cut], own.calls[cut:]
-    if rounds <= RETURNING:
+    if exchanges <= RETURNING:
         both = _marked([*early, *late])
     else:
         both = *_marked(early), *(replace(x, writes=False) for x in late)
@@ -104,6 +105,7 @@ class Schedule:
     own: tuple[int, ...]  # its chunks, in the order of its rows
     round_chunks: int
     together: bool  # calls have chunks
+    at_once: bool  # gradients go back in one exchange
 
 
 def order_of(rank: int, world_size: int, node: int) -> list[tuple[int, int]]:
@@ -231,30 +233,53 @@ class _Maker:
             made.append(Stage(i == 0, taken[i], rows if i else 0, place, False, calls, _unwritten(calls, rows)))
         return made
 
-    def gathered(self, rounds: Sequence[Round]) -> list[Stage]:
-        """All keys from the first to the last that is needed, or together those that are needed alone, and one call for each run."""
-        keys, size = _needed(self.layer, self.own), self.plan.chunk_rows
-        lowest = keys[0] if keys else 0
-        hull = keys if self.together else range(lowest, keys[-1] + 1) if keys else []
-        first = self.places.get(lowest, 0)
-        own = all(self.places.get(c) == first + i * size for i, c in enumerate(hull))  # they lie after each other: nothing is to be copied
-        place = {c: i * size + (first if own else 0) for i, c in enumerate(hull) if c in set(keys)}
-        found = ([c for c in hull if needs[0] <= c <= needs[-1]] if needs else [] for needs in self.needs)
+    def gathered(self, rounds: Sequence[Round], apart: bool) -> list[Stage]:
+        """One call for each run. Runs whose keys lie after each other among the rank's own take them there; then come those with keys of others, which lie in
+        spans of such runs, or together in one of the needed keys alone. apart: runs are cut where they need keys of others, so that the first ones hide copies."""
+        if apart:
+            self._cut_apart()
+        local = [bool(needs) and self._are_own(needs) for needs in self.needs]
+        spans = [() if x or not needs else needs if self.together else range(needs[0], needs[-1] + 1) for x, needs in zip(local, self.needs)]
+        keys, size = set(_needed(self.layer, self.own)), self.plan.chunk_rows
+        hull = sorted({c for span in spans for c in span})
+        place = {c: i * size for i, c in enumerate(hull) if c in keys}
+        found = ([c for c in hull if span[0] <= c <= span[-1]] if span else [] for span in spans)
         calls = _longest_first(self._call(i, chunks, place[chunks[0]]) for i, chunks in enumerate(found) if chunks)
-        rows = (len(self.own) if own else len(hull)) * size
-        return [Stage(own, tuple(range(len(rounds))), 0 if own else rows, place, len(place) < len(hull), calls, _unwritten(calls, rows))]
+        rows = len(hull) * size
+        others = Stage(not calls, tuple(range(len(rounds))), rows, place, len(place) < len(hull), calls, _unwritten(calls, rows if calls else len(self.own) * size))
+        mine = _longest_first(self._call(i, range(needs[0], needs[-1] + 1), self.places[needs[0]]) for i, needs in enumerate(self.needs) if local[i])
+        if not mine:
+            return [others]
+        own = Stage(True, (), 0, self.places, False, mine, _unwritten(mine, len(self.own) * size))
+        return [own, others] if rounds or calls else [own]
+
+    def _are_own(self, needs: Sequence[int]) -> bool:
+        """Whether keys from the first to the last of these lie after each other in the rank's own."""
+        first, size = self.places.get(needs[0]), self.plan.chunk_rows
+        return first is not None and all(self.places.get(c) == first + i * size for i, c in enumerate(range(needs[0], needs[-1] + 1)))
+
+    def _cut_apart(self) -> None:
+        """Unless that makes many more runs, each of which is a launch."""
+        before, owned = self.of_run, sum(1 << c for c in self.own)
+        found: list[Sequence[int]] = []
+        for chunks in before:
+            other = [bool(_bits(self.layer.needs[c]) & ~owned) for c in chunks]
+            cuts = [0, *(i for i in range(1, len(chunks)) if other[i] != other[i - 1]), len(chunks)]
+            found += [chunks[first:end] for first, end in zip(cuts, cuts[1:])]
+        if len(found) <= len(before) + APART:
+            self._set_runs(found)
 
 
-def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: bool, together: bool) -> Schedule:
-    """together: calls have chunks (luattn_batch_options.q_chunks)."""
+def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: bool, together: bool, apart: bool = False) -> Schedule:
+    """together: calls have chunks (luattn_batch_options.q_chunks). apart: copies run beside launches, so that gathered rows that need none come first."""
     maker = _Maker(plan, layer, rank, together)
     rounds = maker.rounds()
-    stages = maker.gathered(rounds) if gathered else maker.stages(rounds)
+    stages = maker.gathered(rounds, apart) if gathered else maker.stages(rounds)
     if backward:
-        stages = _split_own(stages, len(rounds), len(maker.own) * plan.chunk_rows)
+        stages = _split_own(stages, min(len(rounds), 1) if gathered else len(rounds), len(maker.own) * plan.chunk_rows)
     runs = maker.runs()
     parts = [0] * len(runs)
     for stage in stages:
         for one in stage.calls:
             parts[one.run] += 1
-    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks, together)
+    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks, together, gathered)

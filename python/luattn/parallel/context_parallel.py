@@ -70,7 +70,7 @@ class ContextParallel:
         self.gathered, self.why = self._order(schedule)
         self.chunks = self._has_chunks(chunks)
         self._spare = take(_PLACE, "spare_multiprocessors", "integer", spare_multiprocessors)
-        forward, backward = (schedule_of(plan, self.layer, self.rank, self.gathered[i], i == 1, self.chunks) for i in range(2))
+        forward, backward = (schedule_of(plan, self.layer, self.rank, self.gathered[i], i == 1, self.chunks, transport == "peer") for i in range(2))
         self.schedules = forward, backward
         self._transport = transport
         self._exchanges: dict[torch.device, tuple[Exchange, str]] = {}
