@@ -1,4 +1,4 @@
-"""parallel_model_test.py: models of transformers over two processes beside one: Gemma 3's pattern, of the example, has the same losses, and gpt-oss' sinks
+"""parallel_model_test.py: models of transformers over two processes beside one: Gemma 3's and gpt-oss' patterns, of the example, have the same losses, and gpt-oss' sinks
 and windows the same logits and gradients; what models over ranks refuse. On the CPU. Exits with 77 where torch or transformers is not installed."""
 
 import os
@@ -83,10 +83,12 @@ def work(rank, path):
 
 
 class Models(unittest.TestCase):
-    def test_gemma3(self):
-        alone, over = train_over_ranks.compare(2, 2)
-        torch.testing.assert_close(torch.tensor(over), torch.tensor(alone), rtol=0, atol=1e-12)
-        self.assertNotEqual(alone[0], alone[1])
+    def test_training(self):
+        for name in train_over_ranks.LAYERS:
+            with self.subTest(model=name):
+                alone, over = train_over_ranks.compare(name, 2, 2)
+                torch.testing.assert_close(torch.tensor(over), torch.tensor(alone), rtol=0, atol=1e-12)
+                self.assertNotEqual(alone[0], alone[1])
 
     def test_gpt_oss(self):
         luattn.transformers.register("luattn")
