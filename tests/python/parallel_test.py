@@ -12,13 +12,17 @@ import time
 import unittest
 import warnings
 
-from problems import EXAMPLES, example, inputs_of, rand, torch  # exits without torch, so first
+from problems import EXAMPLES, ROOT, example, inputs_of, rand, torch  # exits without torch, so first
 
 import luattn
 import torch.distributed as dist
 from luattn import flash_attn, flex
 from luattn.parallel import ContextParallel, HeadParallel, Plan, plan
 from luattn.parallel._peer_copies import PeerExchange
+from luattn.parallel._stages import schedule_of
+
+sys.path.append(f"{ROOT}/tests/templates")
+import random_specs
 
 warnings.filterwarnings("ignore")
 SIZES = [3, 2, 4]
@@ -106,6 +110,35 @@ def check_examples(n):
 
 
 UNBOUNDED = ("relu", "squared_relu", "retention", "retention_detached", "tanh", "sigmoid")  # sums that nothing divides
+
+
+def drawn_specs(n):
+    """Three random specs for groups of n: 21 for 2 to 8 processes. Every other one also draws numbers, and one in three drops weights."""
+    found, number = [], 100 * n
+    while len(found) < 3:
+        text, number = random_specs.spec("ranks", number), number + 1
+        if len(text) > 6000 or "no gradient" in text:  # of hundreds of steps, which would take minutes
+            continue
+        text = text.replace("grad = true }", "grad = true, dtype = 'f64' }")
+        if number % 2:
+            text = text.replace("return x\n  end", "return x + 0.1 * random(b, h, q_idx, kv_idx)\n  end")
+        if number % 3 == 0 and "online_func" not in text:
+            text = text.rstrip()[:-1] + "  online_func = dropout(0.2),\n}\n"
+        found.append(text)
+    return found
+
+
+def check_drawn(n):
+    """Of the fuzzer of specs, with chunks that lie anywhere and as the plan has them."""
+    torch.manual_seed(31 + n)
+    rows = 128 * 2 * n - 50
+    shuffled = torch.tensor([r for r in range(n) for _ in range(2)])[torch.randperm(2 * n)].tolist()
+    for text in drawn_specs(n):
+        attention = luattn.attention(text)
+        case = Case(attention, rows, n, seed=5) if attention._spec.draws else Case(attention, rows, n)
+        for schedule, rank_of in (("auto", shuffled), ("gathered", None)):
+            p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B, schedule=schedule, rank_of=rank_of, inputs=masks_of(attention, case.inputs))
+            case.compare(ContextParallel(attention, None, p), fill=float("nan"), atol=1e-12 if "_attention" not in text else 1e-11)
 
 
 def check_shuffled(n):
@@ -289,6 +322,8 @@ def check_refusals(n):
     local = ContextParallel(causal, None, p)
     q, k, v = (local.shard(t.detach(), 2) for t in Case(causal, rows).qkv)
     refuses(lambda: local(q[:, :, :5], k, v), f"q: has 5 rows, and each rank of the plan {p.rows}; pass shard(q)")
+    refuses(lambda: local(q, k, v, cu_seqlens_q=q, cu_seqlens_k=q), "cu_seqlens_q: say documents by an input of the spec", "leave it out")
+    refuses(lambda: local(q, k, v, decode=True), "decode: decoding has no context parallelism", "leave it out")
     refuses(lambda: local(q, k, v, block_table=q), "block_table: keys in pages are for decoding", "leave it out")
     refuses(lambda: local(q, k, v, q_offset=3), "q_offset: the plan says which part")
     refuses(lambda: local(q, k, v, cap=3), "there is no argument 'cap'")
@@ -460,6 +495,8 @@ def check_peer_copies(n):
                     p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", schedule=schedule, rank_of=of_ranks, batch=B)
                     local = ContextParallel(attention, None, p)
                     local._exchanges[torch.device("cpu")] = PeerExchange(local.group, p.chunk_rows, memory), "of a test"
+                    apart = of_ranks is None or late  # rows without other ranks' keys come first
+                    local.schedules = tuple(schedule_of(p, local.layer, local.rank, local.gathered[i], i == 1, local.chunks, apart) for i in range(2))
                     Case(attention, rows).compare(local)
                     assert "copies between GPUs (of a test)" in repr(local)
     dist.barrier()
@@ -555,6 +592,36 @@ class Groups(unittest.TestCase):
         for n in SIZES:
             with self.subTest(processes=n):
                 spawn(n, CHECKS if n == SIZES[0] else FEW)
+
+
+class Drawn(unittest.TestCase):
+    def test_specs(self):
+        for n in SIZES:
+            with self.subTest(processes=n):
+                spawn(n, [check_drawn])
+
+
+def leave(rank, path):
+    """Rank 1 ends, and rank 0 waits for its keys."""
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    attention = luattn.attention("return attention { name = 'all' }")
+    local = ContextParallel(attention, None, plan(attention, 256, 2))
+    own = [local.shard(t.detach(), 2) for t in Case(attention, 256).qkv]
+    local(*own)
+    if rank:
+        os._exit(0)
+    try:
+        local(*own)
+    except RuntimeError as e:
+        os._exit(0 if not isinstance(e, luattn.Error) else 2)
+    os._exit(3)
+
+
+class Deaths(unittest.TestCase):
+    def test_a_rank_that_ends(self):
+        """The group's own error, and nobody waits for ever."""
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(leave, (os.path.join(folder, "store"),), nprocs=2)
 
 
 class Plans(unittest.TestCase):
