@@ -48,7 +48,7 @@ class Sizes:
     def tensors(self, rows):
         """q, k, v and dout, lengths before heads in memory."""
         torch.manual_seed(0)
-        made = [torch.randn(1, rows, h, self.dim).to(self.device, self.dtype).transpose(1, 2) for h in (self.heads, self.heads_kv, self.heads_kv, self.heads)]
+        made = [torch.randn(1, rows, h, self.dim, device=self.device, dtype=self.dtype).transpose(1, 2) for h in (self.heads, self.heads_kv, self.heads_kv, self.heads)]
         return [t.requires_grad_() for t in made[:3]], made[3]
 
     def inputs(self, attention, rows):
@@ -76,7 +76,7 @@ def milliseconds(f, device, repeats=3, least=60):
     begin = time.perf_counter()
     f()
     sync(device)
-    count = torch.tensor([min(32, max(4, int(least / (1e3 * (time.perf_counter() - begin)))))], device=device)
+    count = torch.tensor([min(32, max(2, int(least / (1e3 * (time.perf_counter() - begin)))))], device=device)
     if dist.get_world_size() > 1:
         dist.all_reduce(count)  # the same on all ranks
         count //= dist.get_world_size()
@@ -187,11 +187,11 @@ def slowest(numbers, device):
 class Ranks:
     """A case on this rank."""
 
-    def __init__(self, sizes, text, rows, schedule, transport="group", chunks=None):
+    def __init__(self, sizes, text, rows, schedule, transport="group", chunks=None, **more):
         self.sizes, self.attention = sizes, luattn.attention(text)
         self.inputs = sizes.inputs(self.attention, rows)
         masks = {name: t for name, t in self.inputs.items() if name.startswith("doc")}
-        self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule, transport=transport)
+        self.plan = plan(self.attention, rows, dist.get_world_size(), inputs=masks, heads=(sizes.heads, sizes.heads_kv), head_dim=sizes.dim, schedule=schedule, transport=transport, **more)
         self.local = ContextParallel(self.attention, None, self.plan, transport=transport, chunks=chunks, spare_multiprocessors=sizes.spare)
         self.own_inputs = {
             name: self.local.shard(t) if name.startswith("doc") else t.detach().requires_grad_() for name, t in self.inputs.items()
@@ -229,6 +229,11 @@ def apart(got, want, device):
 
 
 def measure(sizes, name, schedules, trace, transports, chunks):
+    return measure_each(sizes, name, trace, [(schedule, transport, of_chunks, {}) for schedule, transport, of_chunks in itertools.product(schedules, transports, chunks)])
+
+
+def measure_each(sizes, name, trace, settings):
+    """settings: schedule, transport, chunks, and other arguments of plan(), of each row."""
     text, thousands = sizes.cases[name]
     rows = thousands * sizes.k
     attention = luattn.attention(text)
@@ -236,8 +241,8 @@ def measure(sizes, name, schedules, trace, transports, chunks):
     one = slowest(passes(attention, qkv, sizes.inputs(attention, rows), dout, sizes.device), sizes.device)
     whole = run(attention, qkv, dout, sizes.inputs(attention, rows))
     found = []
-    for schedule, transport, of_chunks in itertools.product(schedules, transports, chunks):
-        ranks = Ranks(sizes, text, rows, schedule, transport, of_chunks)
+    for schedule, transport, of_chunks, more in settings:
+        ranks = Ranks(sizes, text, rows, schedule, transport, of_chunks, **more)
         own = [ranks.own(t) for t in qkv]
         times = slowest(passes(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device), sizes.device)
         got = run(ranks.local, own, ranks.own(dout), ranks.own_inputs)
