@@ -25,7 +25,7 @@ sys.path.append(f"{ROOT}/tests/templates")
 import random_specs
 
 warnings.filterwarnings("ignore")
-SIZES = [3, 2, 4]
+SIZES, GIVEN = [3, 2, 4], False
 B, H, HKV, D = 2, 4, 2, 8
 AT_ONCE = dict.fromkeys(("stage", "launch", "exchange"), 1e-9)  # seconds
 CAUSAL = "return attention { name = 'causal', block_mask = causal() }"
@@ -596,7 +596,7 @@ class Groups(unittest.TestCase):
 
 class Drawn(unittest.TestCase):
     def test_specs(self):
-        for n in SIZES:
+        for n in SIZES if GIVEN else SIZES[:1]:
             with self.subTest(processes=n):
                 spawn(n, [check_drawn])
 
@@ -692,5 +692,5 @@ class Plans(unittest.TestCase):
 
 if __name__ == "__main__":
     given = [int(x) for x in sys.argv[1:] if x.isdigit()]
-    SIZES[:] = given or SIZES
+    SIZES[:], GIVEN = given or SIZES, bool(given)
     unittest.main(argv=[sys.argv[0], *(x for x in sys.argv[1:] if not x.isdigit())])
