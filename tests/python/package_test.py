@@ -61,6 +61,7 @@ STRUCTS = {
     capi.ParallelLayers: "luattn_parallel_layers",
     capi.ParallelProblem: "luattn_parallel_problem",
     capi.ParallelCandidate: "luattn_parallel_candidate",
+    capi.ParallelLevels: "luattn_parallel_levels",
     capi.ParallelPlan: "luattn_parallel_plan",
 }
 PARTS = (capi.DLDevice, capi.DLDataType)  # of DLTensor

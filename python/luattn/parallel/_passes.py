@@ -375,7 +375,7 @@ class _Backward(_Pass):
 
     def _add_named(self, call: Call, named: dict[str, Tensor]) -> None:
         for p in self.job.parameters:
-            if p.name not in named or (p.of_rows and not p.of_scores and self.begun[call.run]):
+            if p.name not in named or p.name not in self.named or (p.of_rows and not p.of_scores and self.begun[call.run]):
                 continue
             to = self.named[p.name]
             if side_of(p.axes) == "q":
@@ -472,6 +472,7 @@ class Distributed(torch.autograd.Function):
             if job.sums:
                 job.exchange.add_up([d for name, d in named.items() if name in whole])
         found: list[Any] = [named.get(name) for name in (*(p.name for p in job.parameters), "scale")]
-        grads = [d.reshape(t.shape).to(t.device, t.dtype) if need and d is not None else None for d, t, need in zip(found, tensors, needs[5:])]
+        found = [torch.zeros_like(t) if need and d is None else d for d, t, need in zip(found, tensors, needs[5:])]  # what nothing reads
+        grads = [d.reshape(t.shape).to(t.device, t.dtype) if need else None for d, t, need in zip(found, tensors, needs[5:])]
         first = once(job.spec.said, (dq, dk.to(k.dtype), dv.to(v.dtype), *grads), sources)
         return None, *first[:3], None, *first[3:]
