@@ -656,6 +656,26 @@ class Plans(unittest.TestCase):
         self.assertEqual(p.prediction.seconds, min(c.seconds for c in p.candidates))
         self.assertGreater(next(c for c in p.candidates if c.partition == "contiguous").imbalance, 1.5)
 
+    def test_masks_by_counts(self):
+        """At most 1.03 times the mean's tiles, also of masks that are no interval of a row; the plan taken is the fastest."""
+        rows = 16384
+        equal = (torch.arange(rows) // 2048).to(torch.int32)
+        chosen = torch.randint(0, rows // 64, (4, rows // 64, 3), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
+        masks = {
+            "return attention { block_mask = function(b, h, q, k) return k <= q and eq(q // 2048, k // 2048) end }": {},
+            "return attention { block_mask = function(b, h, q, k) return k <= q and q - k < 8192 and (q - k) % 512 < 128 end }": {},
+            "return attention { block_mask = function(b, h, q, k) return k <= q and (q - k < 1024 or k < 128) end }": {},
+            DOCUMENTS: {"doc": equal},
+            DOCUMENTS.replace("k <= q and eq(doc[q], doc[k])", "k < 1000 or (k <= q and eq(doc[q], doc[k]))"): {"doc": torch.arange(rows).sqrt().to(torch.int32)},
+            f"{ROOT}/bench/specs/bigbird.lua": {"chosen": chosen},
+        }
+        for text, inputs in masks.items():
+            for n in (2, 4, 8):
+                p = plan(text, rows, n, inputs=inputs, heads=(4, 4))
+                self.assertLess(min(c.imbalance for c in p.candidates if c.partition == "by counts"), 1.03, (text, n))
+                self.assertEqual(p.prediction.seconds, min(c.seconds for c in p.candidates))
+                self.assertEqual([x.across for x in p.levels], [x for x in (2, 4) if x <= n])
+
     def test_what_is_refused(self):
         for words, f in {
             "q_len: is 0, expected 1 to": lambda: plan(CAUSAL, 0, 2),
