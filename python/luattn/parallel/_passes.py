@@ -296,8 +296,8 @@ class _Backward(_Pass):
         with self.whole_exchange():
             for i, stage in enumerate(schedule.stages):
                 self._stage(i, stage)
-        for rows in self.among:
-            self._keep_own(rows)
+        for made in self.among:
+            self._keep_own(made)
         while self.returning:
             self._take_back()
         self.finish()
