@@ -433,7 +433,7 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   return status == LUATTN_OK ? linear_place_passes(l, NULL) : status;
 }
 
-enum { MOST_ITEMS = 15 + 2 * MANIFEST_MAX_INPUTS };
+enum { MOST_ITEMS = 17 + 2 * MANIFEST_MAX_INPUTS };
 
 static int items_of_forward(const linear_call *l, overlap_item *items) {
   const luattn_linear_args *a = l->args;
@@ -468,11 +468,21 @@ static int items_of_backward(const linear_call *l, overlap_item *items) {
   return n;
 }
 
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
 static luattn_status refuse_overlap(const linear_call *l) {
   const luattn_linear_args *a = l->args;
   overlap_item items[MOST_ITEMS];
-  int n = l->c.info->pass == LUATTN_BACKWARD ? items_of_backward(l, items) : items_of_forward(l, items);
-  const overlap_item both[] = {{"q", a->q, false},
+  const bool is_backward = l->c.info->pass == LUATTN_BACKWARD;
+  int n = is_backward ? items_of_backward(l, items) : items_of_forward(l, items);
+  int64_t bytes[2] = {(int64_t)least(a->kept_size, l->kept_size), (int64_t)least(a->workspace_size, l->workspace)};
+  const DLTensor memory = {.ndim = 1, .dtype = {kDLUInt, 8, 1}};
+  DLTensor kept = memory, workspace = memory;
+  kept.data = a->kept, kept.shape = &bytes[0];
+  workspace.data = a->workspace, workspace.shape = &bytes[1];
+  const overlap_item both[] = {{"kept", &kept, !is_backward},
+                               {"workspace", &workspace, true},
+                               {"q", a->q, false},
                                {"k", a->k, false},
                                {"v", a->v, false},
                                {"cu_seqlens", a->cu_seqlens, false},

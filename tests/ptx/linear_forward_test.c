@@ -231,6 +231,12 @@ static void run_keeping(problem *p, const luattn_linear_args *args, bool keeps) 
       strstr(err.message, "bytes, expected") == NULL)
     need(false, "too little memory for what is kept");
   a.kept_size = size;
+  void *const room = a.kept;
+  a.kept = a.q->data;
+  if (luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) != LUATTN_INVALID ||
+      strstr(err.message, "kept: its memory, ") == NULL || strstr(err.message, "is shared with q") == NULL)
+    need(false, "memory of q for what is kept");
+  a.kept = room;
   need(luattn_linear_forward(p->engine, p->spec, &a, NULL, &err) == LUATTN_OK, "forward that keeps");
   fetch(&p->o);
   if (memcmp(o, p->o.host, bytes) != 0) need(false, "the same bits of o");
