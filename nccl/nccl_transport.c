@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/struct_size.h"
 #include "luattn/nccl.h"
 
 /* to[i] += from[i], in blocks of 256 threads that step over the whole. */
@@ -165,9 +166,12 @@ static luattn_status load_kernels(nccl *n, luattn_error *err) {
 }
 
 luattn_status luattn_nccl_open(void *comm, luattn_transport *transport, luattn_error *err) {
+  static const struct_rule rule = {"luattn_transport", sizeof(luattn_transport), sizeof(luattn_transport)};
+  const luattn_transport none = {.struct_size = 0};
   fail_clear(err);
   NEED(comm);
   NEED(transport);
+  TRY(struct_give(&rule, "luattn_nccl_open", &none, transport, err));
   nccl *n = calloc(1, sizeof *n);
   luattn_transport made = {.struct_size = sizeof made,
                            .self = n,
@@ -182,10 +186,8 @@ luattn_status luattn_nccl_open(void *comm, luattn_transport *transport, luattn_e
   if (status == LUATTN_OK) status = tell(n, "ncclCommUserRank", n->rank(comm, &made.rank), err);
   if (status == LUATTN_OK) status = tell(n, "ncclCommCount", n->count(comm, &made.ranks), err);
   if (status == LUATTN_OK) status = load_kernels(n, err);
-  if (status == LUATTN_OK)
-    *transport = made;
-  else
-    close_one(n);
+  if (status == LUATTN_OK) status = struct_give(&rule, "luattn_nccl_open", &made, transport, err);
+  if (status != LUATTN_OK) close_one(n);
   return status;
 }
 

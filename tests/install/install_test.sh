@@ -33,7 +33,7 @@ ldd "$work/tiny/build/tiny" | has "$prefix.*libluattn.so.0" || fail "docs/instal
 ! ldd "$work/static/build/tiny" | has libluattn || fail "the static build uses a shared library"
 
 # the transport over NCCL is beside the library, and says what it lacks
-printf '%s\n' '#include <stdio.h>' '#include "luattn/nccl.h"' 'int main(void) { luattn_transport t; luattn_error e; int comm;' \
+printf '%s\n' '#include <stdio.h>' '#include "luattn/nccl.h"' 'int main(void) { luattn_transport t = {sizeof t}; luattn_error e; int comm;' \
   'luattn_nccl_open(&comm, &t, &e); puts(e.message); }' >"$work/nccl.c"
 cc -std=c11 "$work/nccl.c" $(PKG_CONFIG_PATH=$lib/pkgconfig pkg-config --cflags --libs luattn) -lluattn_nccl -o "$work/nccl"
 LD_LIBRARY_PATH=$lib LUATTN_NCCL=/nonexistent "$work/nccl" | has 'luattn_nccl_open: cannot load /nonexistent: .*LUATTN_NCCL' ||
