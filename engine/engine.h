@@ -45,11 +45,15 @@ typedef struct engine_merges {
   struct na_spec *na_specs;                     /* of luattn_na_forward (na_fused.c); `close_na_specs` frees them */
   void (*close_na_specs)(struct na_spec *specs);
   struct state_kernel *by_state; /* a list: of specs of parts */
+  struct lse_verdict *by_lse;    /* a list: of specs, by their hash, and whether their parts merge by lse */
   void (*close)(struct engine_merges *merges);
 } engine_merges;
 engine_merges *engine_lock_merges(luattn_engine *engine);
 void engine_unlock_merges(luattn_engine *engine);
 void engine_close_merges(engine_merges *merges); /* of merge_parts.c */
+/* Whether o and lse of parts of the spec's rows merge, and backward reads nothing beside: luattn_spec_merges, which the
+ * engine remembers. Errors: LUATTN_NO_MEMORY. */
+luattn_status engine_merges_by_lse(luattn_engine *engine, const luattn_spec *spec, bool *out, luattn_error *err);
 
 /* Reports a launch's failure, or its warning, unless `err` has one of the compilation. */
 luattn_status engine_tell(luattn_status status, const luattn_error *said, luattn_error *err);

@@ -68,8 +68,24 @@ static void close_by_state(state_kernel *s) {
   }
 }
 
+/* What luattn_spec_merges said of a spec, which may be freed before. */
+typedef struct lse_verdict {
+  struct lse_verdict *next;
+  uint64_t hash[2];
+  bool merges;
+} lse_verdict;
+
+static void close_by_lse(lse_verdict *v) {
+  while (v != NULL) {
+    lse_verdict *next = v->next;
+    free(v);
+    v = next;
+  }
+}
+
 void engine_close_merges(engine_merges *m) {
   close_by_state(m->by_state);
+  close_by_lse(m->by_lse);
   for (int i = 0; i < 96; ++i) merge_kernel_unload(m->kernel[i / 48][i / 16 % 3][i / 4 % 4][i % 4]);
   merge_kernel_unload(m->page_table);
   for (int i = 0; i < 4; ++i) merge_kernel_unload(m->na_taps[i]);
@@ -91,6 +107,32 @@ static luattn_status compile(const engine_place *at, luattn_pass pass, const mer
   const luattn_status status = merge_kernel_load(at->driver, at->device, cubin, "luattn_merge_parts", kernel, err);
   free(cubin);
   return status;
+}
+
+luattn_status engine_merges_by_lse(luattn_engine *engine, const luattn_spec *spec, bool *out, luattn_error *err) {
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  *out = false;
+  if (!info.has_lse || info.num_saved > 0) return LUATTN_OK;
+  engine_merges *m = engine_lock_merges(engine);
+  m->close = engine_close_merges;
+  lse_verdict *v = m->by_lse;
+  while (v != NULL && (v->hash[0] != info.hash[0] || v->hash[1] != info.hash[1])) v = v->next;
+  if (v == NULL) {
+    luattn_error said;
+    const luattn_status found = luattn_spec_merges(spec, &said);
+    v = calloc(1, sizeof *v);
+    if (v == NULL || found == LUATTN_NO_MEMORY) {
+      free(v);
+      engine_unlock_merges(engine);
+      return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_parallel: out of memory");
+    }
+    *v = (lse_verdict){m->by_lse, {info.hash[0], info.hash[1]}, found == LUATTN_OK};
+    m->by_lse = v;
+  }
+  *out = v->merges;
+  engine_unlock_merges(engine);
+  return LUATTN_OK;
 }
 
 /* Where the kernel is kept; NULL: out of memory. */

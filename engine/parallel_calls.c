@@ -1,5 +1,5 @@
-/* parallel_calls.c: luattn_parallel_forward and luattn_parallel_backward: keys that a rank needs come, its queries are
- * one call over chunks of the whole, and gradients of keys go back to their owners. */
+/* parallel_calls.c: luattn_parallel_forward and luattn_parallel_backward: keys that a rank needs come, all before its call over
+ * chunks of the whole, or in stages, each with a call of its own; and gradients of keys go back to their owners. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,39 +7,12 @@
 #include "common/call/dtype_text.h"
 #include "common/call/need_attention.h"
 #include "common/struct_size.h"
-#include "engine/engine.h"
-#include "engine/parallel_rows.h"
-#include "luattn/batch.h"
+#include "engine/parallel_call.h"
+#include "gen/compile/merge_code.h"
+#include "runtime/device/check_mode.h"
+#include "runtime/device/driver.h"
 
-enum { KEYS, VALUES };
-
-/* A call, and where its parts lie in the workspace. */
-typedef struct parallel_call {
-  luattn_engine *engine;
-  const luattn_spec *spec;
-  luattn_pass pass;
-  luattn_args args; /* of the engine's call: k, v, dk and dv are those of all chunks that the rank takes */
-  luattn_parallel_call call;
-  luattn_transport transport;
-  parallel_chunks chunks;
-  int64_t rows;                                                    /* that it takes */
-  parallel_rows own[2], all[2], own_grad[2], all_grad[2], come[2]; /* come: gradients of own rows from one rank */
-  DLTensor tensor[4];
-  int64_t shape[4][4], stride[4][4];
-  int32_t *first; /* of the chunks of queries, then of keys */
-  luattn_batch *batch;
-  char *memory;      /* of the workspace, NULL where its size is asked for */
-  int64_t used;      /* of it */
-  size_t batch_size; /* of it, for the batch's arrays */
-  char *batch_memory;
-} parallel_call;
-
-static bool gives(const parallel_call *p, int which) {
-  return p->pass == LUATTN_BACKWARD && (which == KEYS ? p->args.dk : p->args.dv) != NULL;
-}
-
-/* Memory of the workspace. */
-static void *take(parallel_call *p, int64_t bytes) {
+void *parallel_take(parallel_call *p, int64_t bytes) {
   char *at = p->memory != NULL ? p->memory + p->used : NULL;
   p->used += (bytes + 255) / 256 * 256;
   return at;
@@ -68,7 +41,7 @@ static luattn_status check_call(parallel_call *p, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: chunks: are %d of %d rows, more than the %d of any sequence; give fewer rows", place,
                        c->chunks, c->chunk_rows, INT32_MAX);
-  return parallel_chunks_open(c, &p->chunks, err);
+  return LUATTN_OK;
 }
 
 static bool has_axis(const luattn_input_info *input, int32_t axis) {
@@ -77,10 +50,8 @@ static bool has_axis(const luattn_input_info *input, int32_t axis) {
   return has;
 }
 
-/* Whether a tensor has the rank's rows, in whole bytes, which workspace is counted by. *like: NULL, or one whose dtype it
- * has. */
-static luattn_status check_rows(const parallel_call *p, const char *name, const DLTensor *t, const DLTensor *like,
-                                luattn_error *err) {
+luattn_status parallel_check_rows(const parallel_call *p, const char *name, const DLTensor *t, const DLTensor *like,
+                                  luattn_error *err) {
   const int64_t rows = (int64_t)p->chunks.own * p->call.chunk_rows;
   char text[DTYPE_TEXT_SIZE], of_like[DTYPE_TEXT_SIZE];
   if (t == NULL) return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: is NULL; give the rank's rows", name);
@@ -103,22 +74,23 @@ static luattn_status check_rows(const parallel_call *p, const char *name, const 
 
 static luattn_status check_args(const parallel_call *p, luattn_error *err) {
   const luattn_args *a = &p->args;
-  luattn_spec_info info;
   if (a->batch != NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_parallel: batch: is given; packed sequences, pages and offsets have no ranks yet: say "
                        "documents by an input of the spec, and leave it NULL");
-  TRY(check_rows(p, "q", a->q, NULL, err));
-  TRY(check_rows(p, "k", a->k, a->q, err));
-  TRY(check_rows(p, "v", a->v, a->q, err));
-  luattn_spec_get_info(p->spec, &info);
-  for (size_t i = 0; i < info.num_inputs; ++i)
-    if (has_axis(&info.inputs[i], LUATTN_AXIS_KV))
+  TRY(parallel_check_rows(p, "q", a->q, NULL, err));
+  TRY(parallel_check_rows(p, "k", a->k, a->q, err));
+  TRY(parallel_check_rows(p, "v", a->v, a->q, err));
+  if (a->num_inputs > PARALLEL_MOST_INPUTS)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: inputs: are %zu, and specs have at most %d",
+                       a->num_inputs, PARALLEL_MOST_INPUTS);
+  for (size_t i = 0; i < p->info.num_inputs; ++i)
+    if (has_axis(&p->info.inputs[i], LUATTN_AXIS_KV))
       return luattn_fail(
           err, LUATTN_UNSUPPORTED,
           "luattn_parallel: input '%s': has an axis kv, whose rows do not travel yet; give it whole along "
           "a free axis, as axes = {\"n\"}",
-          info.inputs[i].name);
+          p->info.inputs[i].name);
   const bool is_half = a->q->dtype.bits == 16;
   if (p->pass == LUATTN_BACKWARD && is_half && a->grad_f32 != 1)
     return luattn_fail(
@@ -129,54 +101,62 @@ static luattn_status check_args(const parallel_call *p, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* Opens the batch of the call: the rank's chunks of queries, and those of keys that it takes. */
-static luattn_status open_batch(parallel_call *p, luattn_error *err) {
-  const int all = p->call.chunks, taken = p->chunks.taken;
-  int64_t count[2] = {p->chunks.own, taken};
-  int32_t *first[2] = {p->first, p->first + p->chunks.own};
-  int n[2] = {0};
-  DLTensor t[2];
-  for (int c = 0; c < all; ++c) {
-    if (parallel_has(&p->chunks, p->chunks.rank, c)) first[0][n[0]++] = c * p->call.chunk_rows;
-    if (parallel_takes(&p->chunks, p->chunks.rank, c)) first[1][n[1]++] = c * p->call.chunk_rows;
+/* ---- the order of keys ---- */
+
+/* Why forward's parts of rows do not merge; NULL: they do. */
+static luattn_status ask_forward(const parallel_call *p, const char **why, luattn_error *err) {
+  bool by_lse;
+  merge_code_rows rows;
+  *why = NULL;
+  if (p->args.large_scores != 0) {
+    *why = "large_scores saves numbers of whole rows";
+  } else if (p->call.parts != NULL) {
+    TRY(merge_code_get_rows(p->call.parts, &rows, err));
+    if (memcmp(rows.whole_hash, p->info.hash, sizeof rows.whole_hash) != 0)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_parallel: parts: is made of another spec than '%s'; give what luattn_spec_parts makes "
+                         "of this one",
+                         p->info.name);
+    if (rows.whole_rows && p->args.saved != NULL) *why = "its backward takes a row pass, which needs all keys of a row";
+  } else {
+    TRY(engine_merges_by_lse(p->engine, p->spec, &by_lse, err));
+    if (!by_lse) *why = "parts of its rows do not merge by lse: give `parts` (luattn_spec_parts)";
   }
-  for (int i = 0; i < 2; ++i)
-    t[i] = (DLTensor){.data = first[i], .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &count[i]};
-  const int64_t whole = (int64_t)all * p->call.chunk_rows;
-  const luattn_batch_options options = {.struct_size = sizeof options,
-                                        .q_len = whole,
-                                        .kv_len = whole,
-                                        .q_chunks = &t[0],
-                                        .kv_chunks = &t[1],
-                                        .chunk_rows = p->call.chunk_rows};
-  TRY(luattn_batch_open(&options, &p->batch, err));
-  TRY(luattn_batch_size(p->batch, &p->batch_size, err));
-  p->batch_memory = take(p, (int64_t)p->batch_size);
-  p->args.batch = p->batch;
   return LUATTN_OK;
 }
 
-/* Places keys, or values, and their gradients. */
-static luattn_status place_side(parallel_call *p, int which, luattn_error *err) {
-  static const char *const name[] = {"k", "v"}, *const of_grad[] = {"dk", "dv"};
-  const DLTensor *t = which == KEYS ? p->args.k : p->args.v, *grad = which == KEYS ? p->args.dk : p->args.dv;
-  const int64_t rows = (int64_t)p->chunks.own * p->call.chunk_rows;
-  const int bytes = t->dtype.bits / 8;
-  TRY(parallel_rows_of(name[which], t, &p->own[which], err));
-  p->all[which] = parallel_rows_in(&p->own[which], t, take(p, parallel_bytes(t, p->rows, bytes)), p->rows, bytes);
-  p->tensor[which] = parallel_tensor(&p->all[which], t, p->rows, t->dtype, p->shape[which], p->stride[which]);
-  if (gives(p, which)) {
-    const int n = which + 2, grad_bytes = grad->dtype.bits / 8;
-    TRY(check_rows(p, of_grad[which], grad, NULL, err));
-    TRY(parallel_rows_of(of_grad[which], grad, &p->own_grad[which], err));
-    const parallel_rows *like = &p->own_grad[which];
-    p->all_grad[which] =
-        parallel_rows_in(like, grad, take(p, parallel_bytes(grad, p->rows, grad_bytes)), p->rows, grad_bytes);
-    p->come[which] = parallel_rows_in(like, grad, take(p, parallel_bytes(grad, rows, grad_bytes)), rows, grad_bytes);
-    p->tensor[n] = parallel_tensor(&p->all_grad[which], grad, p->rows, grad->dtype, p->shape[n], p->stride[n]);
-  }
-  return LUATTN_OK;
+/* Why backward's stages do not add up; NULL: they do. */
+static const char *ask_backward(const parallel_call *p) {
+  const unsigned both = LUATTN_PARAMETER_OF_SCORES | LUATTN_PARAMETER_OF_ROWS;
+  if (luattn_spec_row_passes(p->spec) > 0) return "its backward takes a row pass, which needs all keys of a row";
+  for (size_t i = 0; i < p->info.num_inputs + p->info.num_scalars; ++i)
+    if ((luattn_spec_parameter(p->spec, i) & both) == both)
+      return "a gradient of its parameters has terms of scores and of rows, which parts do not tell apart";
+  return NULL;
 }
+
+/* A function of what all ranks give alike, as they exchange keys in the order that it says. */
+static luattn_status choose_order(parallel_call *p, luattn_error *err) {
+  const int schedule = p->call.schedule;
+  const char *why;
+  if (schedule < LUATTN_SCHEDULE_AUTO || schedule > LUATTN_SCHEDULE_GATHERED)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: schedule: is %d, expected a luattn_schedule, 0 to %d",
+                       schedule, LUATTN_SCHEDULE_GATHERED);
+  p->gathered = schedule == LUATTN_SCHEDULE_GATHERED || (schedule == LUATTN_SCHEDULE_AUTO && p->call.copies == NULL);
+  if (p->gathered) return LUATTN_OK;
+  if (p->pass == LUATTN_FORWARD)
+    TRY(ask_forward(p, &why, err));
+  else
+    why = ask_backward(p);
+  p->gathered = why != NULL;
+  if (why == NULL || schedule == LUATTN_SCHEDULE_AUTO) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "luattn_parallel: schedule: is LUATTN_SCHEDULE_STAGES, and of '%s' %s; give "
+                     "LUATTN_SCHEDULE_GATHERED, or LUATTN_SCHEDULE_AUTO",
+                     p->info.name, why);
+}
+
+/* ---- calls ---- */
 
 /* Checks the arguments, and places what the call needs in the workspace. */
 static luattn_status open_call(parallel_call *p, const luattn_args *args, const luattn_parallel_call *call, bool sizing,
@@ -185,109 +165,101 @@ static luattn_status open_call(parallel_call *p, const luattn_args *args, const 
                            of_args = STRUCT_RULE(luattn_args, o);
   TRY(struct_take(&of_call, "luattn_parallel", call, &p->call, err));
   TRY(struct_take(&of_args, "luattn_parallel", args, &p->args, err));
+  luattn_spec_get_info(p->spec, &p->info);
   if (!sizing) p->memory = p->call.workspace;
   if ((uintptr_t)p->memory % 256 != 0)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_parallel: workspace: address %p is not a multiple of 256 bytes; align it",
                        p->call.workspace);
   TRY(check_call(p, err));
+  TRY(choose_order(p, err));
+  TRY(parallel_chunks_open(&p->call, p->gathered, &p->chunks, err));
   TRY(check_args(p, err));
-  p->rows = (int64_t)p->chunks.taken * p->call.chunk_rows;
   p->first = malloc(((size_t)p->chunks.own + (size_t)p->call.chunks) * sizeof *p->first);
   if (p->first == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_parallel: out of memory");
-  TRY(open_batch(p, err));
-  for (int i = 0; i < 2; ++i) TRY(place_side(p, i, err));
-  p->args.k = &p->tensor[0], p->args.v = &p->tensor[1];
-  if (gives(p, KEYS)) p->args.dk = &p->tensor[2];
-  if (gives(p, VALUES)) p->args.dv = &p->tensor[3];
-  return LUATTN_OK;
+  return parallel_place_stages(p, err);
 }
 
 static void close_call(parallel_call *p) {
-  luattn_batch_close(p->batch);
+  parallel_close_stages(p);
   parallel_chunks_close(&p->chunks);
   free(p->first);
 }
 
+/* The most that a stage's call needs. */
 static luattn_status engine_bytes(parallel_call *p, size_t *size, luattn_error *err) {
+  size_t of_stage;
+  *size = 0;
   p->args.workspace = NULL, p->args.workspace_size = 0;
-  return luattn_engine_workspace_size(p->engine, p->spec, p->pass, &p->args, size, err);
-}
-
-/* ---- exchanges ---- */
-
-/* The chunks that go from one rank to another: of keys those that `to` takes, of gradients the same the other way. */
-static luattn_status move_keys(const parallel_call *p, int peer, bool sends, void *stream, luattn_error *err) {
-  const parallel_chunks *c = &p->chunks;
-  const int64_t size = p->call.chunk_rows;
-  for (int chunk = 0; chunk < p->call.chunks; ++chunk) {
-    if (!parallel_has(c, sends ? c->rank : peer, chunk) || !parallel_takes(c, sends ? peer : c->rank, chunk)) continue;
-    const int64_t row = parallel_place(c, chunk, !sends) * size;
-    for (int i = 0; i < 2; ++i)
-      TRY(parallel_move(p->call.transport, sends, peer, sends ? &p->own[i] : &p->all[i], row, size, stream, err));
+  for (int s = 0; s < p->chunks.num_stages; ++s) {
+    const luattn_args args = parallel_stage_args(p, s);
+    if (p->chunks.stage[s].taken == 0) continue;
+    TRY(luattn_engine_workspace_size(p->engine, parallel_stage_spec(p), p->pass, &args, &of_stage, err));
+    if (of_stage > *size) *size = of_stage;
   }
   return LUATTN_OK;
 }
 
-static luattn_status gather_keys(const parallel_call *p, void *stream, luattn_error *err) {
-  const int ranks = p->chunks.ranks, rank = p->chunks.rank;
-  for (int t = 0; t < ranks; ++t) {
-    TRY(move_keys(p, (rank + t) % ranks, false, stream, err));
-    TRY(move_keys(p, (rank + ranks - t) % ranks, true, stream, err));
-  }
-  return p->call.transport->finish(p->call.transport->self, stream, err);
-}
+/* Where the engine computes, and the stream that rows travel on. */
+typedef struct parallel_streams {
+  engine_place at;
+  void *calls, *copies;
+} parallel_streams;
 
-/* Gradients that this rank made of the keys of `to`, and those that `from` made of its own, which are added to them. */
-static luattn_status return_gradients(const parallel_call *p, int to, int from, void *stream, luattn_error *err) {
-  const parallel_chunks *c = &p->chunks;
-  const luattn_transport *t = p->call.transport;
-  const bool is_first = from == c->rank; /* own gradients are stored, others added */
-  const int64_t size = p->call.chunk_rows;
-  for (int add = 0; add < 2; ++add) {
-    for (int chunk = 0; chunk < p->call.chunks; ++chunk)
-      for (int i = 0; i < 2; ++i) {
-        if (!gives(p, i)) continue;
-        const luattn_dtype type = p->tensor[i + 2].dtype.bits == 64 ? LUATTN_F64 : LUATTN_F32;
-        if (!add && parallel_has(c, to, chunk) && parallel_takes(c, c->rank, chunk))
-          TRY(parallel_move(t, true, to, &p->all_grad[i], parallel_place(c, chunk, true) * size, size, stream, err));
-        if (!parallel_has(c, c->rank, chunk) || !parallel_takes(c, from, chunk)) continue;
-        const int64_t row = parallel_place(c, chunk, false) * size;
-        if (!add)
-          TRY(parallel_move(t, false, from, is_first ? &p->own_grad[i] : &p->come[i], row, size, stream, err));
-        else if (!is_first)
-          TRY(parallel_add(t, &p->own_grad[i], row, &p->come[i], row, size, type, stream, err));
-      }
-    if (!add) TRY(t->finish(t->self, stream, err));
+static luattn_status refuse_capture(const parallel_streams *on, luattn_error *err) {
+  void *const stream[] = {on->calls, on->copies};
+  for (int i = 0; i < 2; ++i) {
+    bool captured;
+    TRY(check_captured(on->at.driver, stream[i], &captured, err));
+    if (captured)
+      return luattn_fail(
+          err, LUATTN_UNSUPPORTED,
+          "luattn_parallel: %s: is being captured into a CUDA graph, whose replays would read host memory "
+          "that the call frees; call it outside of the capture",
+          i == 0 ? "stream" : "copies");
   }
   return LUATTN_OK;
 }
 
-static luattn_status sum_one(const luattn_transport *t, const DLTensor *grad, void *stream, luattn_error *err) {
-  size_t count = 1;
-  if (grad == NULL) return LUATTN_OK;
-  for (int i = 0; i < grad->ndim; ++i) count *= (size_t)grad->shape[i];
-  return t->sum(t->self, (char *)grad->data + grad->byte_offset, count,
-                grad->dtype.bits == 64 ? LUATTN_F64 : LUATTN_F32, stream, err);
+static luattn_status follow(const parallel_streams *on, void *later, void *earlier, luattn_error *err) {
+  return on->at.driver == NULL ? LUATTN_OK : driver_follow(on->at.driver, on->at.device, later, earlier, err);
 }
 
-/* Gradients of what is whole on all ranks, in the spec's order: ranks may give inputs in different ones. */
-static luattn_status sum_whole(const parallel_call *p, void *stream, luattn_error *err) {
-  const luattn_args *a = &p->args;
-  luattn_spec_info info;
-  luattn_spec_get_info(p->spec, &info);
-  for (size_t i = 0; i < info.num_inputs; ++i)
-    for (size_t n = 0; n < a->num_inputs && !has_axis(&info.inputs[i], LUATTN_AXIS_Q); ++n)
-      if (strcmp(info.inputs[i].name, a->inputs[n].name) == 0)
-        TRY(sum_one(p->call.transport, a->inputs[n].grad, stream, err));
-  return sum_one(p->call.transport, a->scalar_grads, stream, err);
+/* A stage's call. Where one fails, this rank goes on with what travels, as others wait for it, and what it returns to them
+ * is NaN. */
+static luattn_status compute(parallel_call *p, int s, void *stream, luattn_error *err) {
+  luattn_error said = {.status = LUATTN_OK};
+  if (p->failed == LUATTN_OK) p->failed = parallel_compute(p, s, stream, &said);
+  if (p->failed == LUATTN_OK) {
+    if (err != NULL && said.message[0] != 0) *err = said;
+    return LUATTN_OK;
+  }
+  if (p->said.message[0] == 0) p->said = said;
+  return parallel_spoil(p, s, stream, err);
 }
 
-/* ---- calls ---- */
+/* While a stage computes, keys of the next one come, and gradients of the one before go back. */
+static luattn_status run_stages(parallel_call *p, const parallel_streams *on, luattn_error *err) {
+  const int stages = p->chunks.num_stages;
+  TRY(follow(on, on->copies, on->calls, err));
+  TRY(parallel_gather(p, 0, on->copies, err));
+  for (int s = 0; s <= stages; ++s) {
+    TRY(follow(on, on->calls, on->copies, err));
+    TRY(follow(on, on->copies, on->calls, err));
+    if (s + 1 < stages) TRY(parallel_gather(p, s + 1, on->copies, err));
+    if (s > 0 && p->pass == LUATTN_BACKWARD) TRY(parallel_return(p, s - 1, on->copies, err));
+    if (s < stages) TRY(compute(p, s, on->calls, err));
+  }
+  TRY(follow(on, on->calls, on->copies, err));
+  return p->pass == LUATTN_BACKWARD ? parallel_sum_whole(p, on->calls, err) : LUATTN_OK;
+}
 
 static luattn_status run(parallel_call *p, void *stream, luattn_error *err) {
-  const engine_place at = engine_get_place(p->engine);
+  const parallel_streams on = {engine_get_place(p->engine), stream, p->call.copies != NULL ? p->call.copies : stream};
   size_t size;
+  if (on.at.driver == NULL && p->call.copies != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: copies: is not NULL, and the CPU has no streams");
+  if (on.at.driver != NULL) TRY(refuse_capture(&on, err));
   TRY(engine_bytes(p, &size, err));
   if (p->call.workspace_size < (size_t)p->used + size || p->memory == NULL)
     return luattn_fail(
@@ -296,14 +268,15 @@ static luattn_status run(parallel_call *p, void *stream, luattn_error *err) {
         "size",
         p->call.workspace_size, (size_t)p->used + size);
   p->args.workspace = size > 0 ? p->memory + p->used : NULL, p->args.workspace_size = size;
-  if (at.driver != NULL)
-    TRY(luattn_batch_prepare(p->batch, at.driver, at.device, p->batch_memory, p->batch_size, stream, err));
-  TRY(gather_keys(p, stream, err));
-  if (p->pass == LUATTN_FORWARD) return luattn_forward(p->engine, p->spec, &p->args, stream, err);
-  TRY(luattn_backward(p->engine, p->spec, &p->args, stream, err));
-  const int ranks = p->chunks.ranks, rank = p->chunks.rank;
-  for (int t = 0; t < ranks; ++t) TRY(return_gradients(p, (rank + t) % ranks, (rank + ranks - t) % ranks, stream, err));
-  return sum_whole(p, stream, err);
+  for (int s = 0; s < p->chunks.num_stages && on.at.driver != NULL; ++s) {
+    const parallel_stage *stage = &p->stage[s];
+    if (stage->batch != NULL)
+      TRY(luattn_batch_prepare(stage->batch, on.at.driver, on.at.device, stage->batch_memory, stage->batch_size, stream,
+                               err));
+  }
+  TRY(run_stages(p, &on, err));
+  if (p->failed != LUATTN_OK && err != NULL) *err = p->said;
+  return p->failed;
 }
 
 static luattn_status run_call(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,

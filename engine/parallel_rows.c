@@ -25,12 +25,25 @@ static void fill_tables(parallel_chunks *c) {
       takes[j] |= needs == NULL || j == i || needs[(size_t)i * (size_t)chunks + (size_t)j] != 0;
   }
   for (int i = 0, own = 0; i < chunks; ++i) {
-    c->place[false][i] = own, c->place[true][i] = c->taken;
-    own += parallel_has(c, c->rank, i), c->taken += parallel_takes(c, c->rank, i);
+    parallel_span *s = c->stage;
+    while (parallel_distance(c, i) >= s->end) ++s;
+    c->place[false][i] = own, c->place[true][i] = s->taken;
+    own += parallel_has(c, c->rank, i), s->taken += parallel_takes(c, c->rank, i);
   }
 }
 
-luattn_status parallel_chunks_open(const luattn_parallel_call *call, parallel_chunks *out, luattn_error *err) {
+/* One stage, or own keys, then those of 1, 1, 2, 4, .. ranks: what is on its way is never more than what has come. */
+static void cut_stages(parallel_chunks *c, bool gathered) {
+  const int first_end = gathered ? c->ranks : 1;
+  c->stage[c->num_stages++] = (parallel_span){0, first_end, 0};
+  for (int first = first_end; first < c->ranks; first = c->stage[c->num_stages - 1].end) {
+    const int size = first < 2 ? 1 : first - 1, end = first + size < c->ranks ? first + size : c->ranks;
+    c->stage[c->num_stages++] = (parallel_span){first, end, 0};
+  }
+}
+
+luattn_status parallel_chunks_open(const luattn_parallel_call *call, bool gathered, parallel_chunks *out,
+                                   luattn_error *err) {
   const int ranks = call->transport->ranks;
   const size_t chunks = (size_t)call->chunks;
   *out = (parallel_chunks){.call = call, .rank = call->transport->rank, .ranks = ranks, .own = call->chunks / ranks};
@@ -39,6 +52,7 @@ luattn_status parallel_chunks_open(const luattn_parallel_call *call, parallel_ch
   for (int i = 0; i < 2; ++i) out->place[i] = malloc(chunks * sizeof *out->place[i]);
   if (out->takes == NULL || out->place[0] == NULL || out->place[1] == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_parallel: out of memory");
+  cut_stages(out, gathered);
   fill_tables(out);
   return LUATTN_OK;
 }
@@ -52,6 +66,15 @@ bool parallel_has(const parallel_chunks *c, int rank, int chunk) { return c->cal
 
 bool parallel_takes(const parallel_chunks *c, int rank, int chunk) {
   return c->takes[(size_t)rank * (size_t)c->call->chunks + (size_t)chunk] != 0;
+}
+
+int parallel_distance(const parallel_chunks *c, int chunk) {
+  return (c->call->rank_of[chunk] - c->rank + c->ranks) % c->ranks;
+}
+
+bool parallel_in_stage(const parallel_chunks *c, const parallel_span *stage, int chunk) {
+  const int distance = parallel_distance(c, chunk);
+  return distance >= stage->first && distance < stage->end && parallel_takes(c, c->rank, chunk);
 }
 
 int parallel_place(const parallel_chunks *c, int chunk, bool taken) { return c->place[taken][chunk]; }

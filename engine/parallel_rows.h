@@ -7,23 +7,38 @@
 #include "common/fail.h"
 #include "luattn/parallel.h"
 
+enum { PARALLEL_MOST_STAGES = 16 }; /* own keys, and those of 1, 1, 2, 4, .. of LUATTN_PARALLEL_MAX_RANKS */
+
+/* Keys that are there at a time: those of the ranks at distances first .. end - 1, where that of rank r is (r - rank) modulo
+ * the ranks. All ranks have the same stages. */
+typedef struct parallel_span {
+  int first, end;
+  int taken; /* how many of their chunks this rank takes */
+} parallel_span;
+
 /* The chunks of a call, in the order of the sequence. */
 typedef struct parallel_chunks {
   const luattn_parallel_call *call;
-  int rank, ranks, own, taken; /* how many each rank has, and this one takes */
-  unsigned char *takes;        /* [ranks][chunks] */
-  int *place[2];               /* [chunks]: parallel_place */
+  int rank, ranks, own; /* how many each rank has */
+  int num_stages;
+  parallel_span stage[PARALLEL_MOST_STAGES];
+  unsigned char *takes; /* [ranks][chunks] */
+  int *place[2];        /* [chunks]: parallel_place */
 } parallel_chunks;
 
-/* Takes a call whose numbers of ranks and chunks are checked. Close it in any case. Errors: LUATTN_INVALID,
- * LUATTN_NO_MEMORY. */
-luattn_status parallel_chunks_open(const luattn_parallel_call *call, parallel_chunks *out, luattn_error *err);
+/* Takes a call whose numbers of ranks and chunks are checked. gathered: one stage has all keys. Close it in any case.
+ * Errors: LUATTN_INVALID, LUATTN_NO_MEMORY. */
+luattn_status parallel_chunks_open(const luattn_parallel_call *call, bool gathered, parallel_chunks *out,
+                                   luattn_error *err);
 void parallel_chunks_close(parallel_chunks *c);
+int parallel_distance(const parallel_chunks *c, int chunk); /* of the rank that has it */
+/* Whether a stage has a chunk of keys, and this rank takes it. */
+bool parallel_in_stage(const parallel_chunks *c, const parallel_span *stage, int chunk);
 bool parallel_has(const parallel_chunks *c, int rank, int chunk);
 /* Whether a rank takes a chunk of keys: where a query of its own needs it, and its own ones in any case, so that all of
  * its gradients are written. */
 bool parallel_takes(const parallel_chunks *c, int rank, int chunk);
-/* The position of a chunk among those that this rank has, or takes. */
+/* The position of a chunk among those that this rank has, or takes in the chunk's stage. */
 int parallel_place(const parallel_chunks *c, int chunk, bool taken);
 
 /* Rows of a tensor [batch, heads, rows, dim]: `runs` of them, whose rows lie side by side. */

@@ -241,6 +241,7 @@ struct luattn_spec {
   int step[LUATTN_MAX_AXES]; /* of boxes along axes of a grid, those that it has the last ones (mask_axis); 0: 1 */
   double load_ms;
   uint64_t hash[2];       /* luattn_spec_info.hash */
+  uint64_t whole_hash[2]; /* of a spec of parts: that of the spec that it was made of */
   const part_rule *parts; /* of a spec that luattn_spec_parts made; else NULL */
 };
 

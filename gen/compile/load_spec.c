@@ -204,6 +204,7 @@ static luattn_status make_parts(void *arguments, luattn_error *err) {
   if (spec != NULL && scratch != NULL) {
     *spec = *from;
     spec->a = a;
+    memcpy(spec->whole_hash, from->hash, sizeof from->hash);
     spec->traced.g = ir_clone(a, from->traced.g);
     if (spec->traced.g != NULL && hash_made(spec, "parts", 1)) status = part_rule_take(scratch, spec, err);
   }

@@ -111,8 +111,12 @@ luattn_status merge_code_get_rows(const luattn_spec *spec, merge_code_rows *out,
                        "forward of that one for "
                        "each part",
                        spec->traced.name);
-  *out = (merge_code_rows){
-      spec->traced.name, rule->num_rows, rule->num_saved, {spec->hash[0], spec->hash[1]}, rule->whole_rows};
+  *out = (merge_code_rows){spec->traced.name,
+                           rule->num_rows,
+                           rule->num_saved,
+                           {spec->hash[0], spec->hash[1]},
+                           {spec->whole_hash[0], spec->whole_hash[1]},
+                           rule->whole_rows};
   return LUATTN_OK;
 }
 

@@ -23,9 +23,9 @@ typedef struct merge_code_target {
 /* What a spec of parts says of a merge. */
 typedef struct merge_code_rows {
   const char *name;
-  int num_rows, num_saved; /* of a row's state, and of what backward reads */
-  uint64_t hash[2];
-  bool whole_rows; /* backward needs all keys of a row at once */
+  int num_rows, num_saved;         /* of a row's state, and of what backward reads */
+  uint64_t hash[2], whole_hash[2]; /* and that of the spec that it was made of */
+  bool whole_rows;                 /* backward needs all keys of a row at once */
 } merge_code_rows;
 /* Errors: LUATTN_INVALID: luattn_spec_parts has not made it. */
 luattn_status merge_code_get_rows(const struct luattn_spec *spec, merge_code_rows *out, luattn_error *err);

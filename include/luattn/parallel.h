@@ -144,24 +144,41 @@ typedef struct luattn_parallel_call {
   const luattn_transport *transport;
   void *workspace; /* of the engine's device, 256-byte aligned */
   size_t workspace_size;
+  int schedule; /* luattn_schedule, of this pass, the same on all ranks: as bits of luattn_parallel_plan.gathered say. AUTO: by
+                 * stages with `copies`, where the pass has stages; else gathered */
+  const luattn_spec
+      *parts;   /* of forward by stages: what luattn_spec_parts made of the spec, by whose state parts of rows
+                             * then merge. NULL: by lse, as softmax without a sink does */
+  void *copies; /* on a GPU: another stream, on which rows travel beside the kernels of `stream`. NULL: that one */
 } luattn_parallel_call;
 
 /* Attention of the rank's rows over all keys that they need. `args` are those of luattn_forward and luattn_backward:
  * q, k, v, o and their gradients are the rank's rows, its chunks in the order of the sequence; hooks, dropout and
- * random() see the whole. Keys that are needed travel first, and the rank's queries are one launch
- * (LUATTN_SCHEDULE_GATHERED, luattn_batch_options.q_chunks), so every spec will do. Backward fetches keys again, and
- * sends their gradients back in float32 (float64), which their owners add up, their own first, then those of the ranks
- * before them: two runs give the same bits where the transport does. Half-precision gradients need args->grad_f32 = 1.
- * Gradients of inputs without an axis q, of scalars, are summed over the ranks.
+ * random() see the whole. A call of the engine has all of these rows, and keys in chunks (luattn_batch_options.q_chunks).
  *
- * k, v, dk and dv have rows of a head side by side, or rows of all heads. An input's axis q has the rank's rows; with an
+ * LUATTN_SCHEDULE_GATHERED: keys that are needed travel first, and are in one call, so every spec will do.
+ * LUATTN_SCHEDULE_STAGES: the rank's own keys are in the first call, those of 1, 1, 2, 4, .. ranks behind it in the next
+ * ones. While one runs on `stream`, keys of the next travel on `copies`, and gradients of the one before. Forward makes
+ * parts of o in float32 (float64) and merges them in this order, by lse or the state of `parts`. LUATTN_UNSUPPORTED where
+ * parts do not: forward with large_scores, or of a spec that merges neither way; backward with a row pass, or of a
+ * parameter whose gradient has terms of scores and of rows. luattn_args.spare_multiprocessors leaves room for copies that
+ * are kernels.
+ *
+ * Backward fetches keys again, and sends their gradients back in float32 (float64), which their owners add up, their own
+ * first, then those of the ranks before them: two runs give the same bits where the transport does. Half-precision
+ * gradients need args->grad_f32 = 1. Gradients of inputs without an axis q, of scalars, are summed over the ranks.
+ *
+ * k, v, dk, dv, and by stages dq, have rows of a head side by side, or rows of all heads. An input's axis q has the rank's rows; with an
  * axis kv it is refused: give it whole along a free axis, as axes = {"n"}. args->batch is NULL, and
  * args->workspace is not read.
  *
  * Ranks with other plans, specs or shapes wait for each other as the transport does: compare them before
  * (luattn_spec_info.hash). Arguments that this rank refuses are refused before anything travels, but for those that a
- * launch alone checks, as a gradient without memory. A call copies the numbers of its chunks from host memory, which is
- * freed behind it: do not capture it in a CUDA graph. Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (by name), those of
+ * launch alone checks, as a gradient without memory. Where a call of the engine fails after something has travelled, the
+ * rank goes on sending and receiving, and returns the error in the end: no other rank waits for it, and gradients that it
+ * owes others, and those that are summed, are NaN. Where the transport fails, the rank stops, and others wait as the
+ * transport does. A call copies the numbers of its chunks from host memory, which is freed behind it: a stream that is
+ * being captured in a CUDA graph is refused. Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (by name), those of
  * luattn_forward, and the transport's own. */
 LUATTN_API luattn_status luattn_parallel_workspace_size(luattn_engine *engine, const luattn_spec *spec,
                                                         luattn_pass pass, const luattn_args *args,

@@ -76,6 +76,7 @@ enum {
   X(event_destroy, "cuEventDestroy_v2", (cu_event event))                                                           \
   X(event_record, "cuEventRecord", (cu_event event, cu_stream stream))                                              \
   X(event_wait, "cuEventSynchronize", (cu_event event))                                                             \
+  X(stream_follow, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))                         \
   X(event_elapsed, "cuEventElapsedTime", (float *ms, cu_event start, cu_event stop))
 
 /* Functions that older drivers lack: NULL there. */
@@ -115,5 +116,8 @@ luattn_status driver_push(const luattn_driver *d, cu_context context, luattn_err
 void driver_pop(const luattn_driver *d);
 
 luattn_status driver_enter(luattn_driver *d, int device, luattn_error *err); /* driver_context, driver_push */
+
+/* What `later` runs from now on begins when all that `earlier` has so far has ended. Does nothing for one stream. */
+luattn_status driver_follow(luattn_driver *d, int device, cu_stream later, cu_stream earlier, luattn_error *err);
 
 #endif

@@ -22,8 +22,31 @@ static void enter_context(void) {
   need(retain(&context, 0) == 0 && push(context) == 0, "context");
 }
 
+static void *function_of(const char *name) {
+  void *cuda = dlopen(getenv("LUATTN_LIBCUDA"), RTLD_NOW), *found = cuda != NULL ? dlsym(cuda, name) : NULL;
+  need(found != NULL, name);
+  return found;
+}
+
+static void *new_stream(void) {
+  void *stream;
+  int (*create)(void **, unsigned);
+  *(void **)&create = function_of("cuStreamCreate");
+  need(create(&stream, 0) == 0, "cuStreamCreate");
+  return stream;
+}
+
+static void drop_stream(void *stream) {
+  int (*destroy)(void *);
+  *(void **)&destroy = function_of("cuStreamDestroy_v2");
+  need(destroy(stream) == 0, "cuStreamDestroy");
+}
+
 static void check_errors(void) {
-  luattn_transport t;
+  luattn_transport t = {.struct_size = sizeof t - sizeof(void *)};
+  need(luattn_nccl_open(&comm, &t, &err) == LUATTN_INVALID, "a struct without its last function");
+  need(strstr(err.message, "luattn_transport: struct_size is") != NULL, err.message);
+  t.struct_size = sizeof t;
   char *nccl = strdup(getenv("LUATTN_NCCL"));
   setenv("LUATTN_NCCL", "/nowhere/libnccl.so.2", 1);
   need(luattn_nccl_open(&comm, &t, &err) == LUATTN_UNSUPPORTED, "a library that is not there");
@@ -60,6 +83,26 @@ static void check_functions(const luattn_transport *t) {
     unsetenv("FAKE_NCCL_FAILS"); /* the group has been left */
     drop(&a), drop(&b);
   }
+}
+
+typedef luattn_status pass_function(luattn_engine *, const luattn_spec *, const luattn_args *,
+                                    const luattn_parallel_call *, void *, luattn_error *);
+static pass_function *const functions[] = {luattn_parallel_forward, luattn_parallel_backward};
+
+/* A call in a CUDA graph is refused, on either stream. */
+static void check_capture(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+                          luattn_parallel_call call) {
+  int (*begin)(void *, int), (*end)(void *, void **);
+  void *graph, *stream = new_stream();
+  *(void **)&begin = function_of("cuStreamBeginCapture_v2"), *(void **)&end = function_of("cuStreamEndCapture");
+  need(begin(stream, 0) == 0, "a capture");
+  need(functions[pass](engine, spec, args, &call, stream, &err) == LUATTN_UNSUPPORTED, "a captured stream");
+  need(strstr(err.message, "luattn_parallel: stream: is being captured into a CUDA graph") != NULL, err.message);
+  call.copies = stream;
+  need(functions[pass](engine, spec, args, &call, NULL, &err) == LUATTN_UNSUPPORTED, "a captured stream of copies");
+  need(strstr(err.message, "luattn_parallel: copies: is being captured") != NULL, err.message);
+  need(end(stream, &graph) == 0, "the capture's end");
+  drop_stream(stream);
 }
 
 enum { Q, K, V, DOUT, O, DQ, DK, DV, TENSORS };
@@ -99,17 +142,20 @@ static void check_passes(const luattn_transport *t, luattn_engine *engine) {
        "cpu");
   args.q = &a[Q].t, args.k = &a[K].t, args.v = &a[V].t, args.o = &a[O].t, args.lse = &lse.t, args.dout = &a[DOUT].t;
   args.dq = &a[DQ].t, args.dk = &a[DK].t, args.dv = &a[DV].t;
-  luattn_parallel_call call = {
-      .struct_size = sizeof call, .chunks = CHUNKS, .chunk_rows = ROWS, .rank_of = ranks, .transport = t};
+  luattn_parallel_call call = {.struct_size = sizeof call,
+                               .chunks = CHUNKS,
+                               .chunk_rows = ROWS,
+                               .rank_of = ranks,
+                               .transport = t,
+                               .copies = new_stream()};
   for (luattn_pass pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) {
     size_t size;
     array memory;
     need(luattn_parallel_workspace_size(engine, spec, pass, &args, &call, &size, &err) == LUATTN_OK, err.message);
     make(&memory, F32, 1, (int64_t[]){(int64_t)size / 4 + 64});
     call.workspace = (void *)(((uintptr_t)memory.device + 255) / 256 * 256), call.workspace_size = size;
-    need((pass == LUATTN_FORWARD ? luattn_parallel_forward : luattn_parallel_backward)(engine, spec, &args, &call, NULL,
-                                                                                       &err) == LUATTN_OK,
-         err.message);
+    check_capture(engine, spec, pass, &args, call);
+    need(functions[pass](engine, spec, &args, &call, NULL, &err) == LUATTN_OK, err.message);
     need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
     drop(&memory);
   }
@@ -119,11 +165,12 @@ static void check_passes(const luattn_transport *t, luattn_engine *engine) {
   }
   for (int i = 0; i < TENSORS; ++i) drop(&a[i]), free(want[i]);
   drop(&lse), free(want_lse);
+  drop_stream(call.copies);
   luattn_spec_free(spec);
 }
 
 int main(void) {
-  luattn_transport transport;
+  luattn_transport transport = {.struct_size = sizeof transport};
   const luattn_engine_options options = {.struct_size = sizeof options, .family = 1 + LUATTN_SIMT};
   luattn_engine *engine;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, err.message);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "luattn/merge.h"
 #include "luattn/parallel.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 8, ROWS = 128, MOST_RANKS = 5, MOST_CHUNKS = 10, MOST_MOVES = 4096 };
@@ -117,6 +118,9 @@ typedef struct problem {
   const int *rank_of;
   unsigned char needs[MOST_CHUNKS * MOST_CHUNKS];
   bool by_row; /* tensors lie as [batch, rows, heads, dim] */
+  luattn_schedule schedule;
+  luattn_spec *parts; /* of a spec whose rows merge by their state */
+  bool fails;         /* backward of rank 1, once keys have travelled */
   double *whole[TENSORS], lse[BATCH * HEADS * MOST_CHUNKS * ROWS], slope[HEADS], dslope[2 * HEADS], dcap;
 } problem;
 
@@ -175,21 +179,28 @@ static void fill_call(call *c, double *const data[TENSORS], double *lse, double 
                           .random = &numbers};
 }
 
+/* %s: the online function, and another term of scores. */
 static const char text[] =
-    "return attention { name = 'ranks', online_func = dropout(0.2), scalars = { cap = 8.0 },\n"
+    "return attention { name = 'ranks', online_func = %s, scalars = { cap = 8.0 },\n"
     "  inputs = { slope = { axes = {'h'}, dtype = 'f64', grad = true }, sink = { axes = {'h'}, dtype = 'f64', grad = "
     "true } },\n"
     "  score_mod = function(s, b, h, q, k)\n"
-    "    return cap * tanh(s / cap) + 0.01 * slope[h] * (k - q) + sin(k) * sink[h] + 0.1 * b end,\n"
+    "    return cap * tanh(s / cap) + 0.01 * slope[h] * (k - q) + 0.1 * b%s end,\n"
     "  block_mask = function(b, h, q, k) return k <= q and q - k < 300 end }";
 
-static void open_problem(problem *p, int ranks, int chunks, const int *rank_of, bool by_row, bool needs) {
+typedef struct kind {
+  const char *online, *term;
+} kind;
+
+static void open_problem(problem *p, kind of, int ranks, int chunks, const int *rank_of, bool by_row, bool needs) {
   luattn_error err;
   luattn_spec *spec;
+  char made[1024];
   memset(p, 0, sizeof *p);
   p->of.ranks = ranks, p->chunks = chunks, p->rank_of = rank_of, p->by_row = by_row;
   assert_int_equal(pthread_barrier_init(&p->of.all, NULL, (unsigned)ranks), 0);
-  if (luattn_spec_load_text("ranks", text, strlen(text), NULL, &spec, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  snprintf(made, sizeof made, text, of.online, of.term);
+  if (luattn_spec_load_text("ranks", made, strlen(made), NULL, &spec, &err) != LUATTN_OK) fail_msg("%s", err.message);
   p->spec = spec;
   const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
   if (luattn_engine_open(&options, &p->engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
@@ -210,6 +221,7 @@ static void open_problem(problem *p, int ranks, int chunks, const int *rank_of, 
 static void close_problem(problem *p) {
   for (int i = 0; i < TENSORS; ++i) free(p->whole[i]);
   luattn_engine_close(p->engine);
+  luattn_spec_free(p->parts);
   luattn_spec_free((luattn_spec *)(uintptr_t)p->spec);
   pthread_barrier_destroy(&p->of.all);
 }
@@ -220,6 +232,7 @@ typedef struct worker {
   problem *p;
   int rank;
   double worst;
+  bool has_nan, spoilt; /* dk and what is summed has NaN; dq has */
   luattn_error err;
   luattn_status status;
 } worker;
@@ -250,7 +263,9 @@ static luattn_status run_pass(worker *w, luattn_pass pass, const luattn_args *ar
                                 .chunk_rows = ROWS,
                                 .rank_of = p->rank_of,
                                 .needs = p->needs,
-                                .transport = transport};
+                                .transport = transport,
+                                .schedule = p->schedule,
+                                .parts = p->parts};
   size_t size;
   luattn_status status = luattn_parallel_workspace_size(p->engine, p->spec, pass, args, &given, &size, &w->err);
   if (status != LUATTN_OK) return status;
@@ -280,8 +295,12 @@ static void *run_rank(void *user) {
     c.input[0] = c.input[1], c.input[1] = first;
   }
   w->status = run_pass(w, LUATTN_FORWARD, &c.args, &transport);
+  if (p->fails && w->rank == 1) c.t[DQ].data = NULL;
   if (w->status == LUATTN_OK) w->status = run_pass(w, LUATTN_BACKWARD, &c.args, &transport);
   for (int i = O; i < TENSORS; ++i) w->worst = fmax(w->worst, between(p, i, w->rank, own[i], false));
+  for (int i = 0; i < BATCH * HEADS * rows * DIM; ++i) w->spoilt |= isnan(own[DQ][i]);
+  for (int i = 0; i < BATCH * HEADS_KV * rows * DIM; ++i) w->has_nan |= isnan(own[DK][i]);
+  w->has_nan &= isnan(dcap) && isnan(dslope[0]) && isnan(dslope[HEADS]);
   for (int h = 0; h < 2 * HEADS; ++h) w->worst = fmax(w->worst, fabs(dslope[h] - p->dslope[h]));
   w->worst = fmax(w->worst, fabs(dcap - p->dcap));
   for (int i = 0; i < TENSORS; ++i) free(own[i]);
@@ -289,32 +308,93 @@ static void *run_rank(void *user) {
   return NULL;
 }
 
-static void check_ranks(int ranks, int chunks, const int *rank_of, bool by_row, bool needs) {
-  problem *p = malloc(sizeof *p);
+static void run_ranks(problem *p, worker w[MOST_RANKS]) {
   pthread_t thread[MOST_RANKS];
-  worker w[MOST_RANKS];
-  open_problem(p, ranks, chunks, rank_of, by_row, needs);
-  for (int i = 0; i < ranks; ++i) {
+  for (int i = 0; i < p->of.ranks; ++i) {
     w[i] = (worker){.p = p, .rank = i};
     assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &w[i]), 0);
   }
-  for (int i = 0; i < ranks; ++i) pthread_join(thread[i], NULL);
-  for (int i = 0; i < ranks; ++i) {
+  for (int i = 0; i < p->of.ranks; ++i) pthread_join(thread[i], NULL);
+}
+
+static void check_problem(problem *p) {
+  worker w[MOST_RANKS];
+  run_ranks(p, w);
+  for (int i = 0; i < p->of.ranks; ++i) {
     if (w[i].status != LUATTN_OK) fail_msg("rank %d: %s", i, w[i].err.message);
-    if (!(w[i].worst < 1e-12)) fail_msg("%d ranks, rank %d: off by %g", ranks, i, w[i].worst);
+    if (!(w[i].worst < 1e-12))
+      fail_msg("%d ranks, rank %d, schedule %d: off by %g", p->of.ranks, i, p->schedule, w[i].worst);
   }
   close_problem(p);
   free(p);
 }
 
+static problem *new_problem(kind of, luattn_schedule schedule, int ranks, int chunks, const int *rank_of, bool by_row,
+                            bool needs) {
+  problem *p = malloc(sizeof *p);
+  open_problem(p, of, ranks, chunks, rank_of, by_row, needs);
+  p->schedule = schedule;
+  return p;
+}
+
+static const int one[] = {0, 0}, two[] = {0, 1, 1, 0}, three[] = {2, 0, 1, 1, 2, 0}, five[] = {4, 0, 3, 1, 2};
+static const kind by_lse = {"dropout(0.2)", " + sin(k) * sink[h]"},
+                  by_state = {"dropout(0.2, attention_sink('sink'))", ""},
+                  of_both = {"attention_sink('sink')", " + sin(k) * sink[h]"};
+
 static void ranks_are_one(void **state) {
   (void)state;
-  static const int one[] = {0, 0}, two[] = {0, 1, 1, 0}, three[] = {2, 0, 1, 1, 2, 0}, five[] = {4, 0, 3, 1, 2};
-  check_ranks(1, 2, one, false, true);
-  check_ranks(2, 4, two, true, false);
-  check_ranks(3, 6, three, false, true);
-  check_ranks(3, 6, three, true, true);
-  check_ranks(5, 5, five, false, true); /* some ranks need no other's keys */
+  const luattn_schedule gathered = LUATTN_SCHEDULE_GATHERED;
+  check_problem(new_problem(by_lse, gathered, 1, 2, one, false, true));
+  check_problem(new_problem(by_lse, gathered, 2, 4, two, true, false));
+  check_problem(new_problem(by_lse, gathered, 3, 6, three, false, true));
+  check_problem(new_problem(by_lse, LUATTN_SCHEDULE_AUTO, 3, 6, three, true, true)); /* gathered, without `copies` */
+  check_problem(new_problem(by_lse, gathered, 5, 5, five, false, true)); /* some ranks need no other's keys */
+  check_problem(new_problem(of_both, gathered, 2, 4, two, false, true));
+}
+
+static void stages_are_one(void **state) {
+  (void)state;
+  const luattn_schedule stages = LUATTN_SCHEDULE_STAGES;
+  check_problem(new_problem(by_lse, stages, 1, 2, one, false, true));
+  check_problem(new_problem(by_lse, stages, 2, 4, two, true, false));
+  check_problem(new_problem(by_lse, stages, 3, 6, three, false, true));
+  check_problem(new_problem(by_lse, stages, 3, 6, three, true, false));
+  check_problem(new_problem(by_lse, stages, 5, 5, five, true, false)); /* two ranks' keys in the last stage */
+  check_problem(new_problem(by_lse, stages, 5, 5, five, false, true));
+}
+
+static problem *new_by_state(int ranks, int chunks, const int *rank_of, bool by_row) {
+  problem *p = new_problem(by_state, LUATTN_SCHEDULE_STAGES, ranks, chunks, rank_of, by_row, !by_row);
+  luattn_error err;
+  if (luattn_spec_parts(p->spec, &p->parts, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  return p;
+}
+
+static void stages_merge_by_state(void **state) {
+  (void)state;
+  check_problem(new_by_state(2, 4, two, true));
+  check_problem(new_by_state(3, 6, three, false));
+  check_problem(new_by_state(5, 5, five, true));
+}
+
+/* No rank waits, and none takes a gradient that lacks a part for a whole one. */
+static void one_fails_late(void **state) {
+  (void)state;
+  for (luattn_schedule s = LUATTN_SCHEDULE_STAGES; s <= LUATTN_SCHEDULE_GATHERED; ++s) {
+    problem *p = new_problem(by_lse, s, 3, 6, three, false, false);
+    worker w[MOST_RANKS];
+    p->fails = true;
+    run_ranks(p, w);
+    assert_int_equal(w[1].status, LUATTN_INVALID);
+    if (strstr(w[1].err.message, "dq") == NULL) fail_msg("'%s'", w[1].err.message);
+    for (int i = 0; i < 3; i += 2) {
+      if (w[i].status != LUATTN_OK) fail_msg("rank %d: %s", i, w[i].err.message);
+      assert_true(w[i].has_nan && !w[i].spoilt);
+    }
+    close_problem(p);
+    free(p);
+  }
 }
 
 /* ---- refusals, of which no other rank hears ---- */
@@ -393,11 +473,68 @@ static void a_batch(call *c, luattn_parallel_call *g, luattn_transport *t) {
   (void)g, (void)t, c->args.batch = (const luattn_batch *)c;
 }
 
+static void other_schedule(call *c, luattn_parallel_call *g, luattn_transport *t) { (void)c, (void)t, g->schedule = 3; }
+static void whole_scores(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  (void)t, g->schedule = LUATTN_SCHEDULE_STAGES, c->args.large_scores = 1;
+}
+static void no_parts(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  (void)c, (void)t, g->schedule = LUATTN_SCHEDULE_STAGES;
+}
+static luattn_spec *foreign_parts;
+static void other_parts(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  (void)c, (void)t, g->schedule = LUATTN_SCHEDULE_STAGES, g->parts = foreign_parts;
+}
+static void a_stream(call *c, luattn_parallel_call *g, luattn_transport *t) {
+  (void)t, g->schedule = LUATTN_SCHEDULE_GATHERED, g->copies = c;
+}
+
+/* Of a parameter whose gradient has terms of scores and of rows. */
+static void refuse_backward(void) {
+  static double memory[TENSORS][BATCH * HEADS * 2 * ROWS * DIM], lse[BATCH * HEADS * 2 * ROWS], dslope[2 * HEADS], dcap;
+  problem *p = new_problem(of_both, LUATTN_SCHEDULE_STAGES, 2, 4, two, false, false);
+  double *data[TENSORS];
+  host_rank of = {&p->of, 0};
+  luattn_transport transport = transport_of(&of);
+  const luattn_parallel_call given = {.struct_size = sizeof given,
+                                      .chunks = 4,
+                                      .chunk_rows = ROWS,
+                                      .rank_of = two,
+                                      .transport = &transport,
+                                      .schedule = LUATTN_SCHEDULE_STAGES};
+  luattn_error err;
+  call c;
+  for (int i = 0; i < TENSORS; ++i) data[i] = memory[i];
+  fill_call(&c, data, lse, p->slope, dslope, &dcap, 2 * ROWS, false);
+  assert_int_equal(luattn_parallel_backward(p->engine, p->spec, &c.args, &given, NULL, &err), LUATTN_UNSUPPORTED);
+  if (strstr(err.message, "a gradient of its parameters has terms of scores and of rows") == NULL)
+    fail_msg("'%s'", err.message);
+  close_problem(p);
+  free(p);
+}
+
+static void what_stages_refuse(void **state) {
+  (void)state;
+  luattn_error err;
+  problem *p = new_problem(by_lse, LUATTN_SCHEDULE_STAGES, 2, 4, two, false, false),
+          *other = new_by_state(2, 4, two, false);
+  foreign_parts = other->parts;
+  refuses(p, other_schedule, LUATTN_INVALID, "schedule: is 3, expected a luattn_schedule, 0 to 2");
+  refuses(p, whole_scores, LUATTN_UNSUPPORTED,
+          "of 'ranks' large_scores saves numbers of whole rows; give LUATTN_SCHEDULE_");
+  refuses(p, other_parts, LUATTN_INVALID, "parts: is made of another spec than 'ranks'");
+  refuses(other, no_parts, LUATTN_UNSUPPORTED, "of 'ranks' parts of its rows do not merge by lse: give `parts`");
+  refuse_backward();
+  refuses_to_run(p, a_stream, "copies: is not NULL, and the CPU has no streams");
+  assert_int_equal(luattn_engine_forget(other->engine, other->parts, &err), LUATTN_OK);
+  close_problem(p), close_problem(other);
+  free(p), free(other);
+}
+
 static void what_is_refused(void **state) {
   (void)state;
   static const int ranks[] = {0, 1, 1, 0};
   problem *p = malloc(sizeof *p);
-  open_problem(p, 2, 4, ranks, false, false);
+  open_problem(p, by_lse, 2, 4, ranks, false, false);
   refuses(p, no_function, LUATTN_INVALID, "transport: is missing, or lacks a function; give all five");
   refuses(p, no_rank, LUATTN_INVALID, "transport: rank is 2 of 2");
   refuses(p, other_rows, LUATTN_INVALID, "chunks: are 4 of 100 rows on 2 ranks, expected a multiple of the ranks");
@@ -419,6 +556,8 @@ static void what_is_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_are_one), cmocka_unit_test(what_is_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_are_one),         cmocka_unit_test(stages_are_one),
+                                     cmocka_unit_test(stages_merge_by_state), cmocka_unit_test(one_fails_late),
+                                     cmocka_unit_test(what_is_refused),       cmocka_unit_test(what_stages_refuse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,10 @@ API cuGetErrorName(int result, const char **name) {
                                     : "CUDA_ERROR_INVALID_VALUE";
   return 0;
 }
-API cuStreamIsCapturing(void *, int *status) { return *status = 0, 0; }
+static void *captured;  // the stream of cuStreamBeginCapture; what it runs runs at once
+API cuStreamIsCapturing(void *stream, int *status) { return *status = stream != nullptr && stream == captured, 0; }
+API cuStreamBeginCapture_v2(void *stream, int) { return captured = stream, 0; }
+API cuStreamEndCapture(void *, void **) { return captured = nullptr, 0; }
 API cuStreamGetId(void *stream, unsigned long long *id) { return *id = reinterpret_cast<uintptr_t>(stream), 0; }
 API cuInit(unsigned) { return 0; }
 API cuDriverGetVersion(int *version) { return *version = 13000, 0; }
@@ -181,6 +184,7 @@ API cuEventCreate(void **event, unsigned) { return *event = new Event, 0; }
 API cuEventDestroy_v2(void *event) { return delete static_cast<Event *>(event), 0; }
 API cuEventRecord(void *, void *) { return 0; }
 API cuEventSynchronize(void *) { return 0; }
+API cuStreamWaitEvent(void *, void *, unsigned) { return 0; }
 API cuEventElapsedTime(float *ms, void *, void *) { return *ms = 1, 0; }
 
 API cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *data, const unsigned long long *size,

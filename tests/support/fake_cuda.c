@@ -482,6 +482,13 @@ FAKE(cuEventSynchronize)(cu_event event) {
   return event->recorded != 0 ? 0 : INVALID_VALUE;
 }
 
+FAKE(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags);
+FAKE(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags) {
+  (void)stream, (void)flags;
+  PLANNED("cuStreamWaitEvent");
+  return event->recorded != 0 ? 0 : INVALID_VALUE;
+}
+
 FAKE(cuEventElapsedTime)(float *ms, cu_event start, cu_event stop);
 FAKE(cuEventElapsedTime)(float *ms, cu_event start, cu_event stop) {
   PLANNED("cuEventElapsedTime");
