@@ -9,9 +9,9 @@ Calls go to the C functions themselves (ctypes), as a program in C makes them: l
 
 import argparse
 import ctypes as c
+import importlib.util
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,8 +23,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, f"{ROOT}/python/luattn")
-import _capi as capi  # noqa: E402
+_found = importlib.util.spec_from_file_location("capi", f"{ROOT}/python/luattn/_capi.py")
+assert _found is not None and _found.loader is not None
+capi = importlib.util.module_from_spec(_found)  # alone: the package loads libluattn.so by itself
+_found.loader.exec_module(capi)
 
 AUTO, STAGES, GATHERED = range(3)
 CODES = {torch.float32: (2, 32), torch.bfloat16: (4, 16), torch.int32: (0, 32)}

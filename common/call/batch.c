@@ -65,6 +65,10 @@ bool batch_has_chunks(const luattn_batch *batch) {
   return batch != NULL && (batch->array[BATCH_Q_CHUNKS].is_given || batch->array[BATCH_KV_CHUNKS].is_given);
 }
 
+int32_t batch_whole_length(const luattn_batch *batch, int side, int64_t sequence) {
+  return batch_at(&batch->array[BATCH_Q_CHUNKS + side], sequence);
+}
+
 luattn_offsets batch_offsets(const luattn_batch *batch) {
   if (batch == NULL) return LUATTN_OFFSET_NONE;
   if (batch_has_chunks(batch)) return LUATTN_OFFSET_CHUNKS;
@@ -241,6 +245,15 @@ bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64
              side == 0 ? "q_len" : "kv_len", offset->whole, most);
     return false;
   }
+  if (batch->chunk_memory[side] != NULL && batch->longest_whole[side] > most) {
+    snprintf(text, size,
+             "batch: cu_seqlens_%s: has a sequence of %" PRId64
+             " rows, but this spec's index arithmetic or grid ends at %" PRId64
+             "; shorten it, or use smaller factors or a larger grid in the spec",
+             side == 0 ? "q" : "k", batch->longest_whole[side], most);
+    return false;
+  }
+  if (batch->chunk_memory[side] != NULL) return true;
   if (batch->array[BATCH_Q_CHUNKS + side].is_given) return chunks_ok(batch, side, length, text, size);
   const int64_t limit = offset->whole != 0 ? offset->whole : most;
   if (offset->number + length <= limit) return true;

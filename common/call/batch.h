@@ -81,6 +81,8 @@ struct luattn_batch {
   batch_lengths lengths[2]; /* likewise */
   bool has_longest[2];      /* max_seqlen is the caller's, not computed */
   int64_t chunk_rows;       /* of q_chunks and kv_chunks */
+  int32_t *chunk_memory[2]; /* of packed sequences in chunks: the arrays of a side (packed_chunks.h); else NULL */
+  int64_t longest_whole[2]; /* and the longest of the whole's sequences */
   int64_t head_offset, heads, heads_kv;
   int64_t pages;     /* of an entry, in block_table; 0: there is no table */
   const void *table; /* the table of packed sequences that luattn_batch_prepare_tiles made, in memory of device
@@ -96,6 +98,8 @@ struct luattn_batch {
 bool batch_is_packed(const luattn_batch *batch); /* q is, and k and v unless they are paged */
 bool batch_is_paged(const luattn_batch *batch);  /* k and v are pages, or a cache of which entries use a part */
 bool batch_has_chunks(const luattn_batch *batch);
+/* The whole length of a packed sequence, whose side is in chunks. */
+int32_t batch_whole_length(const luattn_batch *batch, int side, int64_t sequence);
 luattn_offsets batch_offsets(
     const luattn_batch *batch); /* the kind of kernel that its offsets need: none if all are 0 */
 

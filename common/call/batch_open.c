@@ -5,6 +5,7 @@
 #include "common/call/batch.h"
 #include "common/call/dtype_text.h"
 #include "common/call/limits.h"
+#include "common/call/packed_chunks.h"
 #include "common/struct_size.h"
 
 static luattn_status take_number(const char *name, int64_t value, int64_t most, luattn_error *err) {
@@ -85,18 +86,23 @@ static luattn_status take_chunks(const luattn_batch_options *o, luattn_batch *ba
     const batch_array *offsets = &batch->array[BATCH_Q_OFFSETS + i];
     TRY(take_array(&batch->array[BATCH_Q_CHUNKS + i], name[i], "chunks", given[i], err));
     if (given[i] == NULL) continue;
-    if (batch->offset[i].whole == 0)
+    if (batch_is_packed(batch) && batch->offset[i].whole != 0)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_batch_open: %s: is given beside %s and packed sequences, whose lengths are those of "
+                         "%s; leave it 0",
+                         length[i], name[i], batch->array[BATCH_CU_SEQLENS_Q + i].name);
+    if (!batch_is_packed(batch) && batch->offset[i].whole == 0)
       return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: is 0, and %s is given; give the whole's length",
                          length[i], name[i]);
     if (offsets->is_given || batch->offset[i].number != 0)
       return luattn_fail(err, LUATTN_INVALID,
                          "luattn_batch_open: %s: is given beside %s; chunks have positions of their own: leave it out",
                          offsets->is_given ? offsets->name : batch->offset[i].name, name[i]);
-    if (batch_is_packed(batch) || batch_is_paged(batch))
+    if (batch_is_paged(batch))
       return luattn_fail(err, LUATTN_UNSUPPORTED,
-                         "luattn_batch_open: %s: is given beside %s; chunks are of tensors with a batch axis: call for "
-                         "each sequence, or give offsets",
-                         name[i], batch_is_paged(batch) ? "keys in pages" : "packed sequences");
+                         "luattn_batch_open: %s: is given beside keys in pages, which have no chunks: call for each "
+                         "range, and give offsets",
+                         name[i]);
   }
   for (int i = 0; i < 2 && batch_has_chunks(batch); ++i)
     if (batch->array[BATCH_Q_OFFSETS + i].is_given)
@@ -106,7 +112,8 @@ static luattn_status take_chunks(const luattn_batch_options *o, luattn_batch *ba
           "offset for all entries",
           batch->array[BATCH_Q_OFFSETS + i].name, name[1 - i]);
   if (!batch_has_chunks(batch)) return take_number("chunk_rows", o->chunk_rows, 0, err);
-  if (o->chunk_rows > 0 && o->chunk_rows % LUATTN_CHUNK_MULTIPLE == 0 && o->chunk_rows <= INT32_MAX) return LUATTN_OK;
+  if (o->chunk_rows > 0 && o->chunk_rows % LUATTN_CHUNK_MULTIPLE == 0 && o->chunk_rows <= INT32_MAX)
+    return batch_is_packed(batch) ? packed_chunks_take(batch, err) : LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID,
                      "luattn_batch_open: chunk_rows: is %" PRId64
                      ", expected a multiple of %d, so that no tile has rows "
@@ -251,12 +258,14 @@ luattn_status luattn_batch_open(const luattn_batch_options *options, luattn_batc
   if (status == LUATTN_OK)
     *batch = made;
   else
-    free(made);
+    luattn_batch_close(made);
   return status;
 }
 
 void luattn_batch_close(luattn_batch *batch) {
-  if (batch != NULL) free(batch->mask);
+  if (batch == NULL) return;
+  for (int i = 0; i < 2; ++i) free(batch->chunk_memory[i]);
+  free(batch->mask);
   free(batch);
 }
 

@@ -71,6 +71,19 @@ static void take_entry(luattn_batch *batch, int entry) {
   }
 }
 
+/* The chunks of one sequence's rows, of which `first` of the tensor is the first (common/call/packed_chunks.h). */
+static void take_chunks(const luattn_batch *whole, int side, int entries, int entry, int first, int rows,
+                        luattn_batch *out) {
+  const batch_array *from = &whole->array[BATCH_Q_CHUNKS + side];
+  batch_array *to = &out->array[BATCH_Q_CHUNKS + side];
+  if (whole->chunk_memory[side] == NULL) return;
+  *to = *from;
+  to->given.byte_offset += (uint64_t)(entries + first / whole->chunk_rows) * sizeof(int32_t);
+  to->count = (rows + whole->chunk_rows - 1) / whole->chunk_rows;
+  out->offset[side].whole = batch_whole_length(whole, side, entry);
+  out->chunk_memory[side] = NULL;
+}
+
 /* One entry of a tensor whose axis `axis` is the batch. */
 static const DLTensor *take_dense(const DLTensor *whole, int axis, int entry, part *out) {
   if (whole == NULL) return NULL;
@@ -257,6 +270,8 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   one->inputs = out->inputs;
   if (c->tangents != NULL) take_tangents(c, out);
   take_entry(&out->batch, entry);
+  take_chunks(&c->batch, 0, c->entries, entry, q, q_len, &out->batch);
+  take_chunks(&c->batch, 1, c->entries, entry, k, kv_len, &out->batch);
   one->batch = batch_offsets(&out->batch) != LUATTN_OFFSET_NONE ? &out->batch : NULL;
   one->q = c->packed ? take_rows(a->q, q, q_len, &p[0]) : take_dense(a->q, 0, entry, &p[0]);
   one->k = c->paged ? gather(c, 0, entry, kv_len, &p[1]) : take_rows(a->k, k, kv_len, &p[1]);

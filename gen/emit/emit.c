@@ -29,7 +29,9 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
   if (w->f->plan->offsets == LUATTN_OFFSET_CHUNKS)
     text_add(&w->out, "#define LUATTN_CHUNKS          // a Site has the offsets of a tile, which kernels enter\n");
-  if (entry_rows_are_read(w))
+  const bool packed_chunks = w->f->plan->packed && w->f->plan->offsets == LUATTN_OFFSET_CHUNKS;
+  if (packed_chunks) text_add(&w->out, "#define LUATTN_PACKED_CHUNKS   // of sequences that are packed there\n");
+  if (entry_rows_are_read(w) || packed_chunks)
     text_add(&w->out, "#define LUATTN_PACKED_INPUTS   // a Site says where its entry's rows are\n");
   if ((w->f->plan->packed || w->f->plan->pages) && w->f->facts.tile_bits)
     text_add(&w->out, "#define LUATTN_PACKED_BITS     // lines of tile bits are as long as the longest entry's\n");

@@ -52,8 +52,14 @@ typedef struct luattn_batch_options {
   const DLTensor *block_table;
   /* Or NULL: q, or k and v, are chunks of the whole, in any order: rows i * chunk_rows .. of each tensor are its
    * positions q_chunks[i] .., [chunks]. chunk_rows is a multiple of 128, of both sides; the last chunk may have fewer
-   * rows. Needs q_len (kv_len) of the whole, and goes without q_offset, q_offsets, packed sequences and pages. Values
-   * are checked in host memory; others are clamped as offsets are. All batch entries have the same chunks. */
+   * rows. Needs q_len (kv_len) of the whole, and goes without q_offset, q_offsets and pages. Values are checked in host
+   * memory; others are clamped as offsets are. All batch entries have the same chunks.
+   *
+   * Of packed sequences, positions are rows of the packed whole, in its order, and multiples of 128; cu_seqlens and
+   * seqused of such a side are those of the whole, too, and so is where every sequence begins, a multiple of 128, behind
+   * rows that seqused leaves out if need be. q_len (kv_len) is 0. A sequence has those of its rows that chunks have; hooks
+   * see its positions and its length in the whole. These arrays are in host memory, read when the batch is opened:
+   * luattn_batch_prepare copies what is made of them, and changes need another batch. */
   const DLTensor *q_chunks, *kv_chunks;
   int64_t chunk_rows;
 } luattn_batch_options;

@@ -63,7 +63,10 @@ struct Site {
   Range q_chunk, kv_chunk;  // their rows
 #endif
 #ifdef LUATTN_PACKED_INPUTS
-  int first_q, first_kv;  // of a PackedSequence: for ops/packed_inputs.cuh alone
+  int first_q, first_kv;  // of a PackedSequence: for ops/packed_inputs.cuh and chunks alone
+#endif
+#ifdef LUATTN_PACKED_CHUNKS
+  int whole_q, whole_kv;  // lengths of the entry in the whole
 #endif
 
   Site() = default;
@@ -82,19 +85,32 @@ struct Site {
     q_offset = kv_offset = -(1 << 29);
     q_chunk = kv_chunk = {0, 0};
 #endif
+#ifdef LUATTN_PACKED_CHUNKS
+    const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
+    whole_q = whole_of(given.q_offsets, given.q_offset, given.most_q, q_len);
+    whole_kv = whole_of(given.kv_offsets, given.kv_offset, given.most_kv, kv_len);
+#endif
   }
   // Goes on to the chunk that has these rows, of a tile: tensors are chunks of the whole (LuattnOffsets), and hooks see
   // the positions of one chunk of queries and one of keys. Nothing of images without chunks.
   __device__ __forceinline__ void enter_queries(const LuattnParams &p, int row) {
 #ifdef LUATTN_CHUNKS
     const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
+#ifdef LUATTN_PACKED_CHUNKS
+    q_offset = enter(given.q_offsets, given.q_offset, given.most_q, q_len, row, q_chunk, first_q, p.shape.batch);
+#else
     q_offset = enter(given.q_offsets, given.q_offset, given.most_q, q_len, row, q_chunk);
+#endif
 #endif
   }
   __device__ __forceinline__ void enter_keys(const LuattnParams &p, int row) {
 #ifdef LUATTN_CHUNKS
     const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
+#ifdef LUATTN_PACKED_CHUNKS
+    kv_offset = enter(given.kv_offsets, given.kv_offset, given.most_kv, kv_len, row, kv_chunk, first_kv, p.shape.batch);
+#else
     kv_offset = enter(given.kv_offsets, given.kv_offset, given.most_kv, kv_len, row, kv_chunk);
+#endif
 #endif
   }
   __device__ __forceinline__ void enter(const LuattnParams &p, int q_row, int kv_row) {
@@ -102,14 +118,23 @@ struct Site {
     enter_keys(p, kv_row);
   }
 #ifdef LUATTN_CHUNKS
-  // What is added to rows of the chunk for its positions. Clamped as offset_of.
-  __device__ __forceinline__ int enter(const int *first, int rows, int most, int len, int row, Range &chunk) const {
+  // What is added to rows of the chunk for its positions. Clamped as offset_of. before: the rows of the tensor before the
+  // entry's, whole chunks of packed sequences, of which each has rows of one entry; skipped: the numbers of `first` before those of
+  // chunks (common/call/packed_chunks.h).
+  __device__ __forceinline__ int enter(const int *first, int rows, int most, int len, int row, Range &chunk,
+                                       int before = 0, int skipped = 0) const {
     chunk = {0, len};
     if (first == nullptr) return rows;  // one chunk, at this offset
     if (len <= 0) return 0;
-    const int c = max_of(min_of(row, len - 1), 0) / rows;  // of rows past an end, which do not exist, the last one
-    chunk = {c * rows, min_of((c + 1) * rows, len)};
-    return max_of(min_of(__ldg(first + c), most - (chunk.hi - chunk.lo)), 0) - chunk.lo;
+    const int c =
+        (max_of(min_of(row, len - 1), 0) + before) / rows;  // of rows past an end, which do not exist, the last one
+    chunk = {c * rows - before, min_of((c + 1) * rows - before, len)};
+    return max_of(min_of(__ldg(first + skipped + c), most - (chunk.hi - chunk.lo)), 0) - chunk.lo;
+  }
+#endif
+#ifdef LUATTN_PACKED_CHUNKS
+  __device__ __forceinline__ int whole_of(const int *lengths, int offset, int most, int len) const {
+    return lengths == nullptr ? offset + len : max_of(min_of(__ldg(lengths + b), most), 0);
   }
 #endif
 #ifdef LUATTN_OFFSET_ARRAYS

@@ -33,8 +33,13 @@ LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
 #endif
   made.h = given.head_offset;
   made.hkv = given.kv_head_offset;
+#ifdef LUATTN_PACKED_CHUNKS
+  made.q_len = s.whole_q;
+  made.kv_len = s.whole_kv;
+#else
   made.q_len = whole_length(given.q_len, made.q, s.q_len);
   made.kv_len = whole_length(given.kv_len, made.kv, s.kv_len);
+#endif
   made.heads = given.heads;
   made.heads_kv = given.heads_kv;
   return made;

@@ -77,3 +77,13 @@ template <class Spec, int TileM, int TileN>
 struct QTilesKind<Spec, DenseSequence, TileM, TileN> {
   using type = ChunkQTiles<Spec, TileM, TileN>;
 };
+#ifdef LUATTN_PACKED_CHUNKS
+template <class Spec, int TileM, int TileN>
+struct KvTilesKind<Spec, PackedSequence, TileM, TileN> {
+  using type = ChunkKvTiles<Spec, TileM, TileN>;
+};
+template <class Spec, int TileM, int TileN>
+struct QTilesKind<Spec, PackedSequence, TileM, TileN> {
+  using type = ChunkQTiles<Spec, TileM, TileN>;
+};
+#endif

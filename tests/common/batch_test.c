@@ -130,21 +130,54 @@ static void chunks_lie_in_the_whole(void **state) {
   luattn_batch_close(batch);
 }
 
-static void packed_sequences_have_no_chunks(void **state) {
-  (void)state;
-  DLTensor t = offsets();
-  luattn_batch_options o = chunks(&t);
+static void refused_chunks(const luattn_batch_options *o, luattn_status status, const char *message) {
   luattn_batch *batch;
   luattn_error err;
-  o.cu_seqlens_q = o.cu_seqlens_k = &t;
-  assert_int_equal(luattn_batch_open(&o, &batch, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err.message, "q_chunks: is given beside packed sequences"));
+  assert_int_equal(luattn_batch_open(o, &batch, &err), status);
+  assert_non_null(strstr(err.message, message));
+}
+
+static void packed_sequences_in_chunks(void **state) {
+  (void)state;
+  static int32_t ends[] = {0, 256, 256, 512, 700}, used[] = {250, 0, 200, 188}, first[] = {128, 512};
+  int64_t count[] = {5, 4, 2};
+  DLTensor t[3];
+  for (int i = 0; i < 3; ++i) t[i] = offsets(), t[i].shape = &count[i];
+  t[0].data = ends, t[1].data = used, t[2].data = first;
+  luattn_batch_options o = given();
+  o.cu_seqlens_q = o.cu_seqlens_k = &t[0], o.seqused_q = &t[1], o.q_chunks = &t[2], o.chunk_rows = 256;
+  luattn_batch *batch = opened(&o);
+  const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q], *rows = &batch->array[BATCH_SEQUSED_Q],
+                    *blocks = &batch->array[BATCH_Q_CHUNKS];
+  static const int own[] = {0, 128, 128, 256, 444}, own_used[] = {122, 0, 128, 188},
+                   at[] = {250, 0, 200, 188, 128, 0, 0, 128};
+  assert_int_equal(batch->chunk_rows, 128); /* a sequence begins in the middle of the first chunk */
+  assert_int_equal(cu->count, 5), assert_int_equal(rows->count, 4), assert_int_equal(blocks->count, 8);
+  for (int i = 0; i < 5; ++i) assert_int_equal(batch_at(cu, i), own[i]);
+  for (int i = 0; i < 4; ++i) assert_int_equal(batch_at(rows, i), own_used[i]);
+  for (int i = 0; i < 8; ++i) assert_int_equal(batch_at(blocks, i), at[i]);
+  assert_int_equal(batch_at(&batch->array[BATCH_CU_SEQLENS_K], 4), 700); /* a side without chunks */
+  char text[400];
+  assert_true(batch_offset_ok(batch, 0, 4, 188, 256, text, sizeof text));
+  assert_false(batch_offset_ok(batch, 0, 4, 188, 249, text, sizeof text));
+  assert_non_null(strstr(text, "cu_seqlens_q: has a sequence of 250 rows, but this spec's index arithmetic or grid"));
+  luattn_batch_close(batch);
+  o.q_len = 700;
+  refused_chunks(&o, LUATTN_INVALID, "q_len: is given beside q_chunks and packed sequences");
+  o.q_len = 0, first[1] = 256;
+  refused_chunks(&o, LUATTN_INVALID, "q_chunks: is 256 for chunk 1, expected a multiple of 128 from 384 to 700");
+  first[1] = 520;
+  refused_chunks(&o, LUATTN_INVALID, "q_chunks: is 520 for chunk 1");
+  first[1] = 512, ends[3] = 511;
+  refused_chunks(&o, LUATTN_INVALID, "cu_seqlens_q: sequence 3 begins with row 511");
+  ends[3] = 512, t[2].device.device_type = kDLCUDA;
+  refused_chunks(&o, LUATTN_UNSUPPORTED, "q_chunks: is in device memory");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(options_are_checked),
                                      cmocka_unit_test(heads_agree_with_the_whole),
                                      cmocka_unit_test(offsets_fit_the_whole), cmocka_unit_test(chunks_lie_in_the_whole),
-                                     cmocka_unit_test(packed_sequences_have_no_chunks)};
+                                     cmocka_unit_test(packed_sequences_in_chunks)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
