@@ -142,17 +142,16 @@ static luattn_status choose_order(parallel_call *p, luattn_error *err) {
   if (schedule < LUATTN_SCHEDULE_AUTO || schedule > LUATTN_SCHEDULE_GATHERED)
     return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: schedule: is %d, expected a luattn_schedule, 0 to %d",
                        schedule, LUATTN_SCHEDULE_GATHERED);
-  p->gathered = schedule == LUATTN_SCHEDULE_GATHERED || (schedule == LUATTN_SCHEDULE_AUTO && p->call.copies == NULL);
+  p->gathered = schedule != LUATTN_SCHEDULE_STAGES;
   if (p->gathered) return LUATTN_OK;
   if (p->pass == LUATTN_FORWARD)
     TRY(ask_forward(p, &why, err));
   else
     why = ask_backward(p);
-  p->gathered = why != NULL;
-  if (why == NULL || schedule == LUATTN_SCHEDULE_AUTO) return LUATTN_OK;
+  if (why == NULL) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
                      "luattn_parallel: schedule: is LUATTN_SCHEDULE_STAGES, and of '%s' %s; give "
-                     "LUATTN_SCHEDULE_GATHERED, or LUATTN_SCHEDULE_AUTO",
+                     "LUATTN_SCHEDULE_GATHERED",
                      p->info.name, why);
 }
 

@@ -144,8 +144,8 @@ typedef struct luattn_parallel_call {
   const luattn_transport *transport;
   void *workspace; /* of the engine's device, 256-byte aligned */
   size_t workspace_size;
-  int schedule; /* luattn_schedule, of this pass, the same on all ranks: as bits of luattn_parallel_plan.gathered say. AUTO: by
-                 * stages with `copies`, where the pass has stages; else gathered */
+  int schedule; /* luattn_schedule, of this pass, the same on all ranks: as bits of luattn_parallel_plan.gathered say. AUTO:
+                 * gathered */
   const luattn_spec
       *parts;   /* of forward by stages: what luattn_spec_parts made of the spec, by whose state parts of rows
                              * then merge. NULL: by lse, as softmax without a sink does */
