@@ -59,8 +59,6 @@ typedef struct parallel_call {
 static inline bool parallel_gives(const parallel_call *p, int side) {
   return p->pass == LUATTN_BACKWARD && (side == PARALLEL_KEYS ? p->args.dk : p->args.dv) != NULL;
 }
-/* Memory of the workspace. */
-void *parallel_take(parallel_call *p, int64_t bytes);
 /* Whether a tensor has the rank's rows, in whole bytes, which workspace is counted by. *like: NULL, or one whose dtype it
  * has. */
 luattn_status parallel_check_rows(const parallel_call *p, const char *name, const DLTensor *t, const DLTensor *like,

@@ -4,19 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/call/dtype_text.h"
 #include "common/call/need_attention.h"
 #include "common/struct_size.h"
 #include "engine/parallel_call.h"
 #include "gen/compile/merge_code.h"
-#include "runtime/device/check_mode.h"
-#include "runtime/device/driver.h"
-
-void *parallel_take(parallel_call *p, int64_t bytes) {
-  char *at = p->memory != NULL ? p->memory + p->used : NULL;
-  p->used += (bytes + 255) / 256 * 256;
-  return at;
-}
+#include "runtime/call/stream_order.h"
 
 /* Takes the caller's transport, and checks what the call says of chunks. */
 static luattn_status check_call(parallel_call *p, luattn_error *err) {
@@ -48,28 +40,6 @@ static bool has_axis(const luattn_input_info *input, int32_t axis) {
   bool has = false;
   for (uint32_t i = 0; i < input->num_axes; ++i) has |= input->axis[i] == axis;
   return has;
-}
-
-luattn_status parallel_check_rows(const parallel_call *p, const char *name, const DLTensor *t, const DLTensor *like,
-                                  luattn_error *err) {
-  const int64_t rows = (int64_t)p->chunks.own * p->call.chunk_rows;
-  char text[DTYPE_TEXT_SIZE], of_like[DTYPE_TEXT_SIZE];
-  if (t == NULL) return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: is NULL; give the rank's rows", name);
-  if (t->ndim != 4)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has %d axes, expected 4: [batch, heads, rows, dim]",
-                       name, t->ndim);
-  if (t->shape[2] != rows)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_parallel: %s: has %" PRId64 " rows, expected the %" PRId64 " of the rank's chunks", name,
-                       t->shape[2], rows);
-  dtype_text(t->dtype, text, sizeof text);
-  if (t->dtype.bits < 8 || t->dtype.bits % 8 != 0 || t->dtype.lanes != 1)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has dtype %s, expected whole bytes; convert it", name,
-                       text);
-  if (like == NULL || memcmp(&t->dtype, &like->dtype, sizeof t->dtype) == 0) return LUATTN_OK;
-  dtype_text(like->dtype, of_like, sizeof of_like);
-  return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has dtype %s, expected q's, %s; convert it", name, text,
-                     of_like);
 }
 
 static luattn_status check_args(const parallel_call *p, luattn_error *err) {
@@ -209,7 +179,7 @@ static luattn_status refuse_capture(const parallel_streams *on, luattn_error *er
   void *const stream[] = {on->calls, on->copies};
   for (int i = 0; i < 2; ++i) {
     bool captured;
-    TRY(check_captured(on->at.driver, stream[i], &captured, err));
+    TRY(stream_is_captured(on->at.driver, stream[i], &captured, err));
     if (captured)
       return luattn_fail(
           err, LUATTN_UNSUPPORTED,
@@ -221,7 +191,7 @@ static luattn_status refuse_capture(const parallel_streams *on, luattn_error *er
 }
 
 static luattn_status follow(const parallel_streams *on, void *later, void *earlier, luattn_error *err) {
-  return on->at.driver == NULL ? LUATTN_OK : driver_follow(on->at.driver, on->at.device, later, earlier, err);
+  return on->at.driver == NULL ? LUATTN_OK : stream_follow(on->at.driver, on->at.device, later, earlier, err);
 }
 
 /* A stage's call. Where one fails, this rank goes on with what travels, as others wait for it, and what it returns to them

@@ -1,7 +1,38 @@
 /* parallel_places.c: where keys, gradients and parts of rows lie in a parallel call's workspace. */
 #include <inttypes.h>
+#include <string.h>
 
+#include "common/call/dtype_text.h"
 #include "engine/parallel_call.h"
+
+/* Memory of the workspace. */
+static void *take(parallel_call *p, int64_t bytes) {
+  char *at = p->memory != NULL ? p->memory + p->used : NULL;
+  p->used += (bytes + 255) / 256 * 256;
+  return at;
+}
+
+luattn_status parallel_check_rows(const parallel_call *p, const char *name, const DLTensor *t, const DLTensor *like,
+                                  luattn_error *err) {
+  const int64_t rows = (int64_t)p->chunks.own * p->call.chunk_rows;
+  char text[DTYPE_TEXT_SIZE], of_like[DTYPE_TEXT_SIZE];
+  if (t == NULL) return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: is NULL; give the rank's rows", name);
+  if (t->ndim != 4)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has %d axes, expected 4: [batch, heads, rows, dim]",
+                       name, t->ndim);
+  if (t->shape[2] != rows)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_parallel: %s: has %" PRId64 " rows, expected the %" PRId64 " of the rank's chunks", name,
+                       t->shape[2], rows);
+  dtype_text(t->dtype, text, sizeof text);
+  if (t->dtype.bits < 8 || t->dtype.bits % 8 != 0 || t->dtype.lanes != 1)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has dtype %s, expected whole bytes; convert it", name,
+                       text);
+  if (like == NULL || memcmp(&t->dtype, &like->dtype, sizeof t->dtype) == 0) return LUATTN_OK;
+  dtype_text(like->dtype, of_like, sizeof of_like);
+  return luattn_fail(err, LUATTN_INVALID, "luattn_parallel: %s: has dtype %s, expected q's, %s; convert it", name, text,
+                     of_like);
+}
 
 static int64_t rows_of_rank(const parallel_call *p) { return (int64_t)p->chunks.own * p->call.chunk_rows; }
 
@@ -29,7 +60,7 @@ static luattn_status place_rows(parallel_call *p, int i, luattn_error *err) {
   void *half[2];
   if (i >= PARALLEL_SIDES) TRY(parallel_check_rows(p, name[i], t, NULL, err));
   TRY(parallel_rows_of(name[i], t, &p->own[i], err));
-  for (int h = 0; h < 2; ++h) half[h] = parallel_take(p, parallel_bytes(t, most_rows(p, h), bytes));
+  for (int h = 0; h < 2; ++h) half[h] = take(p, parallel_bytes(t, most_rows(p, h), bytes));
   for (int s = 0; s < p->chunks.num_stages; ++s) {
     parallel_stage *to = &p->stage[s];
     const int64_t rows = (int64_t)p->chunks.stage[s].taken * p->call.chunk_rows;
@@ -37,8 +68,8 @@ static luattn_status place_rows(parallel_call *p, int i, luattn_error *err) {
     to->tensor[i] = parallel_tensor(&to->rows[i], t, rows, t->dtype, to->shape[i], to->stride[i]);
   }
   if (i >= PARALLEL_SIDES)
-    p->come[i - PARALLEL_SIDES] = parallel_rows_in(
-        &p->own[i], t, parallel_take(p, parallel_bytes(t, rows_of_rank(p), bytes)), rows_of_rank(p), bytes);
+    p->come[i - PARALLEL_SIDES] =
+        parallel_rows_in(&p->own[i], t, take(p, parallel_bytes(t, rows_of_rank(p), bytes)), rows_of_rank(p), bytes);
   return LUATTN_OK;
 }
 
@@ -46,7 +77,7 @@ static DLTensor numbers_in(parallel_call *p, int ndim, int64_t *shape, int bits)
   DLTensor t = {.device = p->args.q->device, .ndim = ndim, .dtype = {kDLFloat, (uint8_t)bits, 1}, .shape = shape};
   int64_t bytes = bits / 8;
   for (int i = 0; i < ndim; ++i) bytes *= shape[i];
-  t.data = parallel_take(p, bytes);
+  t.data = take(p, bytes);
   return t;
 }
 
@@ -88,8 +119,8 @@ static luattn_status place_later(parallel_call *p, luattn_error *err) {
     parallel_rows own;
     TRY(parallel_check_rows(p, "dq", a->dq, NULL, err));
     TRY(parallel_rows_of("dq", a->dq, &own, err));
-    p->later_dq = parallel_rows_in(&own, a->dq, parallel_take(p, parallel_bytes(a->dq, rows_of_rank(p), bytes)),
-                                   rows_of_rank(p), bytes);
+    p->later_dq =
+        parallel_rows_in(&own, a->dq, take(p, parallel_bytes(a->dq, rows_of_rank(p), bytes)), rows_of_rank(p), bytes);
     p->later_dq_tensor = parallel_tensor(&p->later_dq, a->dq, rows_of_rank(p), a->dq->dtype, p->dq_shape, p->dq_stride);
   }
   for (size_t i = 0; i < a->num_inputs; ++i) {
@@ -127,7 +158,7 @@ static luattn_status open_batch(parallel_call *p, int s, int32_t *first, luattn_
                                         .chunk_rows = p->call.chunk_rows};
   TRY(luattn_batch_open(&options, &stage->batch, err));
   TRY(luattn_batch_size(stage->batch, &stage->batch_size, err));
-  stage->batch_memory = parallel_take(p, (int64_t)stage->batch_size);
+  stage->batch_memory = take(p, (int64_t)stage->batch_size);
   return LUATTN_OK;
 }
 

@@ -117,7 +117,4 @@ void driver_pop(const luattn_driver *d);
 
 luattn_status driver_enter(luattn_driver *d, int device, luattn_error *err); /* driver_context, driver_push */
 
-/* What `later` runs from now on begins when all that `earlier` has so far has ended. Does nothing for one stream. */
-luattn_status driver_follow(luattn_driver *d, int device, cu_stream later, cu_stream earlier, luattn_error *err);
-
 #endif

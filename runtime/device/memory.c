@@ -1,4 +1,4 @@
-/* memory.c: allocates and copies device memory, waits, orders streams and takes times. */
+/* memory.c: allocates and copies device memory, waits and takes times. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -86,22 +86,6 @@ luattn_status luattn_synchronize(luattn_driver *driver, int device, void *stream
   driver_pop(driver);
   if (result != 0) return driver_fail(driver, err, result, "cuStreamSynchronize", "waiting for device %d", device);
   return LUATTN_OK;
-}
-
-luattn_status driver_follow(luattn_driver *d, int device, cu_stream later, cu_stream earlier, luattn_error *err) {
-  enum { NO_TIMES = 2 };
-  cu_event event;
-  if (later == earlier) return LUATTN_OK;
-  TRY(driver_enter(d, device, err));
-  const char *call = "cuEventCreate";
-  cu_result result = d->event_create(&event, NO_TIMES);
-  if (result == 0) {
-    call = "cuEventRecord", result = d->event_record(event, earlier);
-    if (result == 0) call = "cuStreamWaitEvent", result = d->stream_follow(later, event, 0);
-    (void)d->event_destroy(event); /* the driver keeps it until it has happened */
-  }
-  driver_pop(d);
-  return result == 0 ? LUATTN_OK : driver_fail(d, err, result, call, "ordering two streams of device %d", device);
 }
 
 struct luattn_timer {

@@ -142,12 +142,9 @@ static void check_passes(const luattn_transport *t, luattn_engine *engine) {
        "cpu");
   args.q = &a[Q].t, args.k = &a[K].t, args.v = &a[V].t, args.o = &a[O].t, args.lse = &lse.t, args.dout = &a[DOUT].t;
   args.dq = &a[DQ].t, args.dk = &a[DK].t, args.dv = &a[DV].t;
-  luattn_parallel_call call = {.struct_size = sizeof call,
-                               .chunks = CHUNKS,
-                               .chunk_rows = ROWS,
-                               .rank_of = ranks,
-                               .transport = t,
-                               .copies = new_stream()};
+  luattn_parallel_call call = {
+      .struct_size = sizeof call, .chunks = CHUNKS, .chunk_rows = ROWS, .rank_of = ranks, .transport = t};
+  call.copies = new_stream();
   for (luattn_pass pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) {
     size_t size;
     array memory;
