@@ -299,6 +299,16 @@ ABI_FN LinearRowsLayout linear_rows_layout(int k_dim, int v_dim) {
   return l;
 }
 
+/* Shared memory of luattn_linear_grads, whose tensors have two boxes of channels each: boxes, in the order of GradBox
+ * (templates/linear/sm90/grads_pipeline.cuh); two stages of numbers of tokens; sums; barriers. */
+enum {
+  LINEAR_GRAD_BOXES = 27,
+  LINEAR_GRAD_NUMBERS = 2304,
+  LINEAR_GRAD_SUMS = 19 * 256,
+  LINEAR_GRAD_BARRIERS = 512,
+  LINEAR_GRADS_BYTES = LINEAR_GRAD_BOXES * LINEAR_BOX + 2 * LINEAR_GRAD_NUMBERS + LINEAR_GRAD_SUMS + LINEAR_GRAD_BARRIERS
+};
+
 /* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:
  * pairs of q k'; q e^G; of updates that erase r e^G, and the inverse; k e^(GC - G); numbers: e^GC of each channel, w of each
  * token, and of each block of 16 tokens whether what they erase shrinks. A chain that needs no o loads it from `at_reads` on.

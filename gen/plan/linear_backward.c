@@ -15,6 +15,7 @@ enum {
   NUMBER_THREADS = 352,
   ROW_THREADS = 384,
   COLUMN_THREADS = 512,
+  GRAD_THREADS = 512,
   TILE_THREADS = 256,
   CHAIN_STAGES = 2
 };
@@ -95,17 +96,22 @@ static void add_chains(linear_plan *p) {
   linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, bytes);
   linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, bytes);
   linear_plan_add(p, "luattn_linear_grad_chain_join", LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
+  if (p->k_dim > 64 && p->v_dim > 64) {
+    p->source = "entry/linear_grads_bwd_sm90.cu";
+    linear_plan_add(p, "luattn_linear_grads", LUATTN_ROLE_LINEAR_GRADS, GRAD_THREADS, LINEAR_GRADS_BYTES);
+    return;
+  }
+  p->source = "entry/linear_erasing_bwd_sm90.cu";
   linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, threads, bytes);
+  linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,
+                  linear_rows_layout(p->k_dim, p->v_dim).bytes);
 }
 
 static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
-  p->source = "entry/linear_erasing_bwd_sm90.cu";
   linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, LINEAR_INVERSE_THREADS,
                   linear_inverses_bytes(p->k_dim));
   add_chains(p);
-  linear_plan_add(p, "luattn_linear_rows", LUATTN_ROLE_LINEAR_ROWS, ROW_THREADS,
-                  linear_rows_layout(p->k_dim, p->v_dim).bytes);
   add_finish(p);
   p->why =
       arena_printf(a,

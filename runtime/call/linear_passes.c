@@ -88,7 +88,10 @@ static bool has_role(const image_manifest *m, uint32_t role) {
   return false;
 }
 
-bool linear_erases(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_ROWS); }
+/* Whether one kernel has the chain of gradients and what is made of them, which need no memory then. */
+static bool joins_chain(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GRADS); }
+
+bool linear_erases(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_ROWS) || joins_chain(m); }
 
 /* Whether the caller wants the gradient of q, k or v. */
 static bool grad_of(const linear_call *l, int which) {
@@ -235,12 +238,12 @@ static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
   const uint32_t which = l->c.info->linear_facts[0].numbers;
   if (erases || numbers) {
     if (!is_kept(l)) kept->states = take(r, slots * (size_t)size.state);
-    kept->grad_states = take(r, slots * (size_t)size.state);
+    if (!joins_chain(l->c.info)) kept->grad_states = take(r, slots * (size_t)size.state);
   }
   if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES)) place_tiles(l, r, true);
   if (erases) {
     if (!is_kept(l)) kept->values = take(r, slots * (size_t)size.v);
-    kept->grad_values = take(r, slots * (size_t)size.v);
+    if (!joins_chain(l->c.info)) kept->grad_values = take(r, slots * (size_t)size.v);
   }
   if (!numbers) return;
   float **const to[] = {&sums->decay, &sums->write, &sums->read};

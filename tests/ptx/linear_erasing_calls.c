@@ -160,31 +160,64 @@ static char *run_chain(const problem *x, linear_pass pass, void *columns, const 
   if (columns == NULL) hand_unload(module);
   return pool;
 }
+/* Of a kernel that makes gradients of rows: what it takes, and its descriptors. d->p.v is do before and after. */
+static LuattnLinearRowMaps place_rows(const problem *x, const kept *k, on_device *d, LuattnTensor *values) {
+  const call *c = x->c;
+  const side v = {x->v, c->heads_v, c->kernel.v_dim}, of_k = {NULL, c->heads_v, c->kernel.k_dim},
+             of_v = {NULL, c->heads_v, c->kernel.v_dim};
+  *values = linear_tensor_of(x, v);
+  d->p.kept = k->on, d->p.sums = k->sums;
+  d->p.dq = k->grads[DQ], d->p.dk = k->grads[DK], d->p.dv = k->grads[DV];
+  return (LuattnLinearRowMaps){.q = d->maps.q,
+                               .k = d->maps.k,
+                               .v = linear_map_of(x, values, v),
+                               .dout = d->maps.v,
+                               .dq = linear_map_of(x, &k->grads[DQ], of_k),
+                               .dk = linear_map_of(x, &k->grads[DK], of_k),
+                               .dv = linear_map_of(x, &k->grads[DV], of_v)};
+}
 static void run_rows(const problem *x, void *columns, const kept *k) {
   const call *c = x->c;
   void *module = columns != NULL ? columns : linear_load(&c->kernel, LINEAR_ROWS, "entry/linear_rows_sm90.cu");
   on_device d = linear_upload(x, LINEAR_ROWS);
-  const side v = {x->v, c->heads_v, c->kernel.v_dim}, of_k = {NULL, c->heads_v, c->kernel.k_dim},
-             of_v = {NULL, c->heads_v, c->kernel.v_dim};
-  const LuattnTensor values = linear_tensor_of(x, v), dout = d.p.v;
-  d.p.v = values, d.p.kept = k->on, d.p.sums = k->sums;
-  d.p.dq = k->grads[DQ], d.p.dk = k->grads[DK], d.p.dv = k->grads[DV];
-  LuattnLinearRowMaps maps = {.q = d.maps.q,
-                              .k = d.maps.k,
-                              .v = linear_map_of(x, &values, v),
-                              .dout = d.maps.v,
-                              .dq = linear_map_of(x, &k->grads[DQ], of_k),
-                              .dk = linear_map_of(x, &k->grads[DK], of_k),
-                              .dv = linear_map_of(x, &k->grads[DV], of_v)};
+  const LuattnTensor dout = d.p.v;
+  LuattnTensor values;
+  LuattnLinearRowMaps maps = place_rows(x, k, &d, &values);
   const int bytes = by_channel(c) ? linear_columns_layout(c->kernel.k_dim, c->kernel.v_dim, linear_is_erasing(c)).bytes
                                   : linear_rows_layout(c->kernel.k_dim, c->kernel.v_dim).bytes,
             chunks = linear_chunks_of(x);
+  d.p.v = values;
   linear_launch(module, by_channel(c) ? "luattn_linear_columns" : "luattn_linear_rows", chunks < 3 ? chunks : 3,
                 by_channel(c) ? 512 : 384, bytes, &d.p, &maps);
   d.p.v = dout;
   hand_release(values.data);
   linear_take_back(&d, c);
   if (columns == NULL) hand_unload(module);
+}
+/* The chain of gradients and rows by one kernel, which takes two boxes of channels of k and of v. */
+static bool takes_grads(const call *c) { return !by_channel(c) && c->kernel.k_dim > 64 && c->kernel.v_block == 128; }
+static char *run_grads(const problem *x, const kept *k) {
+  const call *c = x->c;
+  on_device d = linear_upload(x, LINEAR_GRAD_STATES);
+  const LuattnSegments own = d.p.segments;
+  LuattnTensor values;
+  LuattnLinearRowMaps maps = place_rows(x, k, &d, &values);
+  d.p.inverses = k->inverses;
+  if (c->segments > 1) {
+    void *sums = linear_load(&c->kernel, LINEAR_GRAD_STATES, "entry/linear_sm90.cu");
+    run_segments(x, LINEAR_GRAD_STATES, sums, k, &d);
+    hand_unload(sums);
+    d.p.segments = k->segments;
+  }
+  void *module = linear_load(&c->kernel, LINEAR_GRAD_STATES, "entry/linear_grads_sm90.cu");
+  linear_launch(module, "luattn_linear_grads", linear_blocks(c, c->kernel.v_dim, 128) * d.p.segments.count, 512,
+                LINEAR_GRADS_BYTES, &d.p, &maps);
+  hand_unload(module);
+  d.p.segments = own, d.p.inverses = NULL;
+  char *pool = linear_take_pool(&d, c);
+  hand_release(values.data);
+  linear_take_back(&d, c);
+  return pool;
 }
 
 /* ---- by the recurrence ---- */
@@ -295,8 +328,8 @@ void linear_run_erasing(const call *c) {
   run_forward_segments(&x, &k);
   if (columns != NULL) run_tiles(&x, columns, &k);
   free(run_chain(&x, LINEAR_STATES, columns, &k));
-  char *pool = run_chain(&x, LINEAR_GRAD_STATES, columns, &k);
-  run_rows(&x, columns, &k);
+  char *pool = takes_grads(c) ? run_grads(&x, &k) : run_chain(&x, LINEAR_GRAD_STATES, columns, &k);
+  if (!takes_grads(c)) run_rows(&x, columns, &k);
   if (columns != NULL) hand_unload(columns);
   results r = download(&x, &k, pool);
   for (int e = 0; e < c->entries; e++)

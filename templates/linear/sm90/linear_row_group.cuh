@@ -10,9 +10,9 @@
 
 enum { ROWS_PAIRS_WRITTEN = 3, ROWS_PAIRS_READ = 4 };  // named barriers of both warpgroups; 1 and 2 are theirs alone
 
-template <class Spec, class Config>
+template <class Spec, class Config, class SharedOf = SharedRows<Spec, Config>>
 struct RowGroup {
-  using Shared = SharedRows<Spec, Config>;
+  using Shared = SharedOf;
   using Elem = typename Config::Elem;
   using Chain = LinearChain<Config>;
   using Fragment = MmaFragment;
