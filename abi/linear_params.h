@@ -306,7 +306,8 @@ enum {
   LINEAR_GRAD_NUMBERS = 2304,
   LINEAR_GRAD_SUMS = 19 * 256,
   LINEAR_GRAD_BARRIERS = 512,
-  LINEAR_GRADS_BYTES = LINEAR_GRAD_BOXES * LINEAR_BOX + 2 * LINEAR_GRAD_NUMBERS + LINEAR_GRAD_SUMS + LINEAR_GRAD_BARRIERS
+  LINEAR_GRADS_BYTES =
+      LINEAR_GRAD_BOXES * LINEAR_BOX + 2 * LINEAR_GRAD_NUMBERS + LINEAR_GRAD_SUMS + LINEAR_GRAD_BARRIERS
 };
 
 /* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:

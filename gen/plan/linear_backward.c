@@ -60,9 +60,41 @@ static void add_finish(linear_plan *p) {
   linear_plan_add(p, "luattn_linear_round", LUATTN_ROLE_LINEAR_ROUND, FINISH_THREADS, 0);
 }
 
+/* Whether one kernel has the chain of gradients and all that is made of them: tensors have two boxes of channels each. */
+static bool has_one_kernel(const linear_plan *p) { return p->k_dim > 64 && p->v_dim > 64; }
+
+static void add_grads(linear_plan *p) {
+  linear_plan_add(p, "luattn_linear_grads", LUATTN_ROLE_LINEAR_GRADS, GRAD_THREADS, LINEAR_GRADS_BYTES);
+}
+
+/* Where decays are of tokens, whose gradients meet the states of both directions. */
+static void plan_ways(arena *a, const luattn_spec *spec, linear_plan *p) {
+  const int K = p->k_dim, block = block_of(p->v_dim), threads = 128 * (2 + block / 64),
+            sums = linear_layout(K, block, linear_grad_stages(K, block), 0, 0).bytes;
+  p->source = "entry/linear_adding_bwd_sm90.cu";
+  p->cuts = true;
+  p->v_block = block;
+  linear_plan_add(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, threads, sums);
+  linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads,
+                  linear_layout_kept(K, block, CHAIN_STAGES).bytes);
+  linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, sums);
+  add_grads(p);
+  add_finish(p);
+  p->why = arena_printf(a,
+                        "backward of linear attention of class L%d: a chain over chunks of %d tokens keeps states; one "
+                        "that goes backwards makes dq, dk, dv and gradients of numbers of tokens of these and of "
+                        "gradients of states, which stay in registers; a last kernel has those of mods, inputs and "
+                        "scalars\n",
+                        (int)spec->linear->class.number, LUATTN_CHUNK);
+}
+
 static void plan_additive(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   const int K = p->k_dim, V = p->v_dim;
+  if (spec->linear->class.decay == LINEAR_DECAY_TOKEN && has_one_kernel(p)) {
+    plan_ways(a, spec, p);
+    return;
+  }
   p->source = "entry/linear_bwd_sm90.cu";
   p->cuts = true;
   p->v_block = block_of(V);
@@ -96,9 +128,9 @@ static void add_chains(linear_plan *p) {
   linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, bytes);
   linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, bytes);
   linear_plan_add(p, "luattn_linear_grad_chain_join", LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN, LINEAR_JOIN_THREADS, 0);
-  if (p->k_dim > 64 && p->v_dim > 64) {
+  if (has_one_kernel(p)) {
     p->source = "entry/linear_grads_bwd_sm90.cu";
-    linear_plan_add(p, "luattn_linear_grads", LUATTN_ROLE_LINEAR_GRADS, GRAD_THREADS, LINEAR_GRADS_BYTES);
+    add_grads(p);
     return;
   }
   p->source = "entry/linear_erasing_bwd_sm90.cu";
@@ -113,13 +145,15 @@ static void plan_erasing(arena *a, const luattn_spec *spec, const luattn_target 
                   linear_inverses_bytes(p->k_dim));
   add_chains(p);
   add_finish(p);
-  p->why =
-      arena_printf(a,
-                   "backward of linear attention of class L%d: a kernel over all chunks of %d tokens at once inverts "
-                   "what they erase; with that, two chains keep states and their gradients, and a kernel over all "
-                   "chunks makes dq, dk, dv and gradients of numbers of tokens of these; a last kernel has those of "
-                   "mods, inputs and scalars\n",
-                   (int)spec->linear->class.number, LUATTN_CHUNK);
+  p->why = arena_printf(
+      a,
+      "backward of linear attention of class L%d: a kernel over all chunks of %d tokens at once inverts "
+      "what they erase; with that, %s of these; a last kernel has those of mods, inputs and scalars\n",
+      (int)spec->linear->class.number, LUATTN_CHUNK,
+      has_one_kernel(p) ? "a chain keeps states, and one that goes backwards makes dq, dk, dv and gradients "
+                          "of numbers of tokens"
+                        : "two chains keep states and their gradients, and a kernel over all chunks makes "
+                          "dq, dk, dv and gradients of numbers of tokens");
 }
 
 const linear_family linear_sm90_erasing_backward = {.name = "backward of the delta rule by TMA and wgmma",

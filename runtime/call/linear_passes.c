@@ -241,7 +241,7 @@ static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
     if (!joins_chain(l->c.info)) kept->grad_states = take(r, slots * (size_t)size.state);
   }
   if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES)) place_tiles(l, r, true);
-  if (erases) {
+  if (erases && l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS) {
     if (!is_kept(l)) kept->values = take(r, slots * (size_t)size.v);
     if (!joins_chain(l->c.info)) kept->grad_values = take(r, slots * (size_t)size.v);
   }
@@ -273,6 +273,8 @@ static luattn_status place_backward(linear_call *l, room *r) {
     l->pass[1] = (linear_pass){true, q, k, v, v, p->first, {0}, 1, 0, 0};
     /* Of decays of channels its o is dv, where updates add. */
     l->pass[2] = (linear_pass){true, q, k, dout, facts->decays > 1 ? o[2] : dout, l->dlast, l->dfirst, 1, 0, 0};
+    /* Of additive updates with decays of tokens what segments add is what the pass for dv adds up. */
+    if (joins_chain(m) && facts->cuts != MANIFEST_CUT_MAPS) l->pass[2].query = k, l->pass[2].key = q;
     l->p.dq = o[0].t, l->p.dk = o[1].t, l->p.dv = o[2].t;
   } else {
     l->pass[1] = (linear_pass){wanted[0], dout, v, k, o[0], turned(p->first), {0}, 1, 0, 0};

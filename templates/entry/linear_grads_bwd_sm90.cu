@@ -6,7 +6,8 @@
 using GradsConfig = ChainConfig<LINEAR_GRAD_STATES>;
 
 extern "C" __global__ void __launch_bounds__(SharedGrads<Spec, GradsConfig>::threads, 1)
-    luattn_linear_grads(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnLinearRowMaps maps) {
+    luattn_linear_grads(const __grid_constant__ LuattnLinearParams p,
+                        const __grid_constant__ LuattnLinearRowMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   linear_grads_sm90<Spec, GradsConfig>(p, maps, shared);
 }

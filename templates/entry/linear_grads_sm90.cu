@@ -5,7 +5,8 @@
 #include "spec.cuh"
 
 extern "C" __global__ void __launch_bounds__(SharedGrads<Spec, Config>::threads, 1)
-    luattn_linear_grads(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnLinearRowMaps maps) {
+    luattn_linear_grads(const __grid_constant__ LuattnLinearParams p,
+                        const __grid_constant__ LuattnLinearRowMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   linear_grads_sm90<Spec, Config>(p, maps, shared);
 }

@@ -51,5 +51,25 @@ static void test_dims(void **state) {
   linear_run_gradients(&c);
 }
 
+/* By a chain that keeps states, and a kernel that has all gradients, of numbers of tokens as well. */
+static void test_ways(void **state) {
+  (void)state;
+  call c = linear_case(&factors, PRODUCTION, 140);
+  linear_set_dims(&c, 128, 128, 128);
+  c.heads_v = 2, c.kernel.stages = 2;
+  linear_run_erasing(&c);
+  linear_set_dims(&c, 72, 80, 128), linear_pack(&c, 70);
+  c.kernel.mods = "NoRowMods", c.kernel.elem = "half_t", c.pool[3] = -1;
+  linear_run_erasing(&c);
+}
+static void test_ways_segments(void **state) {
+  (void)state;
+  call c = linear_case(&gated, WEAK, 500);
+  linear_set_dims(&c, 128, 128, 128);
+  c.segments = 4, c.kernel.stages = 2;
+  linear_run_erasing(&c);
+}
+
 LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_classes), cmocka_unit_test(test_lengths),
-             cmocka_unit_test(test_packed), cmocka_unit_test(test_segments), cmocka_unit_test(test_dims))
+             cmocka_unit_test(test_packed), cmocka_unit_test(test_segments), cmocka_unit_test(test_dims),
+             cmocka_unit_test(test_ways), cmocka_unit_test(test_ways_segments))

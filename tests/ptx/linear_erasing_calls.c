@@ -1,5 +1,5 @@
 /* linear_erasing_calls.c: see linear_calls.h: gradients of updates that erase, or whose decays differ between channels, by
- * three kernels. */
+ * three kernels, or two where one has the chain of gradients and what is made of them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -88,6 +88,21 @@ static void run_segments(const problem *x, linear_pass pass, void *module, const
   linear_launch(module, "luattn_linear_join", linear_blocks(c, kernel->v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS,
                 0, &d->p, NULL);
 }
+/* What segments of additive updates add to states, or to their gradients. */
+static void run_additive_segments(const problem *x, linear_pass pass, const kept *k) {
+  const call *c = x->c;
+  const linear_kernel *const kernel = &c->kernel;
+  void *module = linear_load(kernel, pass, "entry/linear_sm90.cu");
+  on_device d = linear_upload(x, pass);
+  const LuattnSegments own = d.p.segments;
+  d.p.segments = k->segments;
+  linear_launch(module, "luattn_linear_states", linear_blocks(c, kernel->v_dim, kernel->v_block) * (c->segments - 1),
+                linear_threads(kernel), linear_layout(kernel->k_dim, kernel->v_block, kernel->stages, 0, 0).bytes, &d.p,
+                &d.maps);
+  d.p.segments = own;
+  linear_take_back(&d, c);
+  hand_unload(module);
+}
 /* The same by chains of tiles. */
 static void run_tile_segments(const problem *x, linear_pass pass, void *module, const kept *k, on_device *d) {
   const call *c = x->c;
@@ -107,6 +122,10 @@ static void run_tile_segments(const problem *x, linear_pass pass, void *module, 
 /* Of the first chain by forward's kernels, whose maps the other one takes as well. */
 static void run_forward_segments(const problem *x, const kept *k) {
   if (x->c->segments <= 1 || by_channel(x->c)) return;
+  if (!linear_is_erasing(x->c)) {
+    run_additive_segments(x, LINEAR_FORWARD, k);
+    return;
+  }
   void *module = linear_load(&x->c->kernel, LINEAR_FORWARD, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, LINEAR_FORWARD);
   const LuattnSegments own = d.p.segments;
@@ -203,11 +222,12 @@ static char *run_grads(const problem *x, const kept *k) {
   LuattnTensor values;
   LuattnLinearRowMaps maps = place_rows(x, k, &d, &values);
   d.p.inverses = k->inverses;
-  if (c->segments > 1) {
+  if (c->segments > 1 && !linear_is_erasing(c)) run_additive_segments(x, LINEAR_GRAD_V, k);
+  if (c->segments > 1) d.p.segments = k->segments;
+  if (c->segments > 1 && linear_is_erasing(c)) {
     void *sums = linear_load(&c->kernel, LINEAR_GRAD_STATES, "entry/linear_sm90.cu");
     run_segments(x, LINEAR_GRAD_STATES, sums, k, &d);
     hand_unload(sums);
-    d.p.segments = k->segments;
   }
   void *module = linear_load(&c->kernel, LINEAR_GRAD_STATES, "entry/linear_grads_sm90.cu");
   linear_launch(module, "luattn_linear_grads", linear_blocks(c, c->kernel.v_dim, 128) * d.p.segments.count, 512,
@@ -283,9 +303,10 @@ static results download(const problem *x, const kept *k, char *pool) {
   return r;
 }
 static bool is_wanted(const call *c, int which) {
-  return which == DG                         ? !linear_word(c->kernel.decay, "NoDecay")
-         : which == DWRITE || which == DREAD ? linear_is_erasing(c)
-                                             : which < DQUERY_FACTOR || linear_word(c->kernel.mods, "RowFactors");
+  return which == DG       ? !linear_word(c->kernel.decay, "NoDecay")
+         : which == DWRITE ? linear_is_erasing(c) || linear_word(c->kernel.update, "Writes")
+         : which == DREAD  ? linear_is_erasing(c)
+                           : which < DQUERY_FACTOR || linear_word(c->kernel.mods, "RowFactors");
 }
 static double most_of(const call *c, int which, int alike) {
   if (!by_channel(c)) return most[alike][which];

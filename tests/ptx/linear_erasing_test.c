@@ -48,6 +48,14 @@ static void test_packed(void **state) {
   c.kernel.elem = "half_t", c.gates = WEAK, c.pool[3] = -1;
   linear_run_erasing(&c);
 }
+/* The same by one kernel. */
+static void test_packed_wide(void **state) {
+  (void)state;
+  call c = linear_packed_case(&factors, WEAK, 1, 2);
+  linear_set_dims(&c, 120, 72, 128);
+  c.pool[3] = -1;
+  linear_run_erasing(&c);
+}
 /* Segments, whose maps both chains take. */
 static void test_segments(void **state) {
   (void)state;
@@ -71,4 +79,4 @@ static void test_dims(void **state) {
 
 LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_wide), cmocka_unit_test(test_lengths),
              cmocka_unit_test(test_alike), cmocka_unit_test(test_packed), cmocka_unit_test(test_segments),
-             cmocka_unit_test(test_dims))
+             cmocka_unit_test(test_dims), cmocka_unit_test(test_packed_wide))

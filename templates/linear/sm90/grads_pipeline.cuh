@@ -15,7 +15,8 @@
 #include "linear/sm90/rows_pipeline.cuh"
 
 // Places of tensors, as numbers of boxes. q and k have two stages. dq takes the place of do, dv that of v, dk that of dR; of
-// pairs of k two boxes take those of P and T, once a chunk's chain has read these.
+// pairs of k two boxes take those of P and T, once a chunk's chain has read these. Of additive updates U is v, and the place of
+// dR has dv, that of v dk.
 enum GradBox {
   GRAD_Q = 0,
   GRAD_K = 4,
@@ -58,7 +59,9 @@ struct SharedGrads {
   static constexpr int box = LINEAR_BOX, boxes_k = 2, boxes_v = 2, k_dim = 128, v_dim = 128;
   static constexpr int bytes = LINEAR_GRADS_BYTES, threads = 512;
   static constexpr bool has_gates = Spec::decay_of != DECAY_NONE;
-  static_assert(LinearSpec<Spec> && Spec::erases && !Spec::has_value_mod && !Spec::has_skip);
+  // Whether k's factor, of additive updates with w, has a gradient.
+  static constexpr bool has_factor = Spec::has_key_factor || (Spec::has_write && !Spec::erases);
+  static_assert(LinearSpec<Spec> && Spec::decay_of != DECAY_CHANNEL && !Spec::has_value_mod && !Spec::has_skip);
   static_assert(Config::pass == LINEAR_GRAD_STATES && Config::k_dim % 8 == 0 && Config::v_dim % 8 == 0);
   static_assert(Config::k_dim > 64 && Config::k_dim <= 128 && Config::v_dim > 64 && Config::v_dim <= 128);
   static_assert(bytes <= LUATTN_SM90_SHARED_BYTES);
@@ -90,7 +93,8 @@ struct SharedGrads {
       init(GRAD_Q + 2 * stage, 1, 12);
       init(GRAD_NUMBERS + stage, 32, 14);
     }
-    init(GRAD_DOUT, 1, 1), init(GRAD_V, 1, 2), init(GRAD_VALUES, 1, 12), init(GRAD_STATE, 1, 12 + adding);
+    init(GRAD_DOUT, 1, 1), init(GRAD_V, 1, 2), init(GRAD_VALUES, 1, 12);
+    init(GRAD_STATE, 1, (Spec::erases ? 12 : 4) + adding);
     init(GRAD_INVERSE, 1, 8), init(GRAD_OF_STATE, 256, 2), init(GRAD_OF_R, 256, 1), init(GRAD_P, 128, 8);
     init(GRAD_SUMS, 13, 1), init(GRAD_READ, 8, 128);
     barrier_init_done();
@@ -120,11 +124,14 @@ struct GradProducer : ChunkLoads<Config, SharedGrads<Spec, Config>, LuattnLinear
     const int chunk = chain.at(n);
     const i64 slot = chain.slot(p, chunk);
     load(GRAD_DOUT, maps.dout, chain, chunk, chain.site.hv, 2, n);
-    load_kept(GRAD_VALUES, p.kept.values, slot, n);
+    if constexpr (Spec::erases)
+      load_kept(GRAD_VALUES, p.kept.values, slot, n);
+    else
+      load(GRAD_VALUES, maps.v, chain, chunk, chain.site.hv, 2, n);
     load_kept(GRAD_STATE, p.kept.states, slot, n);
-    load_kept(GRAD_INVERSE, p.inverses, slot, n);
+    if constexpr (Spec::erases) load_kept(GRAD_INVERSE, p.inverses, slot, n);
     if (n + 1 < chain.chunks()) load_rows(chain, n + 1);
-    load(GRAD_V, maps.v, chain, chunk, chain.site.hv, 2, n);
+    if constexpr (Spec::erases) load(GRAD_V, maps.v, chain, chunk, chain.site.hv, 2, n);
   }
   __device__ __forceinline__ void run(const Chain &chain) const {
     if (!elected()) return;

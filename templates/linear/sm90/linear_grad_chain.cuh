@@ -10,7 +10,7 @@
 //     dk = e^(GC - G) U dS + (dQ e^(..))' q + (dA e^(..))' r   dS: of the state behind it
 //
 // and of r, which is k times a number, the gradient of that is the sum of dr k, and dr times it is added to dk; dv = w dR, with dw,
-// the sum of dR v.
+// the sum of dR v. Of additive updates U is v, dv is dU with w in k's factor, and dw is that factor's gradient.
 #pragma once
 #include "linear/sm90/grads_pipeline.cuh"
 #include "linear/sm90/linear_row_group.cuh"
@@ -42,6 +42,12 @@ struct GradChain {
   __device__ __forceinline__ void await(int tensor, int n) const { barrier_wait(shared.full(tensor), u32(n) & 1); }
   __device__ __forceinline__ void release(int tensor) const {
     if (elected()) barrier_arrive(shared.empty(tensor));
+  }
+
+  // The group's channels of a tensor.
+  __device__ __forceinline__ void store_box(int tensor, const LuattnTensorMap &map, int n) const {
+    tensor_store(shared.at(tensor + group), map, group * 64, chain.box(chain.at(n)), chain.site.hv);
+    bulk_commit();
   }
 
   // ---- with value channels as rows ----
@@ -123,8 +129,8 @@ struct GradChain {
     Wgmma<Elem, 64>::sums64(x, a[0], a[1], a[2], a[3], wgmma_operand(pairs, 0));
     wgmma_commit();
   }
-  // Stages dR where dk of the chunk before was.
-  __device__ __forceinline__ void stage_dr(const float (&r)[32]) const {
+  // Stages dR where dk of the chunk before was; of additive updates dv.
+  __device__ __forceinline__ void stage_dr(const float (&r)[32], int n) const {
     const u32 to = turned(GRAD_OF_R);
     if (first()) bulk_wait_read();
     sync();
@@ -136,6 +142,10 @@ struct GradChain {
     }
     fence_async();
     barrier_arrive(shared.full(GRAD_OF_R));
+    if constexpr (!Spec::erases) {
+      sync();
+      if (first()) store_box(GRAD_OF_R, maps.dv, n);
+    }
   }
   __device__ __forceinline__ void weigh_negative(u32 (&weighed)[4][4], const float (&r)[32], u32 numbers) const {
     const u32 from = numbers + GRAD_TO_READ + Fragment::column(lane) * 4;
@@ -162,6 +172,7 @@ struct GradChain {
     multiply(x, v, shared.at(GRAD_P));
     wgmma_wait<0>();
     wgmma_arrived(x), wgmma_arrived(state);
+    if constexpr (!Spec::erases) return stage_dr(x, n);
 #pragma unroll
     for (int i = 0; i < 32; ++i) r[i] = 0;
 #pragma unroll
@@ -170,7 +181,7 @@ struct GradChain {
     multiply(r, v, shared.at(GRAD_INVERSE));
     wgmma_wait<0>();
     wgmma_arrived(r);
-    stage_dr(r);
+    stage_dr(r, n);
     weigh_negative(weighed, r, numbers);
     wgmma_fence();
     add(state, weighed, shared.at(GRAD_K + stage));
@@ -256,7 +267,8 @@ struct GradChain {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const u32 at = box_place(token, (i + 4 * half) * 8);
-      const uint4 r = load_shared_16(shared.at(GRAD_OF_R + group) + at), v = load_shared_16(shared.at(GRAD_V + group) + at);
+      const uint4 r = load_shared_16(shared.at(GRAD_OF_R + group) + at),
+                  v = load_shared_16(shared.at(GRAD_V + group) + at);
       const u32 from[4] = {r.x, r.y, r.z, r.w}, of[4] = {v.x, v.y, v.z, v.w};
       u32 to[4];
 #pragma unroll
@@ -272,29 +284,27 @@ struct GradChain {
     if (half == 0) store_number(shared.sums() + SUMS_OF_WRITE + 256 * group + token * 4, sum);
     fence_async();
   }
-  __device__ __forceinline__ void store_box(int tensor, const LuattnTensorMap &map, int n) const {
-    tensor_store(shared.at(tensor + group), map, group * 64, chain.box(chain.at(n)), chain.site.hv);
-    bulk_commit();
-  }
-  // dk, with gradients of pairs, where dR was.
+  // dk, with gradients of pairs.
   __device__ __forceinline__ void make_dk(float (&all)[64], u32 numbers, int n) const {
     float(&x)[32] = reinterpret_cast<float(&)[32]>(all);
     const int stage = n % 2 * 2;
     const u64 keys = wgmma_operand(shared.at(GRAD_K + stage + group), Shared::box);
     barrier_wait(shared.pairs_full(), u32(n) & 1);
     wgmma_fence();
-    WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(1), 0), keys);
+    if constexpr (Spec::erases) WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(1), 0), keys);
     WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(0), 0),
                                  wgmma_operand(shared.at(GRAD_Q + stage + group), Shared::box));
     wgmma_commit();
-    Wgmma<Elem, 64>::turned64(x, wgmma_operand(shared.at(GRAD_INVERSE), 0), keys, 1);
-    wgmma_commit();
-    wgmma_wait<1>();
-    release(GRAD_P);
+    if constexpr (Spec::erases) {
+      Wgmma<Elem, 64>::turned64(x, wgmma_operand(shared.at(GRAD_INVERSE), 0), keys, 1);
+      wgmma_commit();
+      wgmma_wait<1>();
+      release(GRAD_P);
+    }
     wgmma_wait<0>();
     wgmma_arrived(x);
-    release(GRAD_INVERSE);
-    if constexpr (Spec::has_key_factor) {
+    release(Spec::erases ? GRAD_INVERSE : GRAD_P);
+    if constexpr (Shared::has_factor) {
       float of_factor[2];
       along_keys(of_factor, x, n);
       store_rows(of_factor, shared.sums() + SUMS_OF_FACTOR + 256 * group);
@@ -304,7 +314,8 @@ struct GradChain {
     __syncwarp();
     release(GRAD_Q + stage), release(GRAD_NUMBERS + n % 2);
     if (elected()) barrier_arrive(shared.full(GRAD_SUMS));
-    const u32 to = shared.at(GRAD_OF_R + group) + box_place(16 * warp + lane % 16, 0);
+    constexpr int place = Spec::erases ? GRAD_OF_R : GRAD_V;
+    const u32 to = shared.at(place + group) + box_place(16 * warp + lane % 16, 0);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       u32 a[4];
@@ -315,15 +326,14 @@ struct GradChain {
     fence_async();
     sync();
     if (first()) {
-      store_box(GRAD_OF_R, maps.dk, n);
-      bulk_wait_read_but_last();
-      barrier_arrive(shared.empty(GRAD_V));
+      store_box(place, maps.dk, n);
+      if constexpr (Spec::erases) bulk_wait_read_but_last(), barrier_arrive(shared.empty(GRAD_V));
     }
   }
   __device__ __forceinline__ void run() {
     float state[64];
     if (p.segments.count > 1)
-      rows().template load_segment<true>(state, p);
+      rows().template load_segment<Spec::erases>(state, p);
     else
       rows().load_first(state, p);
 #pragma unroll 1
@@ -334,10 +344,9 @@ struct GradChain {
       lane = lane_anew();
       step_back(state, numbers, n);
       meet_last(x, numbers, n);
-      meet_first(x, numbers, n);
-      make_dv(numbers, n);
+      if constexpr (Spec::erases) meet_first(x, numbers, n), make_dv(numbers, n);
       named_sync(GRADS_BOTH_CHAINS, 256);  // both have read dS and dR
-      if (first()) store_box(GRAD_V, maps.dv, n);
+      if (Spec::erases && first()) store_box(GRAD_V, maps.dv, n);
       make_dk(all, numbers, n);
     }
     if (chain.segment == p.segments.count - 1) rows().store_last(state, p);

@@ -32,7 +32,7 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
         const int r = i % 2, e = 8 * n + 2 * i, column = 16 * n + i / 2 * 8;
         const float2 sum = load_pair(columns_at + ROW_SUM + column * 4);
         float2 key = {factor[r], factor[r]};
-        if constexpr (Spec::has_key_factor) {
+        if constexpr (Shared::has_factor) {
           const float2 of_key = load_pair(columns_at + ROW_KEY + column * 4);
           key.x *= of_key.x, key.y *= of_key.y;
         }
@@ -55,6 +55,10 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     fence_async();
     barrier_arrive(shared.full(GRAD_P));
   }
+  __device__ __forceinline__ void tell() const {
+    fence_async();
+    barrier_arrive(shared.pairs_full());
+  }
   // Gradients of pairs of q: z, which meets rows of k; sums over each row; ways.
   __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], float (&s)[32], u32 numbers,
                                              const float (&factor)[2], int n) const {
@@ -65,6 +69,7 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     wgmma_arrived(d);
     this->template weigh<false>(z, sums, s, d, numbers, factor, {1.f, 1.f});
     barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
+    if constexpr (!Spec::erases) tell();
     if constexpr (decays) PairWays{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS + warp * 256);
   }
   __device__ __forceinline__ void make_dq(const Chain &chain, u32 (&z)[4][4], const float (&sums)[2], u32 numbers,
@@ -93,6 +98,9 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     this->store(x, factor, GRAD_DOUT, maps.dq, chain, chunk);
     this->release_stored(GRAD_DOUT);
   }
+  __device__ __forceinline__ void release_rows(int n) const {
+    this->release(GRAD_VALUES), this->release(GRAD_Q + n % 2 * 2);
+  }
   // Those of k.
   __device__ __forceinline__ void make_key_pairs(u32 numbers, int n) const {
     const int stage = n % 2 * 2;
@@ -104,19 +112,16 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     this->load_rows(key, numbers + ROW_KEY), this->load_rows(read, numbers + ROW_READ);
     wgmma_wait<0>();
     wgmma_arrived(s), wgmma_arrived(d);
-    this->release(GRAD_VALUES), this->release(GRAD_Q + stage);
+    release_rows(n);
 #pragma unroll
     for (int i = 0; i < 32; ++i) d[i] = -d[i];
     this->template weigh<true>(z, sums, s, d, numbers, {read[0] * key[0], read[1] * key[1]}, read);
     const u32 to = shared.at(GRAD_INVERSE) + box_place(16 * warp + lane % 16, 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i) stmatrix_x4(to ^ u32((2 * i + lane / 16) * 16), z[i][0], z[i][1], z[i][2], z[i][3]);
-    fence_async();
-    barrier_arrive(shared.pairs_full());
+    tell();
     this->store_rows(sums, shared.sums() + SUMS_OF_READ);
     if constexpr (decays) PairWays{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS + (4 + warp) * 256);
-    __syncwarp();
-    if (elected()) barrier_arrive(shared.full(GRAD_SUMS)), barrier_arrive(shared.empty(GRAD_NUMBERS + n % 2));
   }
   __device__ __forceinline__ void run(const Chain &chain) const {
 #pragma unroll 1
@@ -129,7 +134,12 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
       make_weights(s, numbers, factor, n);
       make_pairs(z, sums, s, numbers, factor, n);
       make_dq(chain, z, sums, numbers, factor, n);
-      make_key_pairs(numbers, n);
+      if constexpr (Spec::erases)
+        make_key_pairs(numbers, n);
+      else
+        release_rows(n);
+      __syncwarp();
+      if (elected()) barrier_arrive(shared.full(GRAD_SUMS)), barrier_arrive(shared.empty(GRAD_NUMBERS + n % 2));
     }
     if (warp == 0 && elected()) bulk_wait_read();
   }

@@ -23,7 +23,8 @@ struct GradSums {
     barrier_wait(shared.full(GRAD_STATE), u32(n) & 1);
 #pragma unroll 2
     for (int i = 0; i < 2 * Shared::box; i += 512) {
-      const uint4 s = load_shared_16(shared.at(GRAD_STATE) + at + i), d = load_shared_16(shared.at(GRAD_OF_STATE) + at + i);
+      const uint4 s = load_shared_16(shared.at(GRAD_STATE) + at + i),
+                  d = load_shared_16(shared.at(GRAD_OF_STATE) + at + i);
       const u32 a[4] = {s.x, s.y, s.z, s.w}, b[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
       for (int m = 0; m < 4; ++m)
@@ -47,6 +48,7 @@ struct GradSums {
     if (to != nullptr && chain.has(t)) to[chain.token(p, t)] = x.x;
     if (to != nullptr && chain.has(t + 1)) to[chain.token(p, t + 1)] = x.y;
   }
+  // read: ways to keys that read.
   __device__ __forceinline__ float2 sum_ways(u32 at, float2 read) const {
     const float2 query = load_pair(at + SUMS_TO_QUERY);
     const TokenSums tokens{lane};
@@ -55,27 +57,46 @@ struct GradSums {
     const float across = load_number(shared.sums() + SUMS_ACROSS) + load_number(shared.sums() + SUMS_ACROSS + 4);
     float2 sum = {to.x + from.x + across, to.y + from.y + across};
 #pragma unroll
-    for (int warp = 0; warp < 8; ++warp) {
+    for (int warp = 0; warp < (Spec::erases ? 8 : 4); ++warp) {
       const float2 pairs = load_pair(at + SUMS_OF_WAYS + warp * 256);
       sum.x += pairs.x, sum.y += pairs.y;
     }
     return sum;
   }
+  // Of additive updates the gradient of k's factor is that of the factor times w.
+  __device__ __forceinline__ void store_factor(const Chain &chain, int t, float2 of_factor, float2 write) const {
+    float2 key = {1, 1};
+    if constexpr (!Spec::erases && Spec::has_key_factor) {
+      if (chain.has(t)) key.x = Spec::key_factor(p, chain.site, t);
+      if (chain.has(t + 1)) key.y = Spec::key_factor(p, chain.site, t + 1);
+    }
+    if constexpr (!Spec::erases)
+      store(p.sums.write, chain, t, {of_factor.x * key.x, of_factor.y * key.y});
+    else
+      write = {1, 1};
+    if constexpr (Spec::has_key_factor)
+      store(p.sums.key_factor, chain, t, {of_factor.x * write.x, of_factor.y * write.y});
+  }
   __device__ __forceinline__ void add_up(const Chain &chain, int n) const {
     const int t = chain.at(n) * LUATTN_CHUNK + 2 * lane;
     const u32 at = shared.sums() + 8 * u32(lane), numbers = shared.numbers(n % 2) + 8 * u32(lane);
+    const float2 key = load_pair(numbers + ROW_KEY), read = load_pair(numbers + ROW_READ),
+                 write = load_pair(numbers + ROW_WRITE);
+    float2 dg = {0, 0}, of_factor = {0, 0}, of_read = {0, 0}, of_write = {0, 0}, to = {0, 0};
     barrier_wait(shared.full(GRAD_SUMS), u32(n) & 1);
-    const float2 to = both(at + SUMS_TO_READ), key = load_pair(numbers + ROW_KEY), read = load_pair(numbers + ROW_READ),
-                 pairs = load_pair(at + SUMS_OF_READ), written = both(at + SUMS_OF_WRITE);
-    float2 dg = {0, 0}, of_factor = {0, 0};
-    if constexpr (decays) dg = sum_ways(at, {to.x * read.x * key.x, to.y * read.y * key.y});
-    if constexpr (Spec::has_key_factor) of_factor = both(at + SUMS_OF_FACTOR);
+    if constexpr (Spec::erases) {
+      const float2 pairs = load_pair(at + SUMS_OF_READ);
+      to = both(at + SUMS_TO_READ), of_write = both(at + SUMS_OF_WRITE);
+      of_read = {key.x * (to.x + pairs.x), key.y * (to.y + pairs.y)};
+      to.x *= read.x * key.x, to.y *= read.y * key.y;
+    }
+    if constexpr (decays) dg = sum_ways(at, to);
+    if constexpr (Shared::has_factor) of_factor = both(at + SUMS_OF_FACTOR);
     __syncwarp();
     if (elected()) barrier_arrive(shared.empty(GRAD_SUMS));
-    store(p.sums.read, chain, t, {key.x * (to.x + pairs.x), key.y * (to.y + pairs.y)});
-    store(p.sums.write, chain, t, written);
+    if constexpr (Spec::erases) store(p.sums.read, chain, t, of_read), store(p.sums.write, chain, t, of_write);
     if constexpr (decays) store(p.sums.decay, chain, t, dg);
-    if constexpr (Spec::has_key_factor) store(p.sums.key_factor, chain, t, of_factor);
+    if constexpr (Shared::has_factor) store_factor(chain, t, of_factor, write);
   }
   __device__ __forceinline__ void run(const Chain &chain) const {
 #pragma unroll 1

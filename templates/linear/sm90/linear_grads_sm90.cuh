@@ -1,9 +1,10 @@
-// linear/sm90/linear_grads_sm90.cuh: backward of updates that erase, with decays of tokens or none: luattn_linear_grads, the chain of
+// linear/sm90/linear_grads_sm90.cuh: backward with decays of tokens, of heads or none: luattn_linear_grads, the chain of
 // gradients and all that is made of them. A block goes over the chunks of a segment of one entry and value head from the last one;
 // the gradient of the state, dS, stays in registers and shared memory, and so does dR.
 //
 // Config: as in fwd_linear_sm90.cuh, of LINEAR_GRAD_STATES; k_dim and v_dim from 72 to 128. Threads: SharedGrads::threads; blocks:
-// as LinearChain says. States before each chunk, U and T are there.
+// as LinearChain says. States before each chunk are there, and of updates that erase U
+// and T.
 //
 // A block has a warp that loads, one that makes numbers of tokens, two that add up (GradSums), two warpgroups that own 64 value
 // channels of dS each, and 64 channels of dk (GradChain), and one that has pairs and dq (GradPairs).

@@ -20,7 +20,7 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
   using Values::chain, Values::group, Values::in, Values::lane, Values::of_tokens, Values::p, Values::pairs,
       Values::shared, Values::warp;
   static constexpr int k_dim = Values::k_dim, boxes_k = Shared::boxes_k;
-  static constexpr bool backwards = LinearChain<Config>::backwards;
+  static constexpr bool backwards = LinearChain<Config>::backwards, has_values = Spec::erases;
 
   // ---- load ----
 
@@ -68,18 +68,36 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
     const u32 box = shared.kept(group, boxes_k);
     this->await_boxes();
     if (has_state) this->stage_state(state);
-    if (n > 0) this->stage_rows(box, values);
+    if (has_values && n > 0) this->stage_rows(box, values);
     fence_async();
     named_sync(Values::store_barrier + group, 128);
     if (warp == 0 && elected()) {
       if (has_state) this->copy(backwards ? kept.grad_states : kept.states, shared.kept(group, 0), boxes_k, n);
-      if (n > 0) this->copy(backwards ? kept.grad_values : kept.values, box, 1, n - 1);
+      if (has_values && n > 0) this->copy(backwards ? kept.grad_values : kept.values, box, 1, n - 1);
       bulk_commit();
     }
   }
 
   // ---- chunks ----
 
+  // Forwards, of additive updates.
+  __device__ __forceinline__ void step_additive(float (&state)[k_dim / 2], int n) {
+    u32 rounded[k_dim / 16][4], v[4][4], weighed[4][4], none[16] = {};
+    lane = lane_anew();
+#pragma unroll
+    for (int s = 0; s < k_dim / 16; ++s) Values::round(rounded[s], state, s);
+    keep(rounded, none, n, true);
+    this->await_numbers();
+    this->decay_state(state);
+    barrier_wait(shared.full(in.stage), in.parity);
+    this->load_values(v);
+    this->weigh(weighed, v);
+    wgmma_fence();
+    this->write_state(state, weighed);
+    wgmma_wait<0>();
+    wgmma_arrived(state);
+    this->release();
+  }
   // Forwards, with what is kept leaving beside a product; done becomes U.
   __device__ __forceinline__ void step(float (&state)[k_dim / 2], u32 (&done)[16], int n) {
     u32 u[4][4];
@@ -145,12 +163,14 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
     this->load_begin(state);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
-      if constexpr (backwards)
+      if constexpr (!Spec::erases)
+        step_additive(state, n);
+      else if constexpr (backwards)
         step_back<true>(state, done, n);
       else
         step(state, done, n);
     }
-    if (chain.chunks() > 0) keep(none, done, chain.chunks(), false);
+    if (has_values && chain.chunks() > 0) keep(none, done, chain.chunks(), false);
     if (chain.segment == p.segments.count - 1) this->rows().store_last(state, p);
     this->await_stores();
   }

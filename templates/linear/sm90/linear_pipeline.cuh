@@ -87,7 +87,8 @@ struct SharedLinear {
   static_assert(LinearSpec<Spec>);
   static_assert(Config::pass == LINEAR_FORWARD || (!Spec::has_value_mod && !Spec::has_skip),
                 "gradients of mods of v, and of what skips, have no kernel yet");
-  static_assert(Config::pass == LINEAR_FORWARD || (keeps == Spec::erases && !by_channel),
+  static_assert(Config::pass == LINEAR_FORWARD || Config::pass == LINEAR_STATES ||
+                    (keeps == Spec::erases && !by_channel),
                 "updates that erase have passes of their own, and decays of channels other kernels");
   static_assert(Config::k_dim % 8 == 0 && Config::k_dim >= 8 && k_dim <= 128,
                 "q and k of more than 128 channels have no kernel of this family yet");

@@ -57,7 +57,7 @@ struct ErasingChain : LinearValues<Spec, Config, OnlyState> {
   }
   __device__ __forceinline__ void load_begin(float (&state)[k_dim / 2]) const {
     if (p.segments.count > 1)
-      this->rows().template load_segment<true>(state, p);
+      this->rows().template load_segment<Spec::erases>(state, p);
     else
       this->rows().load_first(state, p);
   }
