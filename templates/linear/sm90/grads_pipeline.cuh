@@ -41,7 +41,7 @@ enum GradBox {
 enum { GRAD_TO_QUERY = 1280, GRAD_TO_KEY = 1536, GRAD_TO_READ = 1792, GRAD_CHUNK = 2048 };
 
 // Sums of a chunk, arrays of LUATTN_CHUNK floats: ways to a query; of each half of k's channels, ways to a key that reads without
-// r, from a key; over pairs of a row of k; over ways of pairs, of 8 warps; of each half of v's channels dw, of k's the gradient of k's
+// r, from a key; over pairs of a row of k; over ways of pairs, of 4 warps; of each half of v's channels dw, of k's the gradient of k's
 // factor; of two warps, between the states.
 enum {
   SUMS_TO_QUERY = 0,
@@ -49,9 +49,9 @@ enum {
   SUMS_FROM_KEY = 3 * 256,
   SUMS_OF_READ = 5 * 256,
   SUMS_OF_WAYS = 6 * 256,
-  SUMS_OF_WRITE = 14 * 256,
-  SUMS_OF_FACTOR = 16 * 256,
-  SUMS_ACROSS = 18 * 256
+  SUMS_OF_WRITE = 10 * 256,
+  SUMS_OF_FACTOR = 12 * 256,
+  SUMS_ACROSS = 14 * 256
 };
 
 template <class Spec, class Config>

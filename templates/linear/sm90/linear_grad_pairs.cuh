@@ -59,6 +59,9 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     fence_async();
     barrier_arrive(shared.pairs_full());
   }
+  __device__ __forceinline__ void store_ways(const float (&s)[32]) const {
+    if constexpr (decays) PairWays{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS + warp * 256);
+  }
   // Gradients of pairs of q: z, which meets rows of k; sums over each row; ways.
   __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], float (&s)[32], u32 numbers,
                                              const float (&factor)[2], int n) const {
@@ -70,7 +73,7 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     this->template weigh<false>(z, sums, s, d, numbers, factor, {1.f, 1.f});
     barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
     if constexpr (!Spec::erases) tell();
-    if constexpr (decays) PairWays{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS + warp * 256);
+    if constexpr (!Spec::erases) store_ways(s);
   }
   __device__ __forceinline__ void make_dq(const Chain &chain, u32 (&z)[4][4], const float (&sums)[2], u32 numbers,
                                           const float (&factor)[2], int n) const {
@@ -101,8 +104,8 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
   __device__ __forceinline__ void release_rows(int n) const {
     this->release(GRAD_VALUES), this->release(GRAD_Q + n % 2 * 2);
   }
-  // Those of k.
-  __device__ __forceinline__ void make_key_pairs(u32 numbers, int n) const {
+  // Those of k, whose ways are added to those of q.
+  __device__ __forceinline__ void make_key_pairs(const float (&ways)[32], u32 numbers, int n) const {
     const int stage = n % 2 * 2;
     float s[32], d[32], key[2], read[2], sums[2];
     u32 z[4][4];
@@ -121,7 +124,9 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     for (int i = 0; i < 4; ++i) stmatrix_x4(to ^ u32((2 * i + lane / 16) * 16), z[i][0], z[i][1], z[i][2], z[i][3]);
     tell();
     this->store_rows(sums, shared.sums() + SUMS_OF_READ);
-    if constexpr (decays) PairWays{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS + (4 + warp) * 256);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] += ways[i];
+    store_ways(s);
   }
   __device__ __forceinline__ void run(const Chain &chain) const {
 #pragma unroll 1
@@ -135,7 +140,7 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
       make_pairs(z, sums, s, numbers, factor, n);
       make_dq(chain, z, sums, numbers, factor, n);
       if constexpr (Spec::erases)
-        make_key_pairs(numbers, n);
+        make_key_pairs(s, numbers, n);
       else
         release_rows(n);
       __syncwarp();

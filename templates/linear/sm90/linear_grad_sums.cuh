@@ -57,7 +57,7 @@ struct GradSums {
     const float across = load_number(shared.sums() + SUMS_ACROSS) + load_number(shared.sums() + SUMS_ACROSS + 4);
     float2 sum = {to.x + from.x + across, to.y + from.y + across};
 #pragma unroll
-    for (int warp = 0; warp < (Spec::erases ? 8 : 4); ++warp) {
+    for (int warp = 0; warp < 4; ++warp) {
       const float2 pairs = load_pair(at + SUMS_OF_WAYS + warp * 256);
       sum.x += pairs.x, sum.y += pairs.y;
     }

@@ -17,7 +17,8 @@ struct RowGroup {
   using Chain = LinearChain<Config>;
   using Fragment = MmaFragment;
   static constexpr int k_dim = Shared::k_dim, v_dim = Shared::v_dim, columns = k_dim / 2;
-  static constexpr bool decays = Shared::has_gates;
+  // by_key: whether columns of pairs have factors.
+  static constexpr bool decays = Shared::has_gates, by_key = Spec::has_key_factor || (Spec::has_write && !Spec::erases);
 
   const LuattnLinearParams &p;
   const LuattnLinearRowMaps &maps;
@@ -113,8 +114,9 @@ struct RowGroup {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = i % 2, e = 8 * n + 2 * i, column = 16 * n + i / 2 * 8;
-        const float2 sum = load_pair(columns_at + ROW_SUM + column * 4),
-                     key = load_pair(columns_at + ROW_KEY + column * 4);
+        const float2 sum = load_pair(columns_at + ROW_SUM + column * 4);
+        float2 key = {1, 1};
+        if constexpr (by_key) key = load_pair(columns_at + ROW_KEY + column * 4);
         const int behind = row(r) - Fragment::column(lane) - column;  // the row less the first column
         const float x = behind >= Below ? d[e] * decay_between(row_sum[r], sum.x) : 0.f,
                     y = behind >= Below + 1 ? d[e + 1] * decay_between(row_sum[r], sum.y) : 0.f;
