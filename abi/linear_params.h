@@ -338,16 +338,15 @@ ABI_FN LinearTilesLayout linear_tiles_layout(int k_dim, int erases, int backward
 }
 
 /* Shared memory of the kernel that makes them: q e^G and k e^G of blocks of 16 tokens; k of these as pairs with its own block and
- * with the next ones take it, whose last tile has the place of sums of decays over parts of a chunk; what is left over two blocks;
- * numbers of tokens. From `at_keys` on also sums of all tokens' decays, of a chunk with a block that decays much, and then what
- * the inverse is made of. Pairs and the inverse take the place of tiles. */
+ * with the next ones take it, in whose place the inverse is made; rows of sums of decays; of chunks in turns numbers of tokens, and
+ * where a chunk lies. Pairs and the inverse take the place of tiles. */
 typedef struct LinearMakerLayout {
   int qk, row; /* bytes; row: of sums */
-  int at_reads, at_keys, at_parts, at_over, at_numbers;
+  int at_reads, at_keys, at_sums, at_numbers, at_places;
   int bytes;
 } LinearMakerLayout;
 
-enum { LINEAR_KEY_TILES = 10, LINEAR_MAKER_PARTS = 8 * 512, LINEAR_MAKER_NUMBERS = 4 * 256 + 64 };
+enum { LINEAR_KEY_TILES = 10, LINEAR_MAKER_BLOCKS = 2 }; /* blocks: of a multiprocessor */
 
 ABI_FN LinearMakerLayout linear_maker_layout(int k_dim) {
   LinearMakerLayout l = {0};
@@ -355,10 +354,11 @@ ABI_FN LinearMakerLayout linear_maker_layout(int k_dim) {
   l.row = linear_sums_row(k_dim);
   l.at_reads = l.qk;
   l.at_keys = 2 * l.qk;
-  l.at_parts = l.at_keys + (LINEAR_KEY_TILES - 1) * (l.qk / 4);
-  l.at_over = l.at_parts + (l.qk / 4 > LINEAR_MAKER_PARTS ? l.qk / 4 : LINEAR_MAKER_PARTS);
-  l.at_numbers = l.at_over + 2 * 512;
-  l.bytes = l.at_numbers + LINEAR_MAKER_NUMBERS;
+  const int keys = LINEAR_KEY_TILES * (l.qk / 4), inverse = 2 * LINEAR_BOX + LINEAR_DIAGONAL;
+  l.at_sums = l.at_keys + (keys > inverse ? keys : inverse);
+  l.at_numbers = l.at_sums + LUATTN_CHUNK * l.row;
+  l.at_places = l.at_numbers + 2 * LINEAR_TILE_FACTORS;
+  l.bytes = l.at_places + 2 * 32;
   return l;
 }
 

@@ -64,7 +64,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_CHAIN_JOIN,
   LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES,
   LUATTN_ROLE_LINEAR_GRAD_CHAIN_JOIN,
-  LUATTN_ROLE_LINEAR_TILES, /* tiles with decays of channels, of all chunks; grid (chunks * value heads, 1, 1) */
+  LUATTN_ROLE_LINEAR_TILES, /* tiles with decays of channels, of all chunks; grid (chunks * value heads, or as many as are at once, 1, 1) */
   LUATTN_ROLE_COPY_IN, /* attention over a grid: LuattnFarPlaces' copies of q, k, v and dout; grid (rows of a head and the
                         * longest copy / tile_m, heads, batch * 4). Nothing where no extent asks for copies */
   LUATTN_ROLE_COPY_OUT,        /* its copy of o to the caller's o; grid (rows / tile_m, heads, batch) */

@@ -43,9 +43,10 @@ static int64_t of_rows(const linear_call *l, const manifest_entry *e, const line
 static int64_t of_chunks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)pass;
   const int64_t all = (int64_t)linear_chunk_slots(l->p.entries, l->p.tokens, l->c.info->packed != 0) * l->p.heads_v;
-  if (e->role == LUATTN_ROLE_LINEAR_TILES || e->role == LUATTN_ROLE_LINEAR_INVERSES) return all;
+  if (e->role == LUATTN_ROLE_LINEAR_INVERSES) return all;
   if (e->role == LUATTN_ROLE_LINEAR_WAYS && l->p.rows.blocks[3] == 0) return 0;
-  return all < l->c.multiprocessors ? all : l->c.multiprocessors;
+  const int64_t most = (int64_t)l->c.multiprocessors * (e->role == LUATTN_ROLE_LINEAR_TILES ? LINEAR_MAKER_BLOCKS : 1);
+  return all < most ? all : most;
 }
 
 static int64_t of_finish(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {

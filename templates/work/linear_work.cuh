@@ -199,6 +199,13 @@ struct ChunkPlace {
   __device__ __forceinline__ ChunkPlace following(const LuattnLinearParams &p) const {
     return find(p, number + int(gridDim.x));
   }
+  // From the last one on; number is negative behind the first.
+  __device__ __forceinline__ static ChunkPlace last(const LuattnLinearParams &p) {
+    return find_down(p, RowChunks<Config>(p).count - 1 - int(blockIdx.x));
+  }
+  __device__ __forceinline__ ChunkPlace preceding(const LuattnLinearParams &p) const {
+    return find_down(p, number - int(gridDim.x));
+  }
   __device__ __forceinline__ static ChunkPlace load(u32 from) {
     const uint4 x = load_shared_16(from), y = load_shared_16(from + 16);
     return {int(x.x), int(x.y), {int(x.z), int(x.w), int(y.x), int(y.y)}, int(y.z)};
@@ -211,6 +218,17 @@ struct ChunkPlace {
   __device__ __forceinline__ LinearChain<Config> chain() const { return {site, tokens}; }
 
  private:
+  // The next chunk from `number` on, downwards.
+  __device__ __forceinline__ static ChunkPlace find_down(const LuattnLinearParams &p, int number) {
+    RowChunks<Config> at(p);
+#pragma unroll 1
+    for (at.number = number; at.number >= 0; at.number -= int(gridDim.x)) {
+      const LinearChain<Config> chain = at.chain();
+      const int chunk = at.chunk(chain);
+      if (chunk < chain.end && chain.state_row(p) >= 0) return {at.number, chunk, chain.site, chain.tokens};
+    }
+    return {-1, 0, {0, 0, 0, 0}, 0};
+  }
   // The next chunk from `number` on.
   __device__ __forceinline__ static ChunkPlace find(const LuattnLinearParams &p, int number) {
     RowChunks<Config> at(p);

@@ -99,7 +99,8 @@ static void launch_tiles(const problem *x, void *module, on_device *d) {
             maps = erases ? linear_blocks(c, k->k_dim, k->v_block) : 0, threads = 128 * (1 + (k->v_block + 63) / 64);
   void *tiles = hand_device((size_t)(chunks + 1) * (size_t)linear_tiles_layout(k->k_dim, erases, 0).bytes, NULL);
   d->p.kept.tiles = tiles;
-  linear_launch(module, "luattn_linear_tiles", chunks, 256, linear_maker_layout(k->k_dim).bytes, &d->p, NULL);
+  /* blocks take chunks in turns */
+  linear_launch(module, "luattn_linear_tiles", (chunks + 2) / 3, 256, linear_maker_layout(k->k_dim).bytes, &d->p, NULL);
   if (cut > 1)
     linear_launch(module, "luattn_linear_states", (blocks + maps) * (cut - 1), threads,
                   linear_chain_layout(k->k_dim, k->v_block, erases, LINEAR_CHAIN_STATES).bytes, &d->p, &d->maps);

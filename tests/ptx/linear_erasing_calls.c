@@ -141,8 +141,8 @@ static void run_tiles(const problem *x, void *module, const kept *k) {
   const call *c = x->c;
   on_device d = linear_upload(x, LINEAR_STATES);
   d.p.kept = k->on;
-  linear_launch(module, "luattn_linear_tiles", linear_chunks_of(x), 256, linear_maker_layout(c->kernel.k_dim).bytes,
-                &d.p, NULL);
+  linear_launch(module, "luattn_linear_tiles", (linear_chunks_of(x) + 2) / 3, 256,
+                linear_maker_layout(c->kernel.k_dim).bytes, &d.p, NULL);
   linear_take_back(&d, c);
 }
 static void launch_chain(const problem *x, linear_pass pass, void *module, on_device *d) {
