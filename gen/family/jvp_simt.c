@@ -41,6 +41,13 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
 
 static luattn_status can_run(const plan *p, luattn_error *err) { return family_can_run_tangents(p, 0, NULL, err); }
 
+/* Why half types have no tensor cores here. */
+static const char *note(arena *a, const plan *p) {
+  const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
+  (void)a;
+  return half && p->axes > 0 ? "tensor cores: sm90 and sm80 have no kernels with tangents over a grid yet\n" : "";
+}
+
 const struct family family_jvp_simt = {.id = LUATTN_SIMT,
                                        .says = "multiply-adds in f32 or f64, with tangents",
                                        .dtypes = FAMILY_HALVES | FAMILY_REALS,
@@ -48,6 +55,7 @@ const struct family family_jvp_simt = {.id = LUATTN_SIMT,
                                        .is_for = is_for,
                                        .check_target = check_target,
                                        .can_run = can_run,
+                                       .note = note,
                                        .page_multiple = 1,
                                        .takes_tangents = true,
                                        .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_jvp_simt.cu",
