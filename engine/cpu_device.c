@@ -17,9 +17,11 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
     return luattn_fail(err, LUATTN_INVALID, "%s: %s", kernel_pass_name(pass), wrong);
   if (weights != NULL)
     return (batch_is_packed(args->batch) ? cpu_packed_weights : luattn_cpu_weights)(spec, &used, weights, err);
+  if (args->tangents != NULL && batch_is_packed(args->batch))
+    return (pass == LUATTN_FORWARD ? cpu_packed_forward_jvp : cpu_packed_backward_jvp)(spec, &used, args->tangents,
+                                                                                       err);
   if (args->tangents != NULL)
-    return batch_is_packed(args->batch) ? cpu_packed_forward_jvp(spec, &used, args->tangents, err)
-                                        : luattn_cpu_forward_jvp(spec, &used, err);
+    return (pass == LUATTN_FORWARD ? luattn_cpu_forward_jvp : luattn_cpu_backward_jvp)(spec, &used, err);
   if (batch_is_packed(args->batch) || batch_is_paged(args->batch))
     return (pass == LUATTN_FORWARD ? cpu_packed_forward : cpu_packed_backward)(spec, &used, err);
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
@@ -37,8 +39,10 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                           .cache_dir = "",
                           .deterministic = how->deterministic};
   kernel_key_fill_target(key, &target);
+  target.tangents = 0; /* there are more than kernels have */
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));
+  facts.tangents = key->tangents != 0;
   report->every_length = 1;
   return cpu_kernel_make(&facts, how->relaxed, run, append, (void *)(uintptr_t)key->spec, kernel, err);
 }

@@ -1,5 +1,6 @@
 /* tangent_calls.c: luattn_forward_jvp, forward and tangents, and luattn_backward_jvp, tangents of gradients. */
 #include "abi/kernel_facts.h"
+#include "common/call/batch.h"
 #include "common/call/choices.h"
 #include "common/call/need_attention.h"
 #include "common/call/tangent_bits.h"
@@ -15,7 +16,7 @@ typedef struct jvp_call {
 
 static const char *name_of(luattn_pass pass) { return pass == LUATTN_FORWARD ? "forward_jvp" : "backward_jvp"; }
 
-/* On the CPU one kernel serves forward calls with and without tangents. */
+/* On the CPU one kernel serves forward calls with and without tangents, and dense calls of backward check themselves. */
 static luattn_status find(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
                           jvp_call *c, luattn_error *err) {
   kernel_key key;
@@ -24,10 +25,10 @@ static luattn_status find(luattn_engine *engine, const luattn_spec *spec, luattn
   TRY(choices_take_tangents(args, name_of(pass), &c->given, &c->tangents, err));
   c->used = c->given;
   c->kernel = NULL;
-  if (pass == LUATTN_BACKWARD && at.driver == NULL) return LUATTN_OK;
+  if (pass == LUATTN_BACKWARD && at.driver == NULL && !batch_is_packed(c->given.batch)) return LUATTN_OK;
   if (pass == LUATTN_BACKWARD) choices_write_tangents(&c->used, &c->tangents, c->inputs);
   TRY(engine_key(&at, spec, pass, &c->used, false, &key, err));
-  if (at.driver != NULL) {
+  if (pass == LUATTN_BACKWARD || at.driver != NULL) {
     luattn_spec_get_info(spec, &info);
     kernel_key_leave_decode(&key);
     key.tangents = tangent_bits(&c->tangents, info.inputs, info.num_inputs, info.scalar_names, info.num_scalars);

@@ -6,7 +6,7 @@
 #include "common/call/choices.h"
 #include "common/call/need_attention.h"
 #include "common/call/overlap.h"
-#include "gen/cpu/dual_rows.h"
+#include "gen/cpu/dual_passes.h"
 
 /* Gradients of q', k' and v', and of parameters: a value, where a mod reads it, and its tangent. */
 typedef struct dual_sums {
@@ -24,13 +24,14 @@ typedef struct backward_jvp {
   dual_rows f;
   backward_tangents tangents;
   cpu_program finals, rows, element; /* each its values, then their tangents */
+  dual_passes passes;
   cpu_program dx[3];
   term_tangents row_terms, element_terms, mod_terms[3];
   cpu_view dout, dlse, dout_t, dlse_t, out[3], scalars_out; /* out: tangents of dq, dk, dv */
   dual_sums grad[3];
   double *input_grad[12]; /* tangents; NULL: not wanted */
   double scalar_grad[32];
-  double *dout_row, *dout_row_t; /* [dim_v] */
+  dual_dout row; /* of dO */
 } backward_jvp;
 
 /* ---- opening ---- */
@@ -70,6 +71,7 @@ static luattn_status open_programs(backward_jvp *w, luattn_error *err) {
   const bool has[] = {t->query_mod != IR_NONE, t->key_mod != IR_NONE, t->value_mod != IR_NONE};
   TRY(backward_tangents_of(p->a, t, d, &w->f.tangents, &w->tangents, err));
   TRY(open_finals(w, err));
+  TRY(dual_passes_open(p, b, &w->passes, err));
   TRY(dual_open(p, d->row, b->row, d->num_rows, &w->rows, err));
   TRY(dual_open(p, (const ir_ref[]){d->prob, d->ds}, (const ir_ref[]){b->prob, b->ds}, 2, &w->element, err));
   TRY(open_terms(w, &d->row_terms, b->row_terms, &w->row_terms, err));
@@ -166,9 +168,9 @@ static luattn_status make_room(backward_jvp *w, luattn_error *err) {
     w->input_grad[i] = arena_array(p->a, (size_t)elements(&p->input[i]) + 1, sizeof(double));
     ok &= w->input_grad[i] != NULL;
   }
-  w->dout_row = arena_array(p->a, (size_t)p->dim_v, sizeof(double));
-  w->dout_row_t = arena_array(p->a, (size_t)p->dim_v, sizeof(double));
-  ok &= w->dout_row != NULL && w->dout_row_t != NULL;
+  w->row.x = arena_array(p->a, (size_t)p->dim_v, sizeof(double));
+  w->row.x_t = arena_array(p->a, (size_t)p->dim_v, sizeof(double));
+  ok &= w->row.x != NULL && w->row.x_t != NULL;
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
@@ -197,13 +199,16 @@ static void add_terms(backward_jvp *w, const term_tangents *t, cpu_lanes *lanes,
 
 typedef struct row_numbers {
   double final[2 * (1 + DERIVED_MAX_ROWS)], number[2 * DERIVED_MAX_ROWS]; /* values, then tangents */
+  double pass[2 * DUAL_PASSES_MAX];
 } row_numbers;
 
 /* As backward's open_row: a row with an lse of -inf has the numbers of one of +inf. */
-static void take_numbers(backward_jvp *w, cpu_lanes *lanes, const row_end *row, bool any, row_numbers *n) {
+static void take_numbers(backward_jvp *w, cpu_lanes *lanes, const dual_row *elements_of, const row_end *row,
+                         row_numbers *n) {
   const cpu_problem *p = &w->f.p;
   const derived_spec *d = &p->spec->derived;
   const bool has_lse = p->spec->traced.online.lse >= 0;
+  const bool any = elements_of->count > 0;
   const int finals = (has_lse ? 1 : 0) + d->num_saved;
   const int64_t at[] = {lanes->b, lanes->h, (int64_t)lanes->q_idx};
   double *out[2 * (1 + DERIVED_MAX_ROWS)], delta = 0, delta_t = 0;
@@ -215,24 +220,19 @@ static void take_numbers(backward_jvp *w, cpu_lanes *lanes, const row_end *row, 
   for (int k = 0; any && k < p->dim_v; k++) {
     const double o = row->last[FACTOR] * row->A[k],
                  o_t = row->last[FACTOR] * row->B[k] + row->last[FACTOR_TANGENT] * row->A[k];
-    delta += w->dout_row[k] * o, delta_t += w->dout_row_t[k] * o + w->dout_row[k] * o_t;
+    delta += w->row.x[k] * o, delta_t += w->row.x_t[k] * o + w->row.x[k] * o_t;
   }
   lanes->final = n->final, lanes->final_tangent = n->final + finals;
   lanes->delta = delta, lanes->delta_tangent = delta_t;
   lanes->dlse = w->dlse.data != NULL && !no_lse ? view_get(&w->dlse, at) : 0;
   lanes->dlse_tangent = w->dlse_t.data != NULL && !no_lse ? view_get(&w->dlse_t, at) : 0;
+  dual_passes_run(&w->passes, &w->f, elements_of, &w->row, lanes, n->pass);
   for (int i = 0; i < 2 * d->num_rows; i++) out[i] = &n->number[i];
   program_run(&w->rows, lanes, 1, out);
   for (int i = 0; i < 2 * d->num_rows && no_lse; i++)
     if (isnan(n->number[i])) n->number[i] = 0;
   if (!no_lse) add_terms(w, &w->row_terms, lanes, 1);
   lanes->row = n->number, lanes->row_tangent = n->number + d->num_rows;
-}
-
-static double dot(const double *a, const double *b, int n) {
-  double sum = 0;
-  for (int i = 0; i < n; i++) sum += a[i] * b[i];
-  return sum;
 }
 
 /* y += a x, and its tangent. x_t NULL: 0. */
@@ -249,12 +249,7 @@ static void add_elements(backward_jvp *w, cpu_lanes *lanes, const dual_row *row,
   const size_t q = cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
   const int h = lanes->h / p->group;
   lanes->kv_idx = row->kv_idx + i0;
-  for (int i = 0; i < count; i++) {
-    const size_t v = cpu_at(p->heads_kv, p->kv_len, p->dim_v, lanes->b, h, (int)lanes->kv_idx[i]);
-    dp[i] = dot(w->dout_row, p->v + v, p->dim_v), dp_t[i] = dot(w->dout_row_t, p->v + v, p->dim_v);
-    if (t[2] != NULL) dp_t[i] += dot(w->dout_row, t[2] + v, p->dim_v);
-  }
-  dropout_apply(lanes, count, dp), dropout_apply(lanes, count, dp_t);
+  dual_products(&w->f, &w->row, lanes, count, dp, dp_t);
   lanes->score = row->raw + i0, lanes->score_tangent = row->raw_t + i0;
   lanes->dp = dp, lanes->dp_tangent = dp_t;
   program_run(&w->element, lanes, count, (double *const[]){prob, ds, prob_t, ds_t});
@@ -267,7 +262,7 @@ static void add_elements(backward_jvp *w, cpu_lanes *lanes, const dual_row *row,
     const double g = p->scale * ds[i], g_t = p->scale * ds_t[i];
     add_product(w->grad[0].x + q, w->grad[0].x_t + q, g, g_t, p->k + k, t[1] != NULL ? t[1] + k : NULL, p->dim);
     add_product(w->grad[1].x + k, w->grad[1].x_t + k, g, g_t, p->q + q, t[0] != NULL ? t[0] + q : NULL, p->dim);
-    add_product(w->grad[2].x + v, w->grad[2].x_t + v, prob[i], prob_t[i], w->dout_row, w->dout_row_t, p->dim_v);
+    add_product(w->grad[2].x + v, w->grad[2].x_t + v, prob[i], prob_t[i], w->row.x, w->row.x_t, p->dim_v);
   }
 }
 
@@ -279,11 +274,11 @@ static void backward_row(backward_jvp *w, int b, int h, int q, const unsigned ch
   row_numbers numbers;
   for (int d = 0; d < p->dim_v; d++) {
     const int64_t at[] = {b, h, q, d};
-    w->dout_row[d] = view_get(&w->dout, at), w->dout_row_t[d] = w->dout_t.data != NULL ? view_get(&w->dout_t, at) : 0;
+    w->row.x[d] = view_get(&w->dout, at), w->row.x_t[d] = w->dout_t.data != NULL ? view_get(&w->dout_t, at) : 0;
   }
   dual_row_run(&w->f, 0, &lanes, classes, &row);
   dual_row_sum(&w->f, 0, &lanes, &row);
-  take_numbers(w, &lanes, &row, elements_of->count > 0, &numbers);
+  take_numbers(w, &lanes, elements_of, &row, &numbers);
   for (int i0 = 0; i0 < elements_of->count; i0 += IR_LANES) {
     const int left = elements_of->count - i0;
     add_elements(w, &lanes, elements_of, i0, left < IR_LANES ? left : IR_LANES);
@@ -359,12 +354,6 @@ static void write_parameters(const backward_jvp *w) {
 static luattn_status open_call(backward_jvp *w, const cpu_call *given, const luattn_tangents *t, arena *a,
                                luattn_error *err) {
   TRY(dual_rows_open(&w->f, given, false, t, a, err));
-  if (w->f.p.spec->derived.num_passes > 0)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "cpu: backward of %s takes a row pass, and tangents of such gradients are not computed yet; use an "
-        "online function without one",
-        w->f.p.spec->traced.name);
   TRY(open_tensors(w, given->args, t, err));
   TRY(check_apart(given->args, t, err));
   TRY(open_programs(w, err));
@@ -418,5 +407,14 @@ luattn_status luattn_cpu_backward_jvp(const luattn_spec *spec, const luattn_args
   TRY(cpu_threads(&used, &threads, err));
   jvp_call call = {.given = {.spec = spec, .args = &used, .precision = LUATTN_F64, .threads = 1},
                    .tangents = &tangents};
+  return host_run(within, &call, err);
+}
+
+luattn_status cpu_backward_jvp_entry(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                     int entry, int entries, luattn_error *err) {
+  jvp_call call = {
+      .given =
+          {.spec = spec, .args = args, .precision = LUATTN_F64, .threads = 1, .first_entry = entry, .entries = entries},
+      .tangents = tangents};
   return host_run(within, &call, err);
 }

@@ -186,7 +186,7 @@ typedef struct cpu_lanes {
   const double *score, *dp, *x, *grad;
   const double *state, *final, *row, *red, *pass; /* per index, same for all lanes */
   const double *score_tangent, *x_tangent, *state_tangent, *red_tangent;
-  const double *dp_tangent, *grad_tangent, *final_tangent, *row_tangent;
+  const double *dp_tangent, *grad_tangent, *final_tangent, *row_tangent, *pass_tangent;
   double pos0, delta, dlse, out, delta_tangent, dlse_tangent;
   bool of_keys;   /* pos and h are those of keys: a key_mod or value_mod */
   cpu_row row_of; /* in an input mod that reads x[..] */
@@ -205,6 +205,11 @@ void dropout_apply(const cpu_lanes *lanes, int count, double *x);
 luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err);
 int64_t problem_offset(const cpu_problem *p, int32_t axis, int b, double at);
 int64_t problem_length(const cpu_problem *p, int32_t axis, int b);
+/* The key of a lane in the whole. */
+static inline double lane_key(const cpu_lanes *lanes, int lane) {
+  const double at = lanes->kv_idx[lane];
+  return at + (double)problem_offset(lanes->p, LUATTN_AXIS_KV, lanes->b, at);
+}
 
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
 /* Converts an index of an expression to the position on an input's axis, for reading it or adding its
@@ -226,6 +231,9 @@ luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args
                                 const DLTensor *weights, luattn_error *err);
 luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                  luattn_error *err);
+/* Tangents of gradients (luattn_cpu_backward_jvp). */
+luattn_status cpu_backward_jvp_entry(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                     int entry, int entries, luattn_error *err);
 
 /* Both passes with intermediates of SCALAR_COARSE_BITS fewer bits than double has; comparisons are those of double. The
  * distance to results in double is CPU_COARSENESS times the error of one computation in double, as long as that is

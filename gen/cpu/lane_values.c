@@ -76,6 +76,8 @@ static double row_number(const cpu_lanes *c, ir_var v, uint32_t index) {
       return c->final_tangent[index];
     case VAR_ROW_TANGENT:
       return c->row_tangent[index];
+    case VAR_PASS_TANGENT:
+      return c->pass_tangent[index];
     case VAR_DELTA_TANGENT:
       return c->delta_tangent;
     case VAR_DLSE_TANGENT:
@@ -88,7 +90,7 @@ static double row_number(const cpu_lanes *c, ir_var v, uint32_t index) {
 static bool is_row_number(ir_var v) {
   return v == VAR_STATE || v == VAR_OUT || v == VAR_FINAL || v == VAR_DELTA || v == VAR_DLSE || v == VAR_PASS ||
          v == VAR_ROW || v == VAR_RED || v == VAR_STATE_TANGENT || v == VAR_RED_TANGENT || v == VAR_FINAL_TANGENT ||
-         v == VAR_ROW_TANGENT || v == VAR_DELTA_TANGENT || v == VAR_DLSE_TANGENT;
+         v == VAR_ROW_TANGENT || v == VAR_DELTA_TANGENT || v == VAR_DLSE_TANGENT || v == VAR_PASS_TANGENT;
 }
 
 /* Fills all lanes. A NaN exposes variables that should not be left after analysis. */

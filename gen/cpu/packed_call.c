@@ -197,7 +197,7 @@ typedef struct entry_args {
   part parts[11], input_parts[MAX_INPUTS];
   luattn_input inputs[MAX_INPUTS];
   luattn_tangents tangents;
-  part tangent_parts[5], input_tangent_parts[MAX_INPUTS];
+  part tangent_parts[10], input_tangent_parts[MAX_INPUTS];
   luattn_input input_tangents[MAX_INPUTS];
 } entry_args;
 
@@ -224,9 +224,9 @@ static void take_inputs(const traced_spec *t, const luattn_input *whole, size_t 
     part *out = &parts[i];
     const DLTensor *from = whole[i].tensor;
     inputs[i] = whole[i];
-    inputs[i].grad = NULL; /* backward has a place for it (sum_shape) */
+    inputs[i].grad = NULL;                             /* backward has a place for it (sum_shape) */
+    if (from == NULL || packed_axis(in) < 0) continue; /* it has neither q nor kv */
     const int packed = packed_axis_of(in, one->packed, one->paged);
-    if (packed_axis(in) < 0) continue; /* it has neither q nor kv */
     *out = (part){.t = *from};
     memcpy(out->shape, from->shape, (size_t)from->ndim * sizeof *out->shape);
     strides_of(from, out->strides);
@@ -253,6 +253,11 @@ static void take_tangents(const packed_call *c, entry_args *out) {
   one->lse = take_numbers(t->lse, out->first_q, out->q_len, &p[4]);
   take_inputs(&c->spec->traced, t->inputs, t->num_inputs, out, out->input_tangent_parts, out->input_tangents);
   one->inputs = out->input_tangents;
+  one->dout = take_rows(t->dout, out->first_q, out->q_len, &p[5]);
+  one->dlse = take_numbers(t->dlse, out->first_q, out->q_len, &p[6]);
+  one->dq = take_rows(t->dq, out->first_q, out->q_len, &p[7]);
+  one->dk = take_rows(t->dk, out->first_kv, out->kv_len, &p[8]);
+  one->dv = take_rows(t->dv, out->first_kv, out->kv_len, &p[9]);
 }
 
 static void take_args(const packed_call *c, int entry, entry_args *out) {
@@ -338,9 +343,10 @@ static luattn_status forward_padding(const packed_call *c, luattn_error *err) {
 
 static luattn_status backward_padding(const packed_call *c, luattn_error *err) {
   const luattn_args *a = c->args;
-  TRY(set_padding(c, "dq", a->dq, 0, 0, 0, err));
-  TRY(set_padding(c, "dk", a->dk, 1, 0, 0, err));
-  return set_padding(c, "dv", a->dv, 1, 0, 0, err);
+  const luattn_tangents *t = c->tangents;
+  TRY(set_padding(c, "dq", t != NULL ? t->dq : a->dq, 0, 0, 0, err));
+  TRY(set_padding(c, "dk", t != NULL ? t->dk : a->dk, 1, 0, 0, err));
+  return set_padding(c, "dv", t != NULL ? t->dv : a->dv, 1, 0, 0, err);
 }
 
 static luattn_status forward_within(arena *a, const luattn_spec *spec, const luattn_args *args,
@@ -481,41 +487,72 @@ typedef struct sums {
   sum input[MAX_INPUTS], scalars;
 } sums;
 
-static luattn_status sums_open(arena *a, const luattn_args *args, sums *out, luattn_error *err) {
-  for (size_t i = 0; i < args->num_inputs; i++) TRY(sum_open(a, args->inputs[i].grad, &out->input[i], err));
-  return sum_open(a, args->scalar_grads, &out->scalars, err);
+static luattn_status sums_open(arena *a, const luattn_input *inputs, size_t num_inputs, const DLTensor *scalar_grads,
+                               sums *out, luattn_error *err) {
+  for (size_t i = 0; i < num_inputs; i++) TRY(sum_open(a, inputs[i].grad, &out->input[i], err));
+  return sum_open(a, scalar_grads, &out->scalars, err);
+}
+
+/* The inputs of a call that have gradients, and those of one sequence: of backward, or of its tangents. */
+typedef struct summed_inputs {
+  const luattn_input *whole;
+  luattn_input *one;
+  size_t count;
+  const DLTensor **scalars; /* of one sequence */
+} summed_inputs;
+
+static summed_inputs summed_of(const packed_call *c, entry_args *one) {
+  const luattn_tangents *t = c->tangents;
+  if (t != NULL) return (summed_inputs){t->inputs, one->input_tangents, t->num_inputs, &one->tangents.scalar_grads};
+  return (summed_inputs){c->args->inputs, one->inputs, c->args->num_inputs, &one->args.scalar_grads};
 }
 
 static luattn_status sequences_backward(const packed_call *c, sums *s, luattn_error *err) {
   entry_args one;
-  const luattn_args *args = c->args;
+  const summed_inputs of = summed_of(c, &one);
+  const traced_spec *t = &c->spec->traced;
   for (int i = 0; i < c->entries; i++) {
     take_args(c, i, &one);
     if (one.q_len == 0 && one.kv_len == 0) continue;
-    for (size_t j = 0; j < args->num_inputs; j++) {
-      sum_shape(&s->input[j], info_of(&c->spec->traced, args->inputs[j].name), &one);
-      one.inputs[j].grad = s->input[j].to != NULL ? &s->input[j].one : NULL;
+    for (size_t j = 0; j < of.count; j++) {
+      sum_shape(&s->input[j], info_of(t, of.whole[j].name), &one);
+      of.one[j].grad = s->input[j].to != NULL ? &s->input[j].one : NULL;
     }
     sum_shape(&s->scalars, NULL, &one);
-    if (s->scalars.to != NULL) one.args.scalar_grads = &s->scalars.one;
-    TRY(cpu_backward_entry(c->spec, &one.args, i, c->entries, err));
-    for (size_t j = 0; j < args->num_inputs; j++)
-      sum_add(&s->input[j], info_of(&c->spec->traced, args->inputs[j].name), &one);
+    if (s->scalars.to != NULL) *of.scalars = &s->scalars.one;
+    TRY(c->tangents != NULL ? cpu_backward_jvp_entry(c->spec, &one.args, &one.tangents, i, c->entries, err)
+                            : cpu_backward_entry(c->spec, &one.args, i, c->entries, err));
+    for (size_t j = 0; j < of.count; j++) sum_add(&s->input[j], info_of(t, of.whole[j].name), &one);
     sum_add(&s->scalars, NULL, &one);
   }
   TRY(backward_padding(c, err));
-  for (size_t j = 0; j < args->num_inputs; j++) TRY(sum_write(&s->input[j], err));
+  for (size_t j = 0; j < of.count; j++) TRY(sum_write(&s->input[j], err));
   return sum_write(&s->scalars, err);
 }
 
-luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+static luattn_status packed_backward(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *t,
+                                     luattn_error *err) {
   packed_call c;
   arena *a = arena_open(arena_allocator(spec->a));
   sums *s = a != NULL ? arena_new(a, sizeof *s) : NULL;
-  luattn_status status =
-      s != NULL ? sums_open(a, args, s, err) : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  luattn_status status = LUATTN_NO_MEMORY;
+  if (s == NULL)
+    (void)luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  else
+    status = t != NULL ? sums_open(a, t->inputs, t->num_inputs, t->scalar_grads, s, err)
+                       : sums_open(a, args->inputs, args->num_inputs, args->scalar_grads, s, err);
   if (status == LUATTN_OK) status = open_call(a, spec, args, false, &c, err);
+  c.tangents = t;
   if (status == LUATTN_OK) status = sequences_backward(&c, s, err);
   arena_close(a);
   return status;
+}
+
+luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return packed_backward(spec, args, NULL, err);
+}
+
+luattn_status cpu_packed_backward_jvp(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                      luattn_error *err) {
+  return packed_backward(spec, args, tangents, err);
 }

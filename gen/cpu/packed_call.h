@@ -17,5 +17,8 @@ luattn_status cpu_packed_weights(const luattn_spec *spec, const luattn_args *arg
                                  luattn_error *err);
 /* Gradients of inputs and scalars are added up over the sequences in double precision. */
 luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+/* Tangents of gradients: args as tangents_fill takes them. */
+luattn_status cpu_packed_backward_jvp(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                      luattn_error *err);
 
 #endif

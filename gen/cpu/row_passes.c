@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gen/cpu/backward.h"
+#include "gen/cpu/running_maximum.h"
 
 luattn_status passes_open(backward *w, luattn_error *err) {
   cpu_problem *p = &w->p;
@@ -61,36 +62,10 @@ static double output_noise(const backward *w, const cpu_lanes *lanes, int k) {
   return sum;
 }
 
-/* A maximum so far: its value, the next below it, the place of the first that is it, and how many are. */
-typedef struct running_maximum {
-  double top, next, place, count;
-  double start; /* of the row's, as of any element */
-} running_maximum;
-
-static void take_largest(running_maximum *m, double x, double place) {
-  if (x > m->top)
-    *m = (running_maximum){x, m->top, place, 1, m->start};
-  else if (x == m->top && m->count > 0)
-    m->count++;
-  else if (x > m->next)
-    m->next = x;
-}
-
 /* Finds a maximum in a tile's kept elements, which come in ascending order. */
 static void find_largest(const cpu_lanes *lanes, int count, const double *value, running_maximum *m) {
   for (int i = 0; i < count; i++)
-    if (lanes->score[i] > -INFINITY) take_largest(m, value[i], lanes->kv_idx[i]);
-}
-
-/* Writes what derived_sum says of a maximum. Where rounding chooses another element, or the number that it starts at,
- * is a kink: there all that are the largest share it, however near the next are. */
-static void write_largest(const backward *w, int k, const running_maximum *m, double *sum) {
-  const double size = 1 + fabs(m->top), gap = m->top - m->next;
-  const double between = m->top - 0.5 * fmin(gap, size);
-  const bool kinks = w->purpose == KINKS, some = m->top > -INFINITY && (kinks || m->top >= m->start);
-  const bool share = kinks || (m->count > 1 && gap > MAXIMUM_GAP * size);
-  sum[k] = !some ? INFINITY : share ? -m->count : m->place;
-  sum[k + 1] = !some || !share ? INFINITY : kinks ? fmax(between, m->start) : between;
+    if (lanes->score[i] > -INFINITY) maximum_take(m, value[i], lane_key(lanes, i));
 }
 
 /* Adds a tile's kept elements. */
@@ -124,8 +99,7 @@ void passes_run(const backward *w, cpu_lanes *lanes, const unsigned char *classe
   double score[IR_LANES], factor[DERIVED_MAX_PASSES], *out[DERIVED_MAX_PASSES];
   running_maximum largest[DERIVED_MAX_SUMS];
   memset(pass, 0, PASSES_MAX * sizeof *pass);
-  for (int k = 0; k < derived->num_sums; k++)
-    largest[k] = (running_maximum){-INFINITY, -INFINITY, INFINITY, 0, -INFINITY};
+  for (int k = 0; k < derived->num_sums; k++) largest[k] = maximum_of_none();
   if (derived->num_passes == 0) return;
   memset(lanes->w->row, 0, (size_t)(derived->num_passes * w->p.dim_v) * sizeof(double));
   for (int t = 0; t < kv_tiles; t++) {
@@ -134,7 +108,8 @@ void passes_run(const backward *w, cpu_lanes *lanes, const unsigned char *classe
     if (count > 0) add_tile(w, lanes, count, score, largest, pass);
   }
   for (int k = 0; k < derived->num_sums; k++)
-    if (derived->sum[k].kind == PASS_PLACE) write_largest(w, k, &largest[k], pass + derived->num_passes);
+    if (derived->sum[k].kind == PASS_PLACE)
+      maximum_write(&largest[k], w->purpose == KINKS, pass + derived->num_passes + k);
   for (int k = 0; k < derived->num_passes; k++) out[k] = &factor[k];
   lanes->pass = pass; /* of which factors read the sums */
   program_run(&w->factors, lanes, 1, out);

@@ -295,8 +295,31 @@ static void prepare(writer *w) {
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
   if (f->spec->derived.num_passes > 0)
     text_add(&w->out, "const Real *const passes = saved + %d;\n", f->spec->derived.num_saved);
+  if (f->num_pass_values > 0)
+    text_add(&w->out, "const Real *const passes_tangent = saved_tangent + %d;\n", f->spec->derived.num_saved);
   add_terms(w, &f->row_terms);
   return_array(w, f->row, f->num_rows);
+  close_function(w);
+}
+
+/* What an element adds to the row passes, beside gradients with tangents. */
+static void passes_dual(writer *w) {
+  static const char *const kind[] = {[PASS_SUM] = "PASS_SUM", [PASS_PLACE] = "PASS_PLACE", [PASS_LEAST] = "PASS_LEAST"};
+  const lowered *f = w->f;
+  const derived_spec *d = &f->spec->derived;
+  const char *kinds[DERIVED_MAX_PASSES + DERIVED_MAX_SUMS];
+  const int n = f->num_pass_values;
+  for (int i = 0; i < n; i++) kinds[i] = i < d->num_passes ? "PASS_PRODUCT" : kind[d->sum[i - d->num_passes].kind];
+  const constant gap = {"gap_parts", (int)(1 / MAXIMUM_GAP), false};
+  print_table(w, "PassKind", "pass_kind", kinds, n, "PASS_SUM");
+  print_constants(w, "int", &gap, 1);
+  open_function(w, "void passes_dual(" PHR BREAK
+                   "const Col &col, Real lse, Real lse_tangent, const Real *saved, const Real *saved_tangent" BREAK
+                   "Real dot, Real score_tangent, Position q, Position kv, Dual<Real> *pass)");
+  body_begin(w, HAS_ELEMENT, "");
+  body_lines(w, f->pass_value, n), body_lines(w, f->pass_tangent, n);
+  for (int i = 0; i < n; i++)
+    text_add(&w->out, "pass[%d] = {%s, %s};\n", i, body_value(w, f->pass_value[i]), body_value(w, f->pass_tangent[i]));
   close_function(w);
 }
 
@@ -344,6 +367,7 @@ const char *emit_grad(writer *w) {
   text_add(&w->out, "};\n");
   constants(w);
   prepare(w);
+  if (f->num_pass_values > 0) passes_dual(w);
   grad(w);
   sums_of_ds(w);
   if (f->facts.same_bucket) same_bucket(w);

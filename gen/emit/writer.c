@@ -130,6 +130,8 @@ static const char *member(writer *w, ir_var family, unsigned i) {
       return final_value(w, i, "_tangent");
     case VAR_PASS:
       return writer_format(w, "passes[%u]", i);
+    case VAR_PASS_TANGENT:
+      return writer_format(w, "passes_tangent[%u]", i);
     case VAR_TILE:
       return i < 4 ? tile[i] : "";
     case VAR_PART:

@@ -19,6 +19,7 @@ static uint8_t leaf_level(ir_var v) {
     case VAR_DLSE_TANGENT:
     case VAR_FINAL_TANGENT:
     case VAR_ROW_TANGENT:
+    case VAR_PASS_TANGENT:
       return LEVEL_ROW;
     case VAR_KV:
       return LEVEL_COL;

@@ -163,6 +163,7 @@ static const var_row var_table[] = {
     [VAR_FINAL_TANGENT] = {"final_tangent", IR_REAL, true},
     [VAR_ROW_TANGENT] = {"row_tangent", IR_REAL, true},
     [VAR_READ_GRAD_TANGENT] = {"read_grad_tangent", IR_REAL, true},
+    [VAR_PASS_TANGENT] = {"pass_tangent", IR_REAL, true},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

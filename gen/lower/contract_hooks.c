@@ -16,6 +16,8 @@ static void plan_gradient_slots(lowered *f) {
   if (f->distance_step != 0) hoist_plan(f, HAS_HEAD, &f->sum[SUM_DISTANCE].term[0].factor, 1);
   if (f->pairs_in_row) hoist_plan(f, HAS_HEAD, &f->sum[SUM_ELEMENT].term[0].factor, 1);
   for (uint32_t r = 1; r < f->num_nodes; r++) f->facts.grad_reads_row |= f->slot_kind[r] == 1 + SLOTS_ROW;
+  hoist_plan(f, HAS_ELEMENT, f->pass_value, f->num_pass_values);
+  hoist_plan(f, HAS_ELEMENT, f->pass_tangent, f->num_pass_values);
   hoist_plan(f, in_prepare, f->row, f->num_rows);
   hoist_plan(f, in_prepare, roots, lowered_term_roots(f, &f->row_terms, roots));
 }

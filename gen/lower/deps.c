@@ -37,6 +37,7 @@ static int deps_of_var(ir_var v) {
     case VAR_DELTA_TANGENT:
     case VAR_DLSE_TANGENT:
     case VAR_FINAL_TANGENT:
+    case VAR_PASS_TANGENT:
       return DEP_STEP;
     case VAR_ROW:
     case VAR_ROW_TANGENT:

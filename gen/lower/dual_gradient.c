@@ -1,26 +1,85 @@
 /* dual_gradient.c: in place of what lower_gradient does where backward has tangents: P, dS and the numbers of rows together
  * with their tangents, and of gradients of inputs and scalars the tangents alone. */
-#include <string.h>
+#include <math.h>
 
 #include "gen/lower/lowering.h"
 
+static ir_ref or_zero(ir *g, ir_ref r) { return r != IR_NONE ? r : ir_real(g, 0); }
+
 /* Numbers of rows come first, then their tangents, all as numbers of a row. */
-static luattn_status take_rows(lowered *f, const backward_tangents *b, luattn_error *err) {
+static void take_rows(lowered *f, const backward_tangents *b) {
   const derived_spec *d = &f->spec->derived;
   const int n = d->num_rows;
-  if (2 * n > DERIVED_MAX_ROWS)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "emit: %s: backward has %d numbers of a row, and with their tangents kernels have room for %d; "
-                       "compute tangents of gradients on the CPU",
-                       lowered_traced(f)->name, n, DERIVED_MAX_ROWS / 2);
   for (int i = 0; i < n; i++) {
     f->row[i] = d->row[i];
-    f->row[n + i] = b->row[i] != IR_NONE ? b->row[i] : ir_real(f->g, 0);
+    f->row[n + i] = or_zero(f->g, b->row[i]);
   }
   f->num_rows = 2 * n;
   for (int i = 0; i < d->num_saved; i++) f->saved_tangent[i] = b->saved[i];
-  return LUATTN_OK;
 }
+
+/* ---- row passes ---- */
+
+/* What an element adds (lowered.h), of VAR_SCORE as score_mod leaves it. */
+static void take_pass_values(lowered *f, const backward_tangents *b) {
+  ir *g = f->g;
+  const derived_spec *d = &f->spec->derived;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0), lowest = ir_real(g, -INFINITY);
+  const ir_ref counts = ir_op2(g, IR_LT, lowest, score);
+  const ir_ref key = ir_to_real(g, ir_linear_index(g, VAR_KV, VAR_KV_LEN));
+  int n = 0;
+  for (int k = 0; k < d->num_passes; k++) f->pass_value[n] = d->pass[k].weight, f->pass_tangent[n++] = b->weight[k];
+  for (int i = 0; i < d->num_sums; i++, n++) {
+    const ir_ref x = d->sum[i].of;
+    f->pass_value[n] = x, f->pass_tangent[n] = b->sum[i];
+    if (d->sum[i].kind != PASS_PLACE) continue;
+    f->pass_value[n] = x == score ? x : ir_op3(g, IR_SELECT, counts, x, lowest);
+    f->pass_tangent[n] = key;
+  }
+  f->num_pass_values = n;
+}
+
+/* Puts what the score is made of in its place. */
+static void lower_pass_values(lowered *f) {
+  enum { MOST = DERIVED_MAX_PASSES + DERIVED_MAX_SUMS };
+  ir *g = f->g;
+  const int n = f->num_pass_values;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0);
+  const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
+  const ir_ref from[] = {score, ir_variable(g, VAR_SCORE_TANGENT, 0)};
+  const ir_ref to[] = {ir_substitute(g, lowered_traced(f)->score_mod, &score, &scaled, 1),
+                       or_zero(g, f->tangents.score_mod)};
+  ir_ref root[2 * MOST];
+  for (int i = 0; i < n; i++) {
+    root[i] = ir_substitute(g, f->pass_value[i], from, to, 2);
+    root[n + i] = ir_substitute(g, or_zero(g, f->pass_tangent[i]), from, to, 2);
+  }
+  multiply_add_roots(f, root, 2 * n);
+  for (int i = 0; i < n; i++) f->pass_value[i] = root[i], f->pass_tangent[i] = root[n + i];
+}
+
+/* Kernels leave the sum of weights times dP for VAR_PASS[k]: multiplies it by the pass's factor. */
+static void multiply_passes(lowered *f, const backward_tangents *b) {
+  ir *g = f->g;
+  const derived_spec *d = &f->spec->derived;
+  ir_ref from[2 * DERIVED_MAX_PASSES], to[2 * DERIVED_MAX_PASSES];
+  const int n = d->num_passes;
+  if (n == 0) return;
+  for (int k = 0; k < n; k++) {
+    const ir_ref sum = ir_variable(g, VAR_PASS, (uint32_t)k), tangent = ir_variable(g, VAR_PASS_TANGENT, (uint32_t)k);
+    const ir_ref by = d->pass[k].factor, by_tangent = or_zero(g, b->factor[k]);
+    from[k] = sum, to[k] = ir_op2(g, IR_MUL, sum, by);
+    from[n + k] = tangent;
+    to[n + k] = ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, tangent, by), ir_op2(g, IR_MUL, sum, by_tangent));
+  }
+  for (int i = 0; i < f->num_rows; i++) f->row[i] = ir_substitute(g, f->row[i], from, to, 2 * n);
+  for (int i = 0; i < f->row_terms.count; i++) {
+    derived_term *t = &f->row_terms.term[i];
+    t->value = ir_substitute(g, t->value, from, to, 2 * n);
+  }
+}
+
+/* ---- terms ---- */
 
 /* Terms that are wanted and have a tangent, with this in place of their value. */
 static void take_terms(const lowered *f, const derived_terms *from, const ir_ref *tangent, derived_terms *to) {
@@ -71,15 +130,14 @@ enum { ROOTS = 4 + DERIVED_MAX_TERMS };
 static void substitute(lowered *f, ir_ref *root, int n) {
   ir *g = f->g;
   const int rows = f->num_rows / 2;
-  ir_ref from[1 + DERIVED_MAX_ROWS], to[1 + DERIVED_MAX_ROWS];
+  ir_ref from[1 + LOWERED_MAX_ROWS], to[1 + LOWERED_MAX_ROWS];
   from[0] = ir_variable(g, VAR_SCORE, 0);
   to[0] = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
   for (int i = 0; i < rows; i++) {
     from[1 + i] = ir_variable(g, VAR_ROW_TANGENT, (uint32_t)i);
     to[1 + i] = ir_variable(g, VAR_ROW, (uint32_t)(rows + i));
   }
-  for (int i = 0; i < n; i++)
-    root[i] = root[i] == IR_NONE ? ir_real(g, 0) : ir_substitute(g, root[i], from, to, 1 + rows);
+  for (int i = 0; i < n; i++) root[i] = ir_substitute(g, or_zero(g, root[i]), from, to, 1 + rows);
 }
 
 luattn_status dual_gradient_build(lowered *f, luattn_error *err) {
@@ -89,11 +147,14 @@ luattn_status dual_gradient_build(lowered *f, luattn_error *err) {
   ir_ref root[ROOTS];
   int n = 0;
   TRY(backward_tangents_of(f->a, lowered_traced(f), d, &f->tangents, &b, err));
-  TRY(take_rows(f, &b, err));
+  take_rows(f, &b);
+  take_pass_values(f, &b);
   take_terms(f, &d->element_terms, b.element_terms, terms);
   take_terms(f, &d->row_terms, b.row_terms, &f->row_terms);
   TRY(take_mods(f, &b, err));
+  multiply_passes(f, &b);
   leave_out_empty_rows(f);
+  lower_pass_values(f);
   for (int i = 0; i < terms->count; i++) substitute(f, terms->term[i].index, terms->term[i].num_index);
   gradient_sums_take(f);
   root[n++] = d->prob, root[n++] = d->ds, root[n++] = b.prob, root[n++] = b.ds;

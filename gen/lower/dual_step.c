@@ -15,16 +15,12 @@ static tangent_sources sources_of(const lowered *f) {
                            .stabilisers = f->spec->derived.stabilisers};
 }
 
-/* The tangent of a maximum that does not drop out is that of the element that it is, which kernels do not look for. */
-static luattn_status check_maxima(const lowered *f, luattn_error *err) {
+/* Whether the tangent of a maximum counts, which is that of the element that it is. */
+static bool maximum_moves(const lowered *f) {
   const spec_tangents *t = &f->tangents;
-  for (int k = 0; k < t->split.num_red; k++)
-    if (t->split.kind[k] == IR_REDUCE_MAX && t->term[k] != IR_NONE)
-      return luattn_fail(err, LUATTN_UNSUPPORTED,
-                         "%s: online_func '%s': a maximum does not drop out of its derivative, and kernels on a GPU "
-                         "have no tangents of such maxima yet; compute tangents on the CPU",
-                         lowered_traced(f)->file, lowered_traced(f)->online.name);
-  return LUATTN_OK;
+  bool moves = false;
+  for (int k = 0; k < t->split.num_red; k++) moves |= t->split.kind[k] == IR_REDUCE_MAX && t->term[k] != IR_NONE;
+  return moves;
 }
 
 enum { ROOTS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
@@ -125,7 +121,7 @@ static void build_epilogue(lowered *f) {
  * in f16, whose range large tangents times P need. */
 static luattn_status let_maximum_lag(lowered *f, luattn_error *err) {
   TRY(probe_lazy_rescale(f, err));
-  f->max_lags = f->lazy_rescale && f->plan->dtype == LUATTN_BF16;
+  f->max_lags = f->lazy_rescale && f->plan->dtype == LUATTN_BF16 && !maximum_moves(f);
   f->lazy_rescale = false; /* a step of forward alone */
   return LUATTN_OK;
 }
@@ -134,7 +130,6 @@ luattn_status dual_step_build(lowered *f, luattn_error *err) {
   const tangent_sources of = sources_of(f);
   double rescale;
   TRY(spec_tangents_of(f->a, lowered_traced(f), &of, &f->tangents, err));
-  TRY(check_maxima(f, err));
   f->centres = steps_as_itself(f);
   f->step = f->tangents.split;
   memcpy(f->init, lowered_traced(f)->online.init, sizeof f->init);

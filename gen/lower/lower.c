@@ -43,7 +43,7 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   }
   gradient_sums_take(f);
   f->num_rows = d->num_rows;
-  memcpy(f->row, d->row, sizeof f->row);
+  memcpy(f->row, d->row, sizeof d->row);
   ir_ref roots[DERIVED_MAX_TERMS + 2];
   int n = 0;
   roots[n++] = d->prob;

@@ -67,6 +67,9 @@ typedef struct lowered_facts {
  * computes it. */
 typedef enum approximate_in { APPROXIMATE_NOWHERE, APPROXIMATE_SCORE, APPROXIMATE_WEIGHT } approximate_in;
 
+/* Numbers of a row, and with tangents of gradients these besides. */
+#define LOWERED_MAX_ROWS (2 * DERIVED_MAX_ROWS)
+
 typedef struct lowered {
   arena *a;
   ir *g;
@@ -144,15 +147,20 @@ typedef struct lowered {
 
   /* Backward. VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE. */
   int num_rows;
-  ir_ref row[DERIVED_MAX_ROWS];
+  ir_ref row[LOWERED_MAX_ROWS];
   derived_terms row_terms;
   ir_ref grad_prob, grad_ds; /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
   /* lowered_dual_gradient: their tangents, along VAR_SCORE_TANGENT and VAR_DP_TANGENT too. Of `row` the second half are then
    * tangents of the first, and terms have tangents for values. */
   ir_ref grad_prob_tangent, grad_ds_tangent;
   ir_ref saved_tangent[DERIVED_MAX_ROWS]; /* of `saved`, of VAR_STATE and VAR_STATE_TANGENT */
-  derived_terms element_terms;            /* without those in `sum` */
-  ir_ref whole_sum;                       /* of VAR_GRAD, for a term without of_sum */
+  /* lowered_dual_gradient: what an element adds to VAR_PASS, and its tangent, of VAR_DOT, VAR_SCORE_TANGENT and VAR_FINAL:
+   * weights of passes, whose factors `row` has, then sums. Of a maximum it is x, -inf where it does not count, and in the
+   * tangent's place the key's position. */
+  int num_pass_values;
+  ir_ref pass_value[DERIVED_MAX_PASSES + DERIVED_MAX_SUMS], pass_tangent[DERIVED_MAX_PASSES + DERIVED_MAX_SUMS];
+  derived_terms element_terms; /* without those in `sum` */
+  ir_ref whole_sum;            /* of VAR_GRAD, for a term without of_sum */
   derived_terms sum[SUM_KINDS];
   double factor_of_q[DERIVED_MAX_TERMS]; /* SUM_LINEAR: growth of a factor from q to q + 1 */
   int distance_step;                     /* contract/contract.cuh */

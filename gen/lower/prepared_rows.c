@@ -22,11 +22,12 @@ void prepared_rows_take(lowered *f, ir_ref *roots, int n) {
     const ir_node *node = ir_get(g, r);
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
   }
-  ir_ref from[DERIVED_MAX_ROWS], to[DERIVED_MAX_ROWS], old[DERIVED_MAX_ROWS], row[DERIVED_MAX_ROWS];
+  ir_ref from[LOWERED_MAX_ROWS], to[LOWERED_MAX_ROWS], old[LOWERED_MAX_ROWS], row[LOWERED_MAX_ROWS];
+  const int most = lowered_dual_gradient(f) ? LOWERED_MAX_ROWS : DERIVED_MAX_ROWS;
   int num = 0;
   for (uint32_t r = 1; r < count; r++) {
     if (!found[r]) continue;
-    if (num == DERIVED_MAX_ROWS || num > f->num_rows) return; /* more numbers per row than before: not worth it */
+    if (num == most || num > f->num_rows) return; /* more numbers per row than before: not worth it */
     from[num++] = r;
   }
   for (int i = 0; i < f->num_rows; i++) old[i] = ir_variable(g, VAR_ROW, (uint32_t)i);
@@ -36,6 +37,6 @@ void prepared_rows_take(lowered *f, ir_ref *roots, int n) {
   }
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE) roots[i] = ir_substitute(g, roots[i], from, to, num);
-  memcpy(f->row, row, sizeof row);
+  memcpy(f->row, row, (size_t)num * sizeof *row);
   f->num_rows = num;
 }

@@ -313,12 +313,6 @@ static luattn_status check_tangents(const struct luattn_spec *spec, const luattn
                        "target: tangents: has the bits 0x%" PRIx64
                        ", and '%s' has no such input of real numbers, or scalar; leave them 0",
                        rest, s->name);
-  if (t->pass == LUATTN_BACKWARD && spec->derived.num_passes > 0)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "target: tangents: are given, and backward of '%s' takes a row pass, of which there are no tangents "
-        "yet; take one derivative forwards",
-        s->name);
   return LUATTN_OK;
 }
 

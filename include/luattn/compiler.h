@@ -283,8 +283,8 @@ LUATTN_API luattn_status luattn_cpu_forward_jvp(const luattn_spec *spec, const l
  * tangents of o and lse, and tangents.dout = a those of o and lse, it is the gradient of luattn_cpu_forward_jvp: the
  * gradients themselves are those of its tangents, and their tangents those of q, k, v, .. themselves. Of args it reads q, k,
  * v, inputs, scalars, dout and dlse, and it writes what args->tangents has; o, lse and saved are computed anew. On one
- * thread. Errors besides those of luattn_cpu_forward_jvp: LUATTN_UNSUPPORTED (packed sequences, a backward that takes a row
- * pass or that the spec lacks). */
+ * thread. Errors besides those of luattn_cpu_forward_jvp: LUATTN_UNSUPPORTED (packed sequences, which luattn_backward_jvp
+ * takes; a backward that the spec lacks). */
 LUATTN_API luattn_status luattn_cpu_backward_jvp(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
 /* The same with q.k, probabilities and their gradients rounded to `precision`, as an unfused implementation in that

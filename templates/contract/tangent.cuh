@@ -114,5 +114,46 @@ concept ValidDualGrad = requires(const LuattnParams &p, const Site &s, const typ
   requires(S::num_acc > 0) == requires { S::flush(p, s, head, acc); };
   requires S::parameter_sums == 0;
 };
+// Row passes beside tangents of gradients, where HasRowPasses: numbers that prepare_dual finds in `saved` and saved_tangent,
+// behind those that save_dual writes.
+//   pass_kind(k)         how a row's elements make number k: the sum of x dP, or of x, each with its tangent; or a maximum
+//                        of x, whose tangent is the key's position, and right after it the number that it starts at,
+//                        which make PASS_PLACE and PASS_LEAST of derived_sum
+//   passes_dual          what an element that is kept has for each. saved: as save_dual writes it; lse: +inf in a row
+//                        without weight
+//   gap_parts            one over the gap of derived_sum
+enum PassKind { PASS_PRODUCT, PASS_SUM, PASS_PLACE, PASS_LEAST };
+template <class S, class Real = typename S::Real>
+concept ValidDualPasses =
+    requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
+             const typename S::Col &col, const Real *saved, Real x, Position at, Dual<Real> *pass) {
+      { S::passes_dual(p, s, head, row, col, x, x, saved, saved, x, x, at, at, pass) };
+      { S::pass_kind(0) };
+      { S::gap_parts + 1 };
+    };
+
 template <class S>
-concept DualGradSpec = TangentSpec<S> && HasDualGrad<S> && ValidDualGrad<S>;
+concept DualGradSpec = TangentSpec<S> && HasDualGrad<S> && ValidDualGrad<S> &&
+                       requires { requires !HasRowPasses<S> || ValidDualPasses<S>; };
+
+// What the numbers of a row are made of: lse, what forward saves, and what row passes add up, each with its tangent.
+template <class Spec>
+struct DualFinals {
+  using Real = typename Spec::Real;
+  static constexpr int count = Spec::num_saved + row_pass_numbers<Spec>;
+  Dual<Real> lse;
+  Real saved[count > 0 ? count : 1], saved_tangent[count > 0 ? count : 1];
+  bool any;
+
+  __device__ __forceinline__ void take(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                                       const typename Spec::Row &row, const typename Spec::State &state,
+                                       const typename Spec::State &tangent, bool kept) {
+    lse = {}, any = kept;
+    if constexpr (Spec::has_lse) {
+      lse = Spec::lse_dual(p, site, head, row, state, tangent);
+      any = any && lse.x != -infinity<Real>();
+      if (!any) lse = {infinity<Real>(), Real(0)};
+    }
+    if constexpr (Spec::num_saved > 0) Spec::save_dual(p, site, head, row, state, tangent, saved, saved_tangent);
+  }
+};

@@ -160,7 +160,8 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
     if constexpr (K < End) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX, has_tangent = Spec::term_has_tangent(K);
       constexpr int chains = Cols < 4 ? 1 : 2;
-      static_assert(!is_max || !has_tangent, "a maximum is a constant here");
+      constexpr bool moves = is_max && has_tangent;  // the tangent is that of the largest, of several their mean
+      Real largest = -infinity<Real>(), of_largest = 0, count = 0;
       Real part[chains], part_tangent[chains];
 #pragma unroll
       for (int j = 0; j < Cols; ++j) {
@@ -171,6 +172,12 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
         const int c = j % chains;
         part[c] = j < chains ? y.x : is_max ? max_of(part[c], y.x) : part[c] + y.x;
         if constexpr (has_tangent) part_tangent[c] = j < chains ? y.d : part_tangent[c] + y.d;
+        if constexpr (moves) {
+          const bool grows = y.x > largest, stays = y.x == largest && count > Real(0);
+          of_largest = grows ? y.d : stays ? of_largest + y.d : of_largest;
+          count = grows ? Real(1) : stays ? count + Real(1) : count;
+          largest = max_of(largest, y.x);
+        }
       }
       Real sum = part[0];
       if constexpr (chains == 2) sum = is_max ? max_of(sum, part[1]) : sum + part[1];
@@ -181,7 +188,12 @@ struct DualRows : OnlineRows<Spec, Rows, Cols, Lanes, 1> {
         const Real old = state[r].x[Spec::lagging_max], natural = Spec::dot_unit ? Real(p.scale) * sum : sum;
         red[K] = natural <= old + lag ? (Spec::dot_unit ? lowest : old) : sum;
       }
-      if constexpr (has_tangent) {
+      if constexpr (moves) {
+        const bool is_largest = largest == sum && count > Real(0);
+        of_largest = lanes_sum<Lanes>(is_largest ? of_largest : Real(0));
+        count = lanes_sum<Lanes>(is_largest ? count : Real(0));
+        red_tangent[K] = count > Real(0) ? of_largest / count : Real(0);
+      } else if constexpr (has_tangent) {
         Real of_sum = part_tangent[0];
         if constexpr (chains == 2) of_sum += part_tangent[1];
         if constexpr (Spec::reduction(K) == REDUCE_SUM) of_sum = lanes_sum<Lanes>(of_sum);

@@ -17,6 +17,7 @@
 #pragma once
 #include "contract/needs.cuh"
 #include "score/backward_rows.cuh"
+#include "score/dual_passes.cuh"
 #include "sink/dual_row_numbers.cuh"
 #include "simt/bwd_simt.cuh"
 #include "simt/fwd_jvp_simt.cuh"
@@ -176,6 +177,52 @@ LUATTN_FN void add_dual_rows(const Simt<Spec, Config> &t, const LuattnParams &p,
   }
 }
 
+// Adds a tile's S, S', dP and dP' to the row passes.
+template <class Spec, class Config, class Passes>
+LUATTN_FN void add_dual_passes(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
+                               const typename Spec::Head &head,
+                               const typename Spec::Row (&row)[Simt<Spec, Config>::rows],
+                               const Dropout<Config> &dropout, int q0, const Tile &tile,
+                               const typename Spec::Real (&of)[4][Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
+                               Passes &passes) {
+  using Real = typename Spec::Real;
+  using T = Simt<Spec, Config>;
+  constexpr bool drops = Dropout<Config>::any;
+  const int kv0 = tile.index * T::tile_n;
+  DroppedSimt<Spec, Config> weights;
+  if constexpr (drops) weights = DroppedSimt<Spec, Config>::draw(dropout, t, p, site, q0, kv0);
+#pragma unroll
+  for (int c = 0; c < T::cols; ++c) {
+    const int kv = kv0 + t.col_at(c);
+    const typename Spec::Col col = Spec::col(p, site, head, site.clamped_key(p, kv));
+#pragma unroll
+    for (int r = 0; r < T::rows; ++r) {
+      const int q_at = q0 + t.row_at(r), q = site.clamped_query(p, q_at);
+      bool kept = kv < site.keys_of(p, q_at);
+      if constexpr (Spec::has_mask)
+        kept = kept && (!tile.masked || Spec::keep(p, site, head, row[r], col, q, kv));
+      else
+        kept = kept || !tile.masked;
+      Real factor = 1;
+      if constexpr (drops) factor = weights.factor(r, c);
+      if (kept)
+        passes.add(p, site, head, row[r], col, r, of[0][r][c], Real(p.scale) * of[1][r][c],
+                   {factor * of[2][r][c], factor * of[3][r][c]}, Position{q, 0}, t.kv_at(kv0, c));
+    }
+  }
+}
+
+// S, S', dP and dP' of a tile.
+template <class Spec, class Config, class Tensors>
+LUATTN_FN void make_dual_products(Simt<Spec, Config> &t, const Tensors &of,
+                                  typename Spec::Real (&x)[4][Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
+  const DualProducts<Spec, Config> products{t};
+  products.template dual<Config::head_dim, Spec::tangent_of_q, Spec::tangent_of_k>(x[0], x[1], of.q, of.qt, of.k,
+                                                                                   of.kt);
+  products.template dual<Config::head_dim_v, Spec::tangent_of_dout, Spec::tangent_of_v>(x[2], x[3], of.dout, of.dout_t,
+                                                                                        of.v, of.vt);
+}
+
 template <class Spec, class Config>
 LUATTN_FN void dual_rows_simt(const TangentParams &p) {
   static_assert(DualGradSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(4)>());
@@ -197,30 +244,40 @@ LUATTN_FN void dual_rows_simt(const TangentParams &p) {
   Dropout<Config> dropout;
   if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
   auto of = dual_tensors<Config>(p, site, site.kv_head(p));
-  const DualProducts<Spec, Config> products{t};
 
   KvTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> walk(p, site, q_tile);
 #pragma unroll 1
   for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
     const int kv0 = tile.index * T::tile_n;
-    Real x[4][rows][cols];  // S, S', dP, dP'
+    Real x[4][rows][cols];
     Dual<Real> scale[rows];
     of.at(q0, kv0);
-    products.template dual<Config::head_dim, Spec::tangent_of_q, Spec::tangent_of_k>(x[0], x[1], of.q, of.qt, of.k,
-                                                                                     of.kt);
-    products.template dual<Config::head_dim_v, Spec::tangent_of_dout, Spec::tangent_of_v>(x[2], x[3], of.dout,
-                                                                                          of.dout_t, of.v, of.vt);
+    make_dual_products(t, of, x);
     step_dual_tile(t, p, site, head, row, online, q0, tile, x[0], x[1], scale);
     add_dual_rows(t, p, site, dropout, q0, kv0, x, scale, sum);
   }
 
   online.finish();
+  DualPasses<Spec, rows, T::lanes> passes;
+  passes.init(p, site, head, row, online);
+  if constexpr (passes.any) {
+    KvTilesOf<Spec, SequenceOf<Config>, T::tile_m, T::tile_n> again(p, site, q_tile);
+#pragma unroll 1
+    for (Tile tile = again.next(p, site); tile.valid(); tile = again.next(p, site)) {
+      Real x[4][rows][cols];
+      of.at(q0, tile.index * T::tile_n);
+      make_dual_products(t, of, x);
+      add_dual_passes(t, p, site, head, row, dropout, q0, tile, x, passes);
+    }
+  }
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
     const int q = q0 + t.row_at(r);
+    passes.finish(r);
     sum[r] = {lanes_sum<T::lanes>(sum[r].x), lanes_sum<T::lanes>(sum[r].d)};
-    if (t.lane == 0 && site.has_query(p, q)) write_dual_row<Spec>(p, site, head, row[r], online, r, q, sum[r], acc);
+    if (t.lane == 0 && site.has_query(p, q))
+      write_dual_row<Spec>(p, site, head, row[r], online, r, q, passes.finals[r], sum[r], acc);
   }
   if constexpr (Needs<Spec, Config>::parameters) flush_block<Spec, T::threads>(p, site, head, acc);
 }

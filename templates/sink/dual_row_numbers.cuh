@@ -34,22 +34,16 @@ LUATTN_FN void put_dual_row(const TangentParams &p, const Sequence &site, const 
   if (any) acc = sums;
 }
 
-// The same of row r of `online`. sum: of P dP, with its tangent.
+// Writes the numbers of row r of `online`. sum: of P dP, with its tangent.
 template <class Spec, class Sequence, class Online>
 LUATTN_FN void write_dual_row(const TangentParams &p, const Sequence &site, const typename Spec::Head &head,
                               const typename Spec::Row &row, const Online &online, int r, int q,
-                              const Dual<typename Spec::Real> &sum, typename Spec::Acc &acc) {
-  using Real = typename Spec::Real;
-  constexpr int num_saved = Spec::num_saved > 0 ? Spec::num_saved : 1;
-  const auto &state = online.state[r], &tangent = online.tangent[r];
-  const bool any = online.kept[r];
-  Dual<Real> lse = {}, delta = {};
-  Real saved[num_saved], saved_tangent[num_saved];
-  if (any) {
-    const Dual<Real> out = Spec::out_dual(p, site, head, row, state, tangent);
+                              const DualFinals<Spec> &finals, const Dual<typename Spec::Real> &sum,
+                              typename Spec::Acc &acc) {
+  Dual<typename Spec::Real> delta = {};
+  if (online.kept[r]) {
+    const auto out = Spec::out_dual(p, site, head, row, online.state[r], online.tangent[r]);
     delta = {out.x * sum.x, out.x * sum.d + out.d * sum.x};
   }
-  if constexpr (Spec::has_lse) lse = Spec::lse_dual(p, site, head, row, state, tangent);
-  if constexpr (Spec::num_saved > 0) Spec::save_dual(p, site, head, row, state, tangent, saved, saved_tangent);
-  put_dual_row<Spec>(p, site, head, row, q, any, lse, delta, saved, saved_tangent, acc);
+  put_dual_row<Spec>(p, site, head, row, q, finals.any, finals.lse, delta, finals.saved, finals.saved_tangent, acc);
 }

@@ -29,6 +29,7 @@
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"
 #include "score/dropout.cuh"
+#include "score/dual_passes.cuh"
 #include "score/dual_rows.cuh"
 #include "sink/dual_row_numbers.cuh"
 #include "sink/padding.cuh"
@@ -300,7 +301,8 @@ struct BwdJvpSm80 {
       const Position there = streamed_at(first, c);
       if constexpr (owns_keys) {
         const int m = Fragment::column(lane) + Fragment::column_of(c);
-        bwd = shared_bwd(stage)[m].value;
+#pragma unroll
+        for (int i = 0; i < Spec::num_bwd_rows; ++i) bwd.x[i] = shared_bwd(stage)[m].value.x[i];  // never a memcpy
         if constexpr (has_rows) row = shared_rows(stage)[m].value;
       } else {
         col = Spec::col(p, site, head, ends().clamped_key(p, there));
@@ -370,15 +372,37 @@ struct BwdJvpSm80 {
       sum[half].x = scale[half].x * sum[half].x + more.x;
     }
   }
+  // Adds a chunk to the row passes.
+  using Passes = DualPasses<Spec, 2, Fragment::row_lanes>;
+  Passes passes;
+  __device__ __forceinline__ void add_to_passes(int first, bool masked) {
+    float s[4][tiles][8];
+    read_blocks<S, tiles>(s[0]), read_blocks<ST, tiles>(s[1]), read_blocks<DS, tiles>(s[2]);
+    read_blocks<DST, tiles>(s[3]);
+    const Dropped kept = draw(first);
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+      const Position kv = streamed_at(first, c);
+      const Col col = Spec::col(p, site, head, ends().clamped_key(p, kv));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = block_of(c), e = element_of(half, c);
+        const float drop = factor(kept, half, c);
+        if (!masked || keeps(own_row[half], col, at(owned_at(half)), at(kv)))
+          passes.add(p, site, head, own_row[half], col, half, s[0][j][e], float(p.scale) * s[1][j][e],
+                     {drop * s[2][j][e], drop * s[3][j][e]}, owned_at(half), kv);
+      }
+    }
+  }
   __device__ __forceinline__ void write_rows() {
-    online.finish();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int q = at(owned_at(half));
       const Dual<float> all = {lanes_sum<Fragment::row_lanes>(sum[half].x),
                                lanes_sum<Fragment::row_lanes>(sum[half].d)};
+      passes.finish(half);
       if (Fragment::first_in_row(lane) && ends().has_query(p, q))
-        write_dual_row<Spec>(p, site, head, own_row[half], online, half, q, all, acc);
+        write_dual_row<Spec>(p, site, head, own_row[half], online, half, q, passes.finals[half], all, acc);
     }
     if constexpr (Need::parameters) flush_block<Spec, threads>(p, site, head, acc);
   }
@@ -439,9 +463,12 @@ struct BwdJvpSm80 {
 
   // ---- loop --------------------------------------------------------------------------------------------
 
+  template <bool OfPasses>
   __device__ __forceinline__ void work(int first, bool masked, int stage) {
     multiply_all(stage);
-    if constexpr (Work == DualWork::rows) {
+    if constexpr (OfPasses) {
+      add_to_passes(first, masked);
+    } else if constexpr (Work == DualWork::rows) {
       step(first, masked);
     } else {
       differentiate(first, masked, stage);
@@ -451,7 +478,7 @@ struct BwdJvpSm80 {
 
   // All tiles of the other side that meet the block's rows, of one query head. One barrier for each chunk: after it the
   // chunk has arrived, and the other stage is free.
-  template <class Walk>
+  template <bool OfPasses = false, class Walk>
   __device__ __forceinline__ void run_tiles(Walk &walk) {
     Tile tile = walk.next(p, site);
     int stage = 0;
@@ -470,7 +497,7 @@ struct BwdJvpSm80 {
           next = walk.next(p, site);
           if (next.valid()) load_chunk(next.index * own, stage ^ 1);
         }
-        work(first, tile.masked, stage);
+        work<OfPasses>(first, tile.masked, stage);
         stage ^= 1;
       }
       tile = next;
@@ -490,10 +517,17 @@ struct BwdJvpSm80 {
     }
     KvTilesOf<Spec, Sequence, own, own> walk(p, site, own0 / own);
     run_tiles(walk);
-    if constexpr (Work == DualWork::rows)
+    if constexpr (Work == DualWork::rows) {
+      online.finish();
+      passes.init(p, site, head, own_row, online);
+      if constexpr (Passes::any) {
+        KvTilesOf<Spec, Sequence, own, own> again(p, site, own0 / own);
+        run_tiles<true>(again);
+      }
       write_rows();
-    else
+    } else {
       store<Spec::has_query_mod, D, c_a>(p.tensors.dq, dq_acc(), float(p.scale));
+    }
   }
   __device__ __forceinline__ void run_keys() {
     if (site.packed && !site.has_key(p, own0)) return;

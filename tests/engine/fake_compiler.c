@@ -93,6 +93,11 @@ luattn_status cpu_packed_forward_jvp(const luattn_spec *spec, const luattn_args 
   (void)tangents;
   return luattn_cpu_forward(spec, args, err);
 }
+luattn_status cpu_packed_backward_jvp(const luattn_spec *spec, const luattn_args *args, const luattn_tangents *tangents,
+                                      luattn_error *err) {
+  (void)tangents;
+  return luattn_cpu_forward(spec, args, err);
+}
 luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
                                  luattn_error *err) {
   (void)weights;

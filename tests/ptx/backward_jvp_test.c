@@ -1,6 +1,6 @@
 /* backward_jvp_test.c: tangents of gradients, by kernels that the PTX machine executes, against the CPU: batches of equal
- * lengths, packed sequences, parts of a whole, dropout, sinks, masks from data, rows that keep nothing, gradients of inputs
- * and scalars, deterministic ones, tangents that are missing; and what is refused.
+ * lengths, packed sequences, parts of a whole, dropout, sinks, masks from data, rows that keep nothing, row passes, gradients
+ * of inputs and scalars, deterministic ones, tangents that are missing; and what is refused.
  *
  * backward_jvp_test DTYPE [CELL [simt]]: f64, f32, f16, bf16; the last two by the family sm80, or simt
  * backward_jvp_test DTYPE drawn SEED: three specs whose score_mod, mask and online function are drawn
@@ -35,6 +35,23 @@ typedef struct cell {
   "scalars = { cap = 3 }, query_mod = function(x) return cap * tanh(x / cap) end, "         \
   "key_mod = function(x, b, h, pos, d) return x + 0.3 * sin(x) * x[head_dim - 1 - d] end, " \
   "value_mod = function(x) return x * sigmoid(x) end, "
+/* Backward takes a row pass: sums that o is no multiple of, a maximum whose derivative goes to an element, or to the number
+ * that it starts at, two of them. */
+#define SUMS                                                                                                          \
+  "online_func = { online_rowscales = { a = 0, l = 0 }, final_rowscales = { 'a', 'l' }, online_fwd = function(s, r) " \
+  "local p = sigmoid(s) return p + 0.1 * p * p / (1 + p), { a = r.a + reduce_sum(p), l = r.l + reduce_sum(p * p) }, " \
+  "1 end, online_fwd_epilogue = function(o, r) return o * tanh(0.2 * r.a) / sqrt(r.l), { a = r.a, l = r.l } end }"
+#define MAXIMUM                                                                                                      \
+  "online_func = { online_rowscales = { m = 0.3, l = 0 }, final_rowscales = { 'm', 'l' }, online_fwd = function(s, " \
+  "r) local m = max(r.m, reduce_max(s)) local shift, p = exp(r.m - m), exp(s - m) return p, { m = m, l = r.l * "     \
+  "shift + reduce_sum(p) }, shift end, online_fwd_epilogue = function(o, r) return o * (1 + 0.2 * sin(r.m)) / "      \
+  "(r.l + 1.5), { m = r.m, l = r.l } end }"
+#define MAXIMA                                                                                                     \
+  "inputs = { sinks = { axes = {'h'}, grad = true, dtype = 'f32' } }, online_func = { online_rowscales = { m = "   \
+  "function(b, h) return sinks[h] end, x = 1, l = 0 }, final_rowscales = { 'm', 'x', 'l' }, online_fwd = "         \
+  "function(s, r) local m = max(r.m, reduce_max(s)) local shift, p = exp(r.m - m), exp(s - m) return p, { m = m, " \
+  "x = max(r.x, reduce_max(abs(s - 0.5))), l = r.l * shift + reduce_sum(p) }, shift end, online_fwd_epilogue = "   \
+  "function(o, r, b, h) return o * r.x / (r.l + 1 + abs(sinks[h])), { m = r.m, x = r.x, l = r.l } end }"
 static const cell cells[] = {
     {"block_mask = causal_bottom_right()", "qkvol", false},
     {"scalars = { cap = 3 }, score_mod = softcap('cap'), block_mask = sliding_window(20, 5)", "qkvc", false},
@@ -56,7 +73,10 @@ static const cell cells[] = {
     {ROTATED, "qkvos", false},
     {ROTATED, "vo", true},
     {BENT "block_mask = causal_bottom_right()", "qkvoc", false},
-    {BENT, "kl", true}};
+    {BENT, "kl", true},
+    {"block_mask = causal_bottom_right(), " SUMS, "qkvo", false},
+    {BIAS MAXIMUM, "qkvbo", false},
+    {MAXIMA, "qks", true}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* What gradients are of comes first, then dout and dlse, then tangents of all these, then what is written. */
@@ -344,7 +364,7 @@ static bool compare(const call *c, const cell *x, kind k, const char *what) {
 }
 
 static luattn_spec *load(const char *fields) {
-  char text[900];
+  char text[1200];
   luattn_spec *spec;
   snprintf(text, sizeof text, "return attention { %s }", fields);
   need(luattn_spec_load_text("jvp", text, strlen(text), NULL, &spec, &err) == LUATTN_OK, "spec");
@@ -381,7 +401,7 @@ static bool check(luattn_engine *const engine[2], kind k, const cell *x, int for
 /* Whether forward has an lse, and a tangent to begin with. */
 static bool gives_rows(const cell *x) {
   return strstr(x->fields, "sigmoid_") == NULL && strstr(x->fields, "retention") == NULL &&
-         strpbrk(x->along, "qkvbs") != NULL;
+         strstr(x->fields, "rowscales") == NULL && strpbrk(x->along, "qkvbs") != NULL;
 }
 
 /* ---- drawn specs ---- */

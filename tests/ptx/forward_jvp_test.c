@@ -36,6 +36,12 @@ typedef struct cell {
   "scalars = { cap = 3 }, query_mod = function(x) return cap * tanh(x / cap) end, "         \
   "key_mod = function(x, b, h, pos, d) return x + 0.3 * sin(x) * x[head_dim - 1 - d] end, " \
   "value_mod = function(x) return x * sigmoid(x) end, "
+/* A maximum that does not drop out of the derivative, and starts at a number. */
+#define MAXIMUM                                                                                                      \
+  "online_func = { online_rowscales = { m = 0.3, l = 0 }, final_rowscales = { 'm', 'l' }, online_fwd = function(s, " \
+  "r) local m = max(r.m, reduce_max(s)) local shift, p = exp(r.m - m), exp(s - m) return p, { m = m, l = r.l * "     \
+  "shift + reduce_sum(p) }, shift end, online_fwd_epilogue = function(o, r) return o * (1 + sin(r.m)) / (r.l + "     \
+  "1.5), { m = r.m, l = r.l } end }"
 static const cell cells[] = {
     {"block_mask = causal_bottom_right()", "qkv"},
     {"scalars = { cap = 3 }, score_mod = softcap('cap'), block_mask = sliding_window(20, 5)", "qkvc"},
@@ -62,10 +68,12 @@ static const cell cells[] = {
     {ROTATED, "qkvs"},
     {ROTATED, "ks"},
     {BENT "block_mask = causal_bottom_right()", "qkvc"},
-    {"scalars = { cap = 3 }, value_mod = function(x) return cap * x + x * x end", "c"}};
+    {"scalars = { cap = 3 }, value_mod = function(x) return cap * x + x * x end", "c"},
+    {BIAS MAXIMUM, "qkvb"},
+    {"block_mask = causal_bottom_right(), " MAXIMUM, "k"}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
-/* Of the specs, all save at most one number of a row. */
+/* Of the specs, all save at most one number of a row, or with a maximum two. */
 enum { Q, K, V, Q_T, K_T, V_T, O, LSE, O_T, LSE_T, SAVED, INPUT, INPUT_T, CU_Q, CU_K, ARRAYS };
 
 /* A call's arrays: packed, or as BATCH entries of the longest lengths. */
@@ -138,7 +146,8 @@ static void call_open(call *c, kind k, const cell *x, bool packed) {
     result_array(&c->of[O + 2 * i], k, packed ? 3 : 4, packed ? one : o);
     result_array(&c->of[LSE + 2 * i], k == F64 ? F64 : F32, packed ? 2 : 3, packed ? lines : lse);
   }
-  const int64_t saved[] = {1, BATCH, HEADS, MOST_Q}, saved_lines[] = {1, HEADS, total_q};
+  const int num_saved = strstr(x->fields, "reduce_max") != NULL ? 2 : 1;
+  const int64_t saved[] = {num_saved, BATCH, HEADS, MOST_Q}, saved_lines[] = {num_saved, HEADS, total_q};
   result_array(&c->of[SAVED], k == F64 ? F64 : F32, packed ? 3 : 4, packed ? saved_lines : saved);
   open_input(c, x);
   ends_array(&c->of[CU_Q], c->cu[0]), ends_array(&c->of[CU_K], c->cu[1]);
@@ -342,15 +351,6 @@ static bool refuses(luattn_status status, luattn_status want, const char *part) 
 
 /* Targets, which are planned, and lowered by luattn_emit. */
 static bool check_targets(void) {
-  static const char maximum[] =
-      "online_func = { online_rowscales = { m = -1e37, l = 0 }, online_fwd = function(s, r) local m = max(r.m, "
-      "reduce_max(s)) "
-      "local f, p = exp(r.m - m), exp(s - m) return p, { m = m, l = r.l * f + reduce_sum(p) }, f end, "
-      "online_fwd_epilogue = function(o, r) return o / (r.l + 2) end }";
-  static const char row_pass[] =
-      "online_func = { online_rowscales = { l = 0 }, online_fwd = function(s, r) local y = sigmoid(s) return y, { l = "
-      "r.l "
-      "+ reduce_sum(y) }, 1 end, online_fwd_epilogue = function(o, r) return o * sin(r.l - 0.5) end }";
   static const struct {
     const char *fields;
     luattn_target t;
@@ -380,8 +380,6 @@ static bool check_targets(void) {
        {.tangents = 1, .family = 1 + LUATTN_SM80},
        LUATTN_UNSUPPORTED,
        "tangents: are given over a grid of 2 axes, of which sm80 has no kernels with tangents"},
-      {maximum, {.tangents = 1}, LUATTN_UNSUPPORTED, "a maximum does not drop out of its derivative"},
-      {row_pass, {.tangents = 1, .pass = LUATTN_BACKWARD}, LUATTN_UNSUPPORTED, "backward of 'jvp' takes a row pass"},
       {"",
        {.tangents = 1, .pass = LUATTN_BACKWARD, .head_dim = 192, .family = 1 + LUATTN_SM80},
        LUATTN_UNSUPPORTED,

@@ -5,7 +5,10 @@
 #include "common/fail.h"
 #include "gen/ir/passes.h"
 
-enum { MOST_LEAVES = 8 + SPEC_MAX_STATE + SPEC_MAX_RED + 32 + 2 * ROW_MAX_TABLES + 2 * DERIVED_MAX_ROWS };
+enum {
+  MOST_LEAVES = 8 + SPEC_MAX_STATE + SPEC_MAX_RED + 32 + 2 * ROW_MAX_TABLES + 2 * DERIVED_MAX_ROWS +
+                DERIVED_MAX_PASSES + DERIVED_MAX_SUMS
+};
 
 /* What expressions are differentiated by: nodes, and the tangent of each. */
 typedef struct leaves {
@@ -175,6 +178,8 @@ static bool row_tangents(arena *a, leaves *l, const traced_spec *t, const derive
   add_family(l, VAR_FINAL, VAR_FINAL_TANGENT, (t->online.lse >= 0 ? 1 : 0) + d->num_saved);
   add_var(l, VAR_DELTA, VAR_DELTA_TANGENT, 0);
   add_var(l, VAR_DLSE, VAR_DLSE_TANGENT, 0);
+  add_family(l, VAR_PASS, VAR_PASS_TANGENT, d->num_passes + d->num_sums);
+  for (int k = 0; k < d->num_passes; k++) out->factor[k] = tangent_of(l, d->pass[k].factor);
   for (int i = 0; i < d->num_rows; i++) out->row[i] = tangent_of(l, d->row[i]);
   out->row_terms = term_tangents(a, l, &d->row_terms);
   l->count = count;
@@ -193,6 +198,18 @@ static bool element_tangents(arena *a, leaves *l, const derived_spec *d, backwar
   return out->element_terms != NULL;
 }
 
+/* Row passes, whose score is that after score_mod. */
+static void pass_tangents(leaves *l, const traced_spec *t, const derived_spec *d, const spec_tangents *forward,
+                          backward_tangents *out) {
+  const int count = l->count;
+  if (forward->score_mod != IR_NONE) add_var(l, VAR_SCORE, VAR_SCORE_TANGENT, 0);
+  add_family(l, VAR_FINAL, VAR_FINAL_TANGENT, (t->online.lse >= 0 ? 1 : 0) + d->num_saved);
+  for (int k = 0; k < d->num_passes; k++) out->weight[k] = tangent_of(l, d->pass[k].weight);
+  for (int i = 0; i < d->num_sums; i++)
+    if (d->sum[i].kind == PASS_SUM) out->sum[i] = tangent_of(l, d->sum[i].of);
+  l->count = count;
+}
+
 luattn_status backward_tangents_of(arena *a, const traced_spec *t, const derived_spec *d, const spec_tangents *forward,
                                    backward_tangents *out, luattn_error *err) {
   const derived_mod *mod[] = {&d->query_mod, &d->key_mod, &d->value_mod};
@@ -201,6 +218,7 @@ luattn_status backward_tangents_of(arena *a, const traced_spec *t, const derived
   *out = (backward_tangents){0};
   TRY(open_leaves(a, t, &forward->of, &l, err));
   bool ok = row_tangents(a, &l, t, d, forward, out) && element_tangents(a, &l, d, out);
+  pass_tangents(&l, t, d, forward, out);
   const int reads = reads_of(t);
   add_var(&l, VAR_X, VAR_X_TANGENT, 0);
   add_var(&l, VAR_GRAD, VAR_GRAD_TANGENT, 0);

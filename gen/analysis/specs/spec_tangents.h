@@ -33,10 +33,12 @@ typedef struct spec_tangents {
 luattn_status spec_tangents_of(arena *a, const traced_spec *t, const tangent_sources *of, spec_tangents *out,
                                luattn_error *err);
 
-/* Of backward: tangents of what derived_spec and derived_mod have, along those of VAR_FINAL, VAR_DELTA, VAR_DLSE, VAR_ROW,
- * VAR_DP and VAR_GRAD too. Of terms, their values. */
+/* Of backward: tangents of what derived_spec and derived_mod have, along those of VAR_FINAL, VAR_DELTA, VAR_DLSE, VAR_PASS,
+ * VAR_ROW, VAR_DP and VAR_GRAD too. Of terms, their values. */
 typedef struct backward_tangents {
   ir_ref saved[DERIVED_MAX_ROWS], row[DERIVED_MAX_ROWS], prob, ds, dx[3];
+  ir_ref weight[DERIVED_MAX_PASSES], factor[DERIVED_MAX_PASSES]; /* of row passes */
+  ir_ref sum[DERIVED_MAX_SUMS]; /* of a sum; of what a maximum is of none: which element it is stays */
   const ir_ref *row_terms, *element_terms, *mod_terms[3]; /* of query_mod, key_mod, value_mod; NULL: there is no mod */
 } backward_tangents;
 /* `forward`: of the same spec. Errors: LUATTN_NO_MEMORY. */

@@ -7,10 +7,10 @@
 #include "work/tile_scheduler.cuh"
 
 // Writes the numbers of all rows of a block from O, lse and their tangents. False: these are not given, or a row has more
-// numbers. N: elements that lie together in each of the rows.
+// numbers, as where it takes passes. N: elements that lie together in each of the rows.
 template <class Spec, class Config, int N>
 LUATTN_FN bool read_dual_rows(const TangentParams &p) {
-  if constexpr (Spec::has_lse && Spec::num_saved == 0 && Config::head_dim_v % N == 0) {
+  if constexpr (Spec::has_lse && DualFinals<Spec>::count == 0 && Config::head_dim_v % N == 0) {
     using Real = typename Spec::Real;
     using Elem = typename Config::Elem;
     using Out = OutOf<Config>;

@@ -12,7 +12,8 @@
 enum { H = 4, HKV = 2, D = 6, DV = 5, SEQUENCES = 3, TOTAL_Q = 20, TOTAL_K = 90 };
 
 static const char source[] =
-    "return attention { inputs = { bias = { axes = {'h', 'kv'} }, ids = { axes = {'kv'}, dtype = 'i32' } }, "
+    "return attention { inputs = { bias = { axes = {'h', 'kv'}, grad = true }, ids = { axes = {'kv'}, dtype = 'i32' } "
+    "}, "
     "scalars = { cap = 2.0 }, "
     "score_mod = function(score, b, h, q_idx, kv_idx) return cap * tanh((score + bias[{h, kv_idx}]) / cap) end, "
     "block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx + 3 and ids[kv_idx] >= 0 end, "
@@ -112,57 +113,153 @@ static void same_rows(const char *what, const tensor *packed, int from, const te
   tensor_free(&rows);
 }
 
+/* One sequence's tensors, of all. */
+static void take_sequence(const tensors *all, int s, tensors *one) {
+  const int q_len = first_q[s + 1] - first_q[s], kv_len = first_k[s + 1] - first_k[s];
+  tensors_new(one, false, q_len, kv_len);
+  for (int i = 0; i < 2; i++) {
+    copy_rows(&all->q[i], first_q[s], &one->q[i]);
+    copy_rows(&all->k[i], first_k[s], &one->k[i]), copy_rows(&all->v[i], first_k[s], &one->v[i]);
+    for (int64_t h = 0; h < H; h++)
+      for (int64_t j = 0; j < kv_len; j++)
+        tensor_set(&one->bias[i], h * kv_len + j, tensor_get(&all->bias[i], h * TOTAL_K + first_k[s] + j));
+  }
+  for (int j = 0; j < kv_len; j++) tensor_set(&one->ids, j, tensor_get(&all->ids, first_k[s] + j));
+}
+
+/* All sequences' tensors, and their batch on a CPU engine. */
+typedef struct packed {
+  luattn_engine *engine;
+  luattn_batch *batch;
+  luattn_spec *spec;
+  tensors all;
+  tensor cu[2];
+} packed;
+
+static void packed_open(packed *p) {
+  luattn_error err;
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
+  p->spec = load_text(source);
+  OK(luattn_engine_open(&options, &p->engine, &err));
+  tensors_new(&p->all, true, TOTAL_Q, TOTAL_K);
+  for (int i = 0; i < 2; i++) {
+    make(&p->cu[i], I32, 1, SEQUENCES + 1, 0, 0, 0, 0);
+    for (int j = 0; j <= SEQUENCES; j++) tensor_set(&p->cu[i], j, (i == 0 ? first_q : first_k)[j]);
+  }
+  const luattn_batch_options of = {.struct_size = sizeof of,
+                                   .cu_seqlens_q = &p->cu[0].t,
+                                   .cu_seqlens_k = &p->cu[1].t,
+                                   .max_seqlen_q = 11,
+                                   .max_seqlen_k = 66};
+  OK(luattn_batch_open(&of, &p->batch, &err));
+  p->all.args.batch = p->batch;
+}
+
+static void packed_close(packed *p) {
+  luattn_batch_close(p->batch);
+  tensors_free(&p->all), tensor_free(&p->cu[0]), tensor_free(&p->cu[1]);
+  luattn_engine_close(p->engine);
+  luattn_spec_free(p->spec);
+}
+
 static void test_packed(void **state) {
   (void)state;
   luattn_error err;
-  luattn_engine *engine;
-  luattn_batch *batch;
-  luattn_spec *spec = load_text(source);
-  tensors all;
-  tensor cu[2];
-  const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
-  OK(luattn_engine_open(&options, &engine, &err));
-  tensors_new(&all, true, TOTAL_Q, TOTAL_K);
-  for (int i = 0; i < 2; i++) {
-    make(&cu[i], I32, 1, SEQUENCES + 1, 0, 0, 0, 0);
-    for (int j = 0; j <= SEQUENCES; j++) tensor_set(&cu[i], j, (i == 0 ? first_q : first_k)[j]);
-  }
-  const luattn_batch_options of = {.struct_size = sizeof of,
-                                   .cu_seqlens_q = &cu[0].t,
-                                   .cu_seqlens_k = &cu[1].t,
-                                   .max_seqlen_q = 11,
-                                   .max_seqlen_k = 66};
-  OK(luattn_batch_open(&of, &batch, &err));
-  all.args.batch = batch;
-  OK(luattn_forward_jvp(engine, spec, &all.args, NULL, &err));
+  packed p;
+  packed_open(&p);
+  const tensors *all = &p.all;
+  OK(luattn_forward_jvp(p.engine, p.spec, &all->args, NULL, &err));
   for (int s = 0; s < SEQUENCES; s++) {
-    const int q_len = first_q[s + 1] - first_q[s], kv_len = first_k[s + 1] - first_k[s];
     tensors one;
-    if (q_len == 0) continue;
-    tensors_new(&one, false, q_len, kv_len);
-    for (int i = 0; i < 2; i++) {
-      copy_rows(&all.q[i], first_q[s], &one.q[i]);
-      copy_rows(&all.k[i], first_k[s], &one.k[i]), copy_rows(&all.v[i], first_k[s], &one.v[i]);
-      for (int64_t h = 0; h < H; h++)
-        for (int64_t j = 0; j < kv_len; j++)
-          tensor_set(&one.bias[i], h * kv_len + j, tensor_get(&all.bias[i], h * TOTAL_K + first_k[s] + j));
-    }
-    for (int j = 0; j < kv_len; j++) tensor_set(&one.ids, j, tensor_get(&all.ids, first_k[s] + j));
-    OK(luattn_cpu_forward_jvp(spec, &one.args, &err));
-    same_rows("o", &all.o[0], first_q[s], &one.o[0]), same_rows("o's tangent", &all.o[1], first_q[s], &one.o[1]);
-    same_rows("lse's tangent", &all.lse[1], first_q[s], &one.lse[1]);
+    if (first_q[s + 1] == first_q[s]) continue;
+    take_sequence(all, s, &one);
+    OK(luattn_cpu_forward_jvp(p.spec, &one.args, &err));
+    same_rows("o", &all->o[0], first_q[s], &one.o[0]), same_rows("o's tangent", &all->o[1], first_q[s], &one.o[1]);
+    same_rows("lse's tangent", &all->lse[1], first_q[s], &one.lse[1]);
     tensors_free(&one);
   }
   for (int i = first_q[SEQUENCES]; i < TOTAL_Q; i++) /* rows of no sequence */
     for (int h = 0; h < H; h++) {
-      assert_true(tensor_get(&all.lse[1], h * TOTAL_Q + i) == 0);
-      assert_true(tensor_get(&all.o[1], (i * H + h) * DV) == 0);
+      assert_true(tensor_get(&all->lse[1], h * TOTAL_Q + i) == 0);
+      assert_true(tensor_get(&all->o[1], (i * H + h) * DV) == 0);
     }
-  for (int64_t i = 0; i < tensor_count(&all.o[1]); i++) assert_true(isfinite(tensor_get(&all.o[1], i)));
-  luattn_batch_close(batch);
-  tensors_free(&all), tensor_free(&cu[0]), tensor_free(&cu[1]);
-  luattn_engine_close(engine);
-  luattn_spec_free(spec);
+  for (int64_t i = 0; i < tensor_count(&all->o[1]); i++) assert_true(isfinite(tensor_get(&all->o[1], i)));
+  packed_close(&p);
+}
+
+/* dO and dlse with their tangents, and where tangents of gradients go. */
+typedef struct gradients {
+  tensor dout[2], dlse[2], dq, dk, dv, bias, cap;
+  luattn_input bias_tangent;
+} gradients;
+
+static void gradients_new(gradients *g, tensors *of, bool is_packed, int q_len, int kv_len) {
+  for (int i = 0; i < 2; i++) {
+    const uint64_t seed = 50 + 10 * (uint64_t)i;
+    if (is_packed) {
+      make(&g->dout[i], F64, 3, q_len, H, DV, 0, seed), make(&g->dlse[i], F64, 2, H, q_len, 0, 0, seed + 1);
+    } else {
+      make(&g->dout[i], F64, 4, 1, H, q_len, DV, 0), make(&g->dlse[i], F64, 3, 1, H, q_len, 0, 0);
+    }
+  }
+  if (is_packed) {
+    make(&g->dq, F64, 3, q_len, H, D, 0, 0), make(&g->dk, F64, 3, kv_len, HKV, D, 0, 0);
+    make(&g->dv, F64, 3, kv_len, HKV, DV, 0, 0);
+  } else {
+    make(&g->dq, F64, 4, 1, H, q_len, D, 0), make(&g->dk, F64, 4, 1, HKV, kv_len, D, 0);
+    make(&g->dv, F64, 4, 1, HKV, kv_len, DV, 0);
+  }
+  make(&g->bias, F64, 2, H, kv_len, 0, 0, 0), make(&g->cap, F64, 1, 1, 0, 0, 0, 0);
+  of->input_tangent.grad = &g->bias.t;
+  of->args.dout = &g->dout[0].t, of->args.dlse = &g->dlse[0].t;
+  luattn_tangents *t = &of->tangents;
+  t->o = t->lse = NULL;
+  t->dout = &g->dout[1].t, t->dlse = &g->dlse[1].t;
+  t->dq = &g->dq.t, t->dk = &g->dk.t, t->dv = &g->dv.t, t->scalar_grads = &g->cap.t;
+}
+
+static void gradients_free(gradients *g) {
+  for (int i = 0; i < 2; i++) tensor_free(&g->dout[i]), tensor_free(&g->dlse[i]);
+  tensor_free(&g->dq), tensor_free(&g->dk), tensor_free(&g->dv), tensor_free(&g->bias), tensor_free(&g->cap);
+}
+
+/* Tangents of gradients: rows are those of each sequence alone, and of a scalar they add up. */
+static void test_packed_backward(void **state) {
+  (void)state;
+  luattn_error err;
+  packed p;
+  gradients whole;
+  double cap = 0;
+  packed_open(&p);
+  tensors *all = &p.all;
+  gradients_new(&whole, all, true, TOTAL_Q, TOTAL_K);
+  OK(luattn_backward_jvp(p.engine, p.spec, &all->args, NULL, &err));
+  for (int s = 0; s < SEQUENCES; s++) {
+    tensors one;
+    gradients own;
+    const int kv_len = first_k[s + 1] - first_k[s];
+    if (first_q[s + 1] == first_q[s]) continue;
+    take_sequence(all, s, &one);
+    gradients_new(&own, &one, false, first_q[s + 1] - first_q[s], kv_len);
+    for (int i = 0; i < 2; i++)
+      copy_rows(&whole.dout[i], first_q[s], &own.dout[i]), copy_rows(&whole.dlse[i], first_q[s], &own.dlse[i]);
+    OK(luattn_cpu_backward_jvp(p.spec, &one.args, &err));
+    same_rows("dq", &whole.dq, first_q[s], &own.dq);
+    same_rows("dk", &whole.dk, first_k[s], &own.dk), same_rows("dv", &whole.dv, first_k[s], &own.dv);
+    for (int64_t h = 0; h < H; h++)
+      for (int64_t j = 0; j < kv_len; j++)
+        assert_true(tensor_get(&whole.bias, h * TOTAL_K + first_k[s] + j) == tensor_get(&own.bias, h * kv_len + j));
+    cap += tensor_get(&own.cap, 0);
+    gradients_free(&own), tensors_free(&one);
+  }
+  assert_close("the scalar's", &whole.cap, &cap, 1e-13);
+  assert_true(cap != 0 && tensor_get(&whole.bias, 1) != 0);
+  for (int i = 0; i < HKV * D; i++) { /* keys of the sequence without queries, and those of none */
+    assert_true(tensor_get(&whole.dk, first_k[1] * HKV * D + i) == 0);
+    assert_true(tensor_get(&whole.dk, first_k[SEQUENCES] * HKV * D + i) == 0);
+  }
+  gradients_free(&whole);
+  packed_close(&p);
 }
 
 /* ---- an engine ---- */
@@ -262,7 +359,8 @@ static void test_no_lse(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed), cmocka_unit_test(test_engine),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_no_lse)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed), cmocka_unit_test(test_packed_backward),
+                                     cmocka_unit_test(test_engine), cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_no_lse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
