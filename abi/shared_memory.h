@@ -89,6 +89,9 @@ ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
 /* Decode: warps have tiles of keys of their own, or with 64 rows two warps the same, for 32 rows each. */
 ABI_FN int decode_row_groups(int tile_m) { return tile_m > 32 ? 2 : 1; }
 
+/* Forward with tangents of sm80: channels of V that a block takes at once, as many of its accumulators as registers hold. */
+ABI_FN int jvp_value_dim(int head_dim_v) { return head_dim_v <= 128 ? head_dim_v : head_dim_v / 2; }
+
 /* Decode: Q; for each such warp or two a ring of stages, each a tile of K and one of V. After the loop the rings'
  * memory has the warps' sums, rows of f32 padded by 32 bytes to avoid bank conflicts, and their states: up to 8 numbers
  * and whether a score was kept. Behind all, what the block computes, of a list. */

@@ -1,4 +1,5 @@
-/* jvp_sm80.c: forward, and backward, with tangents by mma.sync, for f16 and bf16 on every arch, head dims up to 128. */
+/* jvp_sm80.c: forward, and backward, with tangents by mma.sync, for f16 and bf16 on every arch: forward of every
+ * head dim, backward up to 128. */
 #include "gen/family/parts.h"
 
 /* 16 rows a warp: its two accumulators take 128 registers of a thread at head dim 128, S and its tangent as many as there are
@@ -6,7 +7,8 @@
 static const tile_row forward[] = {{ANY, 64, {128, 64, 256, 2, 0, 0}},     {SMALL, 128, {64, 32, 128, 2, 0, 0}},
                                    {MIDDLE, 128, {128, 48, 256, 2, 0, 0}}, {LARGE, 128, {128, 48, 256, 2, 0, 0}},
                                    {ANY, 128, {128, 32, 256, 2, 0, 0}},    {ANY, 128, {64, 32, 128, 2, 0, 0}},
-                                   {ANY, 128, {64, 16, 128, 2, 0, 0}}};
+                                   {ANY, 128, {64, 16, 128, 2, 0, 0}},     {LARGE, 256, {128, 32, 256, 2, 0, 0}},
+                                   {ANY, 256, {64, 32, 128, 2, 0, 0}},     {ANY, 256, {64, 16, 128, 2, 0, 0}}};
 /* 16 rows a warp, whose sums of tangents of dK and dV take 128 registers of a thread at head dim 128, and scores 64 with
  * 32 rows of the other side at a time. */
 static const tile_row backward[] = {{ANY, 64, {128, 128, 256, 2, 8, 32}},     {SMALL, 128, {64, 64, 128, 2, 4, 16}},
@@ -19,7 +21,15 @@ static tile_table tiles(const plan *p) {
 
 static bool is_for(const luattn_target *t) { return t->tangents != 0; }
 
-static luattn_status can_run(const plan *p, luattn_error *err) { return family_can_run_tangents(p, 128, "sm80", err); }
+static luattn_status can_run(const plan *p, luattn_error *err) {
+  const bool forward_runs = p->head_dim_v <= 128 || p->head_dim_v % 16 == 0;
+  if (p->pass == LUATTN_FORWARD && !forward_runs)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: head_dim_v: is %d, and sm80 has forward with tangents for multiples of 16 above 128; "
+                       "simt has others, or leave family 0",
+                       p->head_dim_v);
+  return family_can_run_tangents(p, p->pass == LUATTN_FORWARD ? 0 : 128, "sm80", err);
+}
 
 static luattn_status check_forward(const plan *p, luattn_error *err) {
   if (p->tile_m != p->threads / 2)
@@ -31,7 +41,7 @@ static luattn_status check_forward(const plan *p, luattn_error *err) {
 
 static bool suits_forward(const plan *p) { return (p->threads == 128 || p->threads == 256) && p->stages == 2; }
 
-static bool fits_registers(const plan *p) { return p->tile_n + (p->head_dim_v + 15) / 16 * 16 <= 192; }
+static bool fits_registers(const plan *p) { return p->tile_n + (jvp_value_dim(p->head_dim_v) + 15) / 16 * 16 <= 192; }
 
 static luattn_status check_backward(const plan *p, luattn_error *err) {
   const int own = p->threads / 2; /* 16 for each warp */
@@ -44,7 +54,10 @@ static bool suits_backward(const plan *p) {
   return suits_forward(p) && (p->sm80_chunk_m == 16 || p->sm80_chunk_m == 32);
 }
 
-static int forward_bytes(LayoutSizes s) { return fwd_sm80_layout(s).bytes; }
+static int forward_bytes(LayoutSizes s) {
+  s.head_dim_v = jvp_value_dim(s.head_dim_v);
+  return fwd_sm80_layout(s).bytes;
+}
 static int backward_bytes(LayoutSizes s) { return bwd_jvp_sm80_layout(s).bytes; }
 static plan_copies forward_copies(const plan *p) {
   return (plan_copies){.row = 2, .col = p->tile_n / 4, .element = p->tile_n / 2};

@@ -8,8 +8,10 @@
 // Fragments of K serve S and S', those of V serve A and B: S' is the second row of fragments of a product with K, and B of
 // one with V. What has no tangent has no product. Tangents of scores are centred (score/dual_centres.cuh).
 //
-// Config: as for sm80/fwd_sm80.cuh, but head dims up to 128, tile_m is 16 times the warps, and stages 2. A thread has
-// tile_n numbers of S and S', and head_dim_v of A and B.
+// A thread has tile_n numbers of S and S', and as many of A and B as V has channels. Of more than 128 a block takes one half
+// after the other, and S and S' twice: 9 products for 6, where A and B of all of them would not fit.
+//
+// Config: as for sm80/fwd_sm80.cuh, but tile_m is 16 times the warps, and stages 2; a head_dim_v above 128 is a multiple of 16.
 #pragma once
 #include "score/dual_centres.cuh"
 #include "score/dual_rows.cuh"
@@ -23,6 +25,22 @@ struct DualSm80 {
   using Online = DualRows<Spec, Rows, Cols, Fragment::row_lanes>;
 };
 
+// The Config of the channels of V that a block takes at once.
+template <class Config, bool Halves>
+struct ValuesAtOnce {
+  using Type = Config;
+};
+template <class Config>
+struct ValuesAtOnce<Config, true> {
+  struct Type : Config {
+    static constexpr int head_dim_v = jvp_value_dim(Config::head_dim_v);
+    static_assert(2 * head_dim_v == Config::head_dim_v && head_dim_v % 8 == 0);
+  };
+};
+template <class Config>
+using ValueConfig = typename ValuesAtOnce<Config, (Config::head_dim_v > 128)>::Type;
+
+// Config: a ValueConfig.
 template <class Spec, class Config>
 struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
   using Base = ForwardSm80<Spec, Config, DualSm80<Spec>>;
@@ -39,8 +57,10 @@ struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
   static constexpr bool by_inf = Spec::mask_by_inf && Spec::centres;
 
   DualCentres<Spec, rows, cols, Fragment::row_lanes> centres;
+  const int channel;  // of V, the first
 
-  using Base::Base;
+  __device__ __forceinline__ ForwardJvpSm80(const LuattnParams &p, u32 shared, const BlockSite &block, int channel)
+      : Base(p, shared, block), channel(channel) {}
 
   __device__ __forceinline__ void begin() {
     head = Spec::head(p, site);
@@ -49,8 +69,6 @@ struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
     online.init(p, site, head, row);
     centres.init();
     if constexpr (Drops::any) Base::dropout.enter_head(p, site);
-    declare_out();
-    declare_weights();
     zero_out<2 * v_blocks>();
   }
 
@@ -68,6 +86,11 @@ struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
                                     Base::copier());
     cp_async_commit();
   }
+  template <class T>
+  __device__ __forceinline__ LuattnTensor from_channel(LuattnTensor t) const {
+    t.data = static_cast<char *>(t.data) + channel * int(sizeof(T));
+    return t;
+  }
   LUATTN_FN constexpr int k_tangent() { return tile_n * Base::dim * 2; }
   LUATTN_FN constexpr int v_tangent() { return tile_n * Base::dim_v * 2; }
   __device__ __forceinline__ void load(Tile tile, int slot) const {
@@ -76,8 +99,9 @@ struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
       const u32 k = k_shared + slot * k_bytes, v = v_shared + slot * v_bytes;
       Base::template copy_tile<dim>(k, p.tensors.k, tile);
       if constexpr (Spec::tangent_of_k) Base::template copy_tile<dim>(k + k_tangent(), tangents_of(p).k, tile);
-      Base::template copy_tile<dim_v>(v, p.tensors.v, tile);
-      if constexpr (Spec::tangent_of_v) Base::template copy_tile<dim_v>(v + v_tangent(), tangents_of(p).v, tile);
+      Base::template copy_tile<dim_v>(v, from_channel<Elem>(p.tensors.v), tile);
+      if constexpr (Spec::tangent_of_v)
+        Base::template copy_tile<dim_v>(v + v_tangent(), from_channel<Elem>(tangents_of(p).v), tile);
     }
     cp_async_commit();
   }
@@ -204,22 +228,23 @@ struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
   // ---- finish ----
 
   __device__ __forceinline__ void finish() {
+    using Out = OutOf<Config>;
     const LuattnTangents &to = tangents_of(p);
     DualOut<rows> out;
     online.finish();
     out.template find<Spec, Drops>(p, site, head, row, online, centres);
-    Base::template write_output<0>(p.tensors.o, out.of_o);
+    Base::template write_output<0>(from_channel<Out>(p.tensors.o), out.of_o);
     if (to.o.data != nullptr) {
       scale_out<v_blocks, v_blocks>(out.of_b[0], out.of_b[1]);
       add_scaled_out<0, v_blocks, v_blocks>(out.of_a[0], out.of_a[1]);
-      Base::template write_output<v_tiles>(to.o, out.of_kept);
+      Base::template write_output<v_tiles>(from_channel<Out>(to.o), out.of_kept);
     }
     const int mine = Fragment::lane_in_row(lane), r = mine % 2;
     const Position at = Base::position(r, lane);
     const typename Spec::Row my_row = r == 0 ? row[0] : row[1];
     const typename Spec::State state = r == 0 ? online.state[0] : online.state[1],
                                tangent = r == 0 ? online.tangent[0] : online.tangent[1];
-    if (mine < rows && site.has_query(p, at))
+    if (channel == 0 && mine < rows && site.has_query(p, at))
       write_dual_numbers<Spec>(p, site, head, my_row, state, tangent, at, online.kept[r]);
     cp_async_wait<0>();  // a block without tiles has not waited for Q
   }
@@ -227,9 +252,17 @@ struct ForwardJvpSm80 : ForwardSm80<Spec, Config, DualSm80<Spec>> {
 
 template <class Spec, class Config>
 LUATTN_FN void fwd_jvp_sm80(const TangentParams &p, void *shared) {
-  using Kernel = ForwardJvpSm80<Spec, Config>;
-  Kernel kernel(p, shared_address(shared), BlockSite::of_block<Spec::has_tile_bits>(p));
-  if (kernel.site.packed && !kernel.site.has_query(p, kernel.q_tile * Config::tile_m)) return;  // as in fwd_simt
-  kernel.run();
-  kernel.finish();
+  using Kernel = ForwardJvpSm80<Spec, ValueConfig<Config>>;
+  constexpr int at_once = ValueConfig<Config>::head_dim_v;
+  const BlockSite block = BlockSite::of_block<Spec::has_tile_bits>(p);
+  declare_out();
+  declare_weights();
+#pragma unroll 1
+  for (int channel = 0; channel < Config::head_dim_v; channel += at_once) {
+    Kernel kernel(p, shared_address(shared), block, channel);
+    if (kernel.site.packed && !kernel.site.has_query(p, kernel.q_tile * Config::tile_m)) return;  // as in fwd_simt
+    kernel.run();
+    kernel.finish();
+    if constexpr (at_once < Config::head_dim_v) __syncthreads();  // Q and a tile may still be read
+  }
 }

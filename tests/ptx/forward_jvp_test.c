@@ -4,6 +4,7 @@
  *
  * forward_jvp_test DTYPE [CELL [FAMILY]]: f64, f32, f16, bf16; sm80: its kernels, else what the engine chooses
  * forward_jvp_test DTYPE drawn SEED [FAMILY]: five specs whose score_mod, mask and online function are drawn
+ * forward_jvp_test DTYPE wide: head dims above 128, with dropout, a sink and packed sequences
  * forward_jvp_test DTYPE sizes: the tangent of an input of another size is refused
  * forward_jvp_test targets: what is refused before anything is compiled
  */
@@ -15,8 +16,8 @@
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 3, HEADS = 4, HEADS_KV = 2, DIM_V = 24, MOST_Q = 75, MOST_K = 103, SPARE = 3 };
-static int dim_qk; /* any number in f32 and f64 */
+enum { BATCH = 3, HEADS = 4, HEADS_KV = 2, MOST_Q = 75, MOST_K = 103, SPARE = 3 };
+static int dim_qk, dim_v = 24; /* any number in f32 and f64 */
 static const int q_lens[BATCH] = {37, 0, 75}, k_lens[BATCH] = {53, 9, 103};
 static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = UINT64_C(0x9876543210), .offset = 77};
 
@@ -135,13 +136,13 @@ static void call_open(call *c, kind k, const cell *x, bool packed) {
   const int total_q = c->cu[0][BATCH] + SPARE, total_k = c->cu[1][BATCH];
   for (int i = 0; i < 6; ++i) {
     const int of = i % 3, heads = of == 0 ? HEADS : HEADS_KV, rows = of == 0 ? MOST_Q : MOST_K,
-              dim = of == 2 ? DIM_V : dim_qk;
+              dim = of == 2 ? dim_v : dim_qk;
     const int64_t dense[] = {BATCH, heads, rows, dim}, one[] = {of == 0 ? total_q : total_k, heads, dim};
     random_array(&c->of[i], k, packed ? 3 : 4, packed ? one : dense, i == Q ? 3 : 1);
     if (i == K && has(x, 'm')) add_mean(&c->of[i], dim);
   }
   for (int i = 0; i < 2; ++i) {
-    const int64_t o[] = {BATCH, HEADS, MOST_Q, DIM_V}, one[] = {total_q, HEADS, DIM_V}, lse[] = {BATCH, HEADS, MOST_Q},
+    const int64_t o[] = {BATCH, HEADS, MOST_Q, dim_v}, one[] = {total_q, HEADS, dim_v}, lse[] = {BATCH, HEADS, MOST_Q},
                   lines[] = {HEADS, total_q};
     result_array(&c->of[O + 2 * i], k, packed ? 3 : 4, packed ? one : o);
     result_array(&c->of[LSE + 2 * i], k == F64 ? F64 : F32, packed ? 2 : 3, packed ? lines : lse);
@@ -366,9 +367,9 @@ static bool check_targets(void) {
       {"", {.tangents = 1, .large_scores = 1}, LUATTN_UNSUPPORTED, "tangents: are given beside large_scores"},
       {"", {.tangents = 1, .pages = 8}, LUATTN_UNSUPPORTED, "tangents: are given for keys in pages"},
       {"",
-       {.tangents = 1, .head_dim = 192, .family = 1 + LUATTN_SM80},
+       {.tangents = 1, .head_dim = 136, .family = 1 + LUATTN_SM80},
        LUATTN_UNSUPPORTED,
-       "sm80 has kernels with tangents up to 128"},
+       "sm80 has forward with tangents for multiples of 16 above 128"},
       {"", {.tangents = 1, .head_dim = 20}, LUATTN_UNSUPPORTED, "needs multiples of 8 in bf16"},
       {"", {.tangents = 8}, LUATTN_INVALID, "tangents: has the bits 0x8, and 'jvp' has no such input of real numbers"},
       {"inputs = { ids = { axes = {'kv'}, dtype = 'i32' } }, block_mask = function(b, h, q, kv) return eq(ids[kv], 1) "
@@ -433,7 +434,9 @@ int main(int argc, char **argv) {
   int k = 0;
   while (k < 4 && (argc < 2 || strcmp(argv[1], kind_name[k]) != 0)) ++k;
   if (k == 4) return 2;
+  const bool is_wide = argc > 2 && strcmp(argv[2], "wide") == 0;
   dim_qk = k == F64 || k == F32 ? 20 : 24;
+  if (is_wide) dim_qk = 200, dim_v = 176;
   const luattn_engine_options options = {.struct_size = sizeof options,
                                          .family = strcmp(argv[argc - 1], "sm80") == 0 ? 1 + LUATTN_SM80 : 0},
                               of_cpu = {.struct_size = sizeof of_cpu, .device = LUATTN_CPU};
@@ -443,7 +446,9 @@ int main(int argc, char **argv) {
   driver = luattn_engine_driver(engine);
   const bool is_drawn = argc > 3 && strcmp(argv[2], "drawn") == 0, of_sizes = argc > 2 && strcmp(argv[2], "sizes") == 0;
   bool ok = is_drawn ? check_drawn(engine, cpu, (kind)k, atoi(argv[3])) : of_sizes ? check_sizes(engine) : true;
-  for (int i = 0; i < CELLS && !is_drawn && !of_sizes; ++i) {
+  for (int i = 0; i < 4 && is_wide; ++i) /* causal and packed, dropout with a bias, a sink */
+    if (i != 1) ok &= check(engine, cpu, (kind)k, &cells[i], i == 0, false);
+  for (int i = 0; i < CELLS && !is_drawn && !of_sizes && !is_wide; ++i) {
     if (argc > 2 && atoi(argv[2]) != i) continue;
     for (int form = 0; form < 3; ++form) ok &= check(engine, cpu, (kind)k, &cells[i], form == 1, form == 2);
   }
