@@ -42,10 +42,12 @@ struct DualPasses {
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       finals[r].take(p, site, head, row[r], online.state[r], online.tangent[r], online.kept[r]);
+      if constexpr (any) {
 #pragma unroll
-      for (int k = 0; k < count; ++k) {
-        sum[r][k] = {Spec::pass_kind(k) == PASS_LEAST ? -infinity<Real>() : Real(0), Real(0)};
-        largest[r][k] = {-infinity<Real>(), -infinity<Real>(), infinity<Real>(), Real(0)};
+        for (int k = 0; k < count; ++k) {
+          sum[r][k] = {Spec::pass_kind(k) == PASS_LEAST ? -infinity<Real>() : Real(0), Real(0)};
+          largest[r][k] = {-infinity<Real>(), -infinity<Real>(), infinity<Real>(), Real(0)};
+        }
       }
     }
   }
