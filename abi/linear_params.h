@@ -75,9 +75,11 @@ typedef struct LuattnRing {
 } LuattnRing;
 
 /* Where a ring's kernel has rows in shared memory (templates/linear/recurrent/ring_rows.cuh), in numbers: `row` of each new
- * token first; then old rows of k and e, sums of decays, products of new rows' q and r with k and with e, rows of u and y. */
+ * token first; then old rows of k, e, u and y as they are in memory; u and y of new ones; sums of decays of old and of new ones;
+ * products of new rows' q and r with k and with e; a barrier. */
 typedef struct LinearRingPlaces {
-  int k, e, sums, read, query, read_e, query_e, u, y, numbers; /* numbers: all, a multiple of 4 */
+  int k, e, u, y, new_u, new_y, sums, new_sums, read, query, read_e, query_e,
+      numbers; /* numbers: all, a multiple of 4 */
 } LinearRingPlaces;
 
 /* k_dim, width: of a row of k and of sums, padded. */
@@ -87,15 +89,29 @@ ABI_FN LinearRingPlaces linear_ring_places(int tokens, int row, int count, int k
   const int pairs = tokens * count;
   l.k = tokens * row;
   l.e = l.k + count * k_dim;
-  l.sums = l.e + erases * count * k_dim;
-  l.read = l.sums + (count + tokens) * width;
+  l.u = l.e + erases * count * k_dim;
+  l.y = l.u + count * v_block;
+  l.new_u = l.y + erases * count * v_block;
+  l.new_y = l.new_u + tokens * v_block;
+  l.sums = l.new_y + erases * tokens * v_block;
+  l.new_sums = l.sums + count * width;
+  l.read = l.new_sums + tokens * width;
   l.query = l.read + reads * pairs;
   l.read_e = l.query + pairs;
   l.query_e = l.read_e + erases * pairs;
-  l.u = l.query_e + erases * pairs;
-  l.y = l.u + count * v_block;
-  l.numbers = layout_ceil(l.y + erases * count * v_block, 4) * 4;
+  l.numbers = layout_ceil(l.query_e + erases * pairs, 4) * 4 + 4;
   return l;
+}
+
+/* Kernels that take states of bf16 along K by tensor cores: value channels of a warp, threads and blocks at once. */
+enum { LINEAR_RING_PAIR_VALUES = 32, LINEAR_RING_PAIR_THREADS = 128, LINEAR_RING_PAIR_BLOCKS = 4 };
+
+/* They have q and r of each new token behind those places, each as three rows of bf16, so many bytes apart, that begin in other
+ * banks. */
+enum { LINEAR_RING_SPLITS = 6 };
+ABI_FN int linear_ring_split_pitch(int k_dim) { return 2 * k_dim + (k_dim % 64 == 0 ? 64 : 0); }
+ABI_FN int linear_ring_pair_bytes(int tokens, int k_dim) {
+  return tokens * LINEAR_RING_SPLITS * linear_ring_split_pitch(k_dim);
 }
 
 /* States before every `every` tokens of an entry: number of entry * count + n, or of packed sequences as linear.h says. */

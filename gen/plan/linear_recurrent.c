@@ -9,7 +9,7 @@
 enum { LEAST_DIM = 8, MOST_DIM = 256, MOST_WARPS = 4, THREADS_OF_MULTIPROCESSOR = 512 };
 /* Of a ring: rows, tokens of a step, and bytes of shared memory, of which two blocks of sm_80 find room. */
 enum { MOST_ROWS = 32, MOST_TOKENS = 16, MOST_SHARED = 80 << 10 };
-enum { STAGE_OF_THREAD = 256 }; /* bytes of a thread's part of a state */
+enum { RING_WARPS = 8, PAIR_DIM = 128 }; /* of a ring's block; the most of K where tensor cores take states of bf16 */
 enum { STEP_WARPS = 4 }; /* of luattn_linear_step, besides those that have a state: StepRoles of step_parts.cuh */
 
 static luattn_status check_dim(const char *name, int x, luattn_error *err) {
@@ -75,29 +75,39 @@ static bool has_step(const derived_linear *d, const luattn_target *t) {
 /* Config and the entry of both kernels, whose rows take so many bytes. */
 static void add_kernel(arena *a, const derived_linear *d, const luattn_target *t, linear_plan *p, int warps, int batch,
                        int ring, int bytes) {
-  const int threads = 32 * warps, room = tiles_shared_limit(t->arch), stage = threads * STAGE_OF_THREAD;
-  const bool staged = ring > 0 && bytes + stage <= room;
+  const int threads = 32 * warps, room = tiles_shared_limit(t->arch);
   p->normalizes = d->class.normalizes;
   p->room = t->decode > 0 ? room : 0;
   p->constants =
       arena_printf(a,
                    "  using Number = float;\n"
-                   "  static constexpr int v_lane = %d, batch = %d, ring = %d, run = 0, threads = %d, blocks = %d;\n"
-                   "  static constexpr bool staged = %s;\n",
-                   p->v_warp / 4, batch, ring, threads, THREADS_OF_MULTIPROCESSOR / threads, staged ? "true" : "false");
-  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads, bytes + (staged ? stage : 0));
+                   "  static constexpr int v_lane = %d, batch = %d, ring = %d, run = 0, threads = %d, blocks = %d;\n",
+                   p->v_warp / 4, batch, ring, threads, THREADS_OF_MULTIPROCESSOR / threads);
+  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads, bytes);
 }
 
 /* The warps of a block, whose part of the state is in registers at once. v_block: value channels whose rows it has: those, or
  * `whole`, all of a head. */
-static int start(linear_plan *p, bool whole) {
+static int start(linear_plan *p, bool whole, int most) {
   p->v_warp = 4 * (p->k_dim > 128 ? 2 : 4);
   int warps = (p->v_dim + p->v_warp - 1) / p->v_warp;
-  if (warps > MOST_WARPS) warps = MOST_WARPS;
+  if (warps > most) warps = most;
   const int part = warps * p->v_warp;
   p->v_part = part;
   p->v_block = whole ? (p->v_dim + part - 1) / part * part : part;
   return warps;
+}
+
+/* Kernels that take states of bf16 by tensor cores (PairedRingState of ring_states.cuh): bytes besides a ring's, threads. */
+static bool has_pairs(const linear_plan *p) { return p->k_dim <= PAIR_DIM; }
+
+static int pair_bytes(const linear_plan *p, int batch) {
+  return has_pairs(p) ? linear_ring_pair_bytes(batch, (p->k_dim + 31) / 32 * 32) : 0;
+}
+
+static int pair_threads(const linear_plan *p) {
+  const int warps = (p->v_dim + LINEAR_RING_PAIR_VALUES - 1) / LINEAR_RING_PAIR_VALUES;
+  return 32 * warps < LINEAR_RING_PAIR_THREADS ? 32 * warps : LINEAR_RING_PAIR_THREADS;
 }
 
 static const char step_said[] =
@@ -114,7 +124,7 @@ static void add_step(const derived_linear *d, const luattn_target *t, linear_pla
 static void plan_walk(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   const derived_linear *d = spec->linear;
   int batch = 16;
-  const int warps = start(p, false);
+  const int warps = start(p, false, MOST_WARPS);
   while (batch > 1 && batch * row_size(d, p) * 4 > 24 << 10) batch /= 2;
   p->source = "entry/linear_recurrent.cu";
   add_kernel(a, d, t, p, warps, batch, 0, batch * row_size(d, p) * 4);
@@ -129,12 +139,15 @@ static int ring_bytes(const derived_linear *d, const linear_plan *p, int batch, 
   return 4 * linear_ring_places(batch, row_size(d, p), ring, k, p->v_block, width, 1, d->class.erases).numbers;
 }
 
+static const char pairs_said[] =
+    "products of checkpoints of bf16 along K are of tensor cores, with q and r as sums of three numbers of bf16\n";
+
 static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   const derived_linear *d = spec->linear;
   int batch = MOST_TOKENS, ring = MOST_ROWS;
-  const int warps = start(p, true), room = tiles_shared_limit(t->arch) - 32 * warps * STAGE_OF_THREAD,
+  const int warps = start(p, true, RING_WARPS), room = tiles_shared_limit(t->arch),
             most = room > MOST_SHARED ? room : MOST_SHARED;
-  while (batch > 4 && ring_bytes(d, p, batch, ring) > most) {
+  while (batch > 4 && ring_bytes(d, p, batch, ring) + pair_bytes(p, batch) > most) {
     if (ring > batch)
       ring /= 2;
     else
@@ -142,14 +155,17 @@ static void plan_ring(arena *a, const luattn_spec *spec, const luattn_target *t,
   }
   p->ring = ring, p->step = batch, p->ring_erases = d->class.erases;
   p->ring_width = d->class.decay == LINEAR_DECAY_CHANNEL ? p->k_dim : d->class.decay != LINEAR_DECAY_NONE;
-  p->source = "entry/linear_ring.cu";
+  p->source = has_pairs(p) ? "entry/linear_ring_pairs.cu" : "entry/linear_ring.cu";
   p->token_numbers = row_size(d, p);
-  add_kernel(a, d, t, p, warps, batch, ring, ring_bytes(d, p, batch, ring));
+  const int bytes = ring_bytes(d, p, batch, ring);
+  add_kernel(a, d, t, p, warps, batch, ring, bytes);
+  if (has_pairs(p))
+    linear_plan_add(p, "luattn_linear_pairs", LUATTN_ROLE_LINEAR_PAIRS, pair_threads(p), bytes + pair_bytes(p, batch));
   p->why = arena_printf(a,
                         "linear attention of class L%d behind a checkpoint: the state is read, and written where the "
                         "ring is full\n"
-                        "rings of at most %d rows, at most %d tokens a step; a block has a value head\n",
-                        (int)d->class.number, ring, batch);
+                        "rings of at most %d rows, at most %d tokens a step; a block has a value head\n%s",
+                        (int)d->class.number, ring, batch, has_pairs(p) ? pairs_said : "");
 }
 
 const linear_family linear_recurrent = {
@@ -187,8 +203,7 @@ static void plan_reverse(arena *a, const luattn_spec *spec, const luattn_target 
   p->constants =
       arena_printf(a,
                    "  using Number = float;\n"
-                   "  static constexpr int v_lane = %d, batch = %d, ring = 0, run = %d, threads = %d, blocks = 1;\n"
-                   "  static constexpr bool staged = false;\n",
+                   "  static constexpr int v_lane = %d, batch = %d, ring = 0, run = %d, threads = %d, blocks = 1;\n",
                    v_lane, batch, RUN, 32 * warps);
   p->source = "entry/linear_reverse.cu";
   const int bytes = reverse_numbers(d, p, batch, warps) * 4;

@@ -309,8 +309,37 @@ static int64_t blocks_at_once(const linear_call *l) {
   return (int64_t)l->c.multiprocessors * (each > 0 ? each : 1);
 }
 
-/* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. Those of
- * rings, which have one value head after another, are as many as run at once. */
+/* The entry of luattn_linear_pairs, of states of bf16 along K, or -1. */
+static int pairs_entry(const linear_call *l) {
+  const image_manifest *m = l->c.info;
+  const LuattnStates *s = &l->p.first;
+  const long long strides = s->row | s->head | s->value;
+  if (s->data == NULL || s->type != LUATTN_STATE_BF16 || s->key != 1 ||
+      ((uintptr_t)s->data | (unsigned long long)strides * 2) % 16 != 0)
+    return -1;
+  for (int i = (int)m->num_entries - 1; i >= 0; i--)
+    if (m->entry[i].role == LUATTN_ROLE_LINEAR_PAIRS) return i;
+  return -1;
+}
+
+static void take_pairs(linear_call *l, int entry) {
+  const manifest_entry *e = &l->c.info->entry[entry];
+  const int k = layout_ceil((int)l->c.info->head_dim, 32) * 32;
+  l->walk = (linear_walk){.entry = (unsigned)entry,
+                          .threads = e->threads,
+                          .shared_bytes = walk_bytes(l) + (unsigned)linear_ring_pair_bytes(l->p.tokens, k),
+                          .grid = {(unsigned)((int64_t)l->p.entries * l->p.heads_v), 1, 1}};
+}
+
+/* L2 is asked for the head that follows in the place of a block. */
+static void choose_ring(linear_call *l) {
+  const int pairs = pairs_entry(l);
+  if (pairs >= 0) take_pairs(l, pairs);
+  l->p.ahead = (int)blocks_at_once(l);
+}
+
+/* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. Blocks of
+ * rings have all of a value head. */
 static void choose_walk(linear_call *l) {
   const image_manifest *m = l->c.info;
   const manifest_linear *of = &m->linear_facts[0];
@@ -328,9 +357,7 @@ static void choose_walk(linear_call *l) {
   w->grid[1] = splits ? parts : 1;
   w->grid[2] = 1;
   l->p.ahead = (int)((int64_t)l->c.multiprocessors * RESIDENT / w->threads);
-  if (of->ring == 0) return;
-  const int64_t at_once = blocks_at_once(l);
-  if (heads > at_once) w->grid[0] = (unsigned)at_once;
+  if (of->ring > 0) choose_ring(l);
 }
 
 /* Whether TMA copies parts of states as lines along V (by_v), or K. */
@@ -367,7 +394,7 @@ static void choose_step(linear_call *l) {
   LuattnLinearParams *p = &l->p;
   const int values = e->tile_n > 0 ? (int)e->tile_n : 1, v_dim = (int)m->head_dim_v;
   const int64_t heads = (int64_t)p->entries * p->heads_v, parts = heads * ((v_dim + values - 1) / values);
-  if (!takes_step(l, parts)) return;
+  if (of->ring > 0 || !takes_step(l, parts)) return;
   const int size = p->first.type == LUATTN_STATE_F32 ? 4 : 2, by_v = p->first.key != 1,
             line = linear_step_pitch((by_v ? values : (int)m->head_dim) * size, by_v);
   LuattnLinearStep s = {.by_v = by_v};

@@ -90,6 +90,9 @@ struct RecurrentPlace {
   LUATTN_FN int clamped(int row, int total) { return max_of(min_of(row, total), 0); }
 };
 
+// Of a block that has one value head: that of the block that begins about when it ends.
+LUATTN_FN u32 head_ahead(const LuattnLinearParams &p) { return blockIdx.x + u32(p.ahead); }
+
 // Value head n of all entries, which there may not be; row: of its state, negative: there is none.
 struct RecurrentAhead {
   int hv;
@@ -105,29 +108,6 @@ struct RecurrentAhead {
     hv = int(n % u32(p.heads_v));
     row = entry >= u32(p.entries) ? -1 : p.state_rows == nullptr ? i64(entry) : i64(__ldg(p.state_rows + entry));
   }
-};
-
-// The parts of states that a block has one after another: value channels from first_value on of value head `head` of all. A
-// block of `values` channels begins with part number blockIdx.y of head blockIdx.x.
-struct RecurrentTurn {
-  u32 head;
-  int first_value;
-
-  __device__ __forceinline__ explicit RecurrentTurn(int values) : RecurrentTurn(blockIdx.x, values) {}
-  __device__ __forceinline__ RecurrentTurn after(int values, int v_dim) const {
-    RecurrentTurn next = *this;
-    next.first_value += int(gridDim.y) * values;
-    return next.first_value < v_dim ? next : of_next_head(values);
-  }
-  template <class Config>
-  __device__ __forceinline__ RecurrentTurn after(int values) const {
-    return after(values, Config::v_dim);
-  }
-  __device__ __forceinline__ u32 head_after() const { return head + gridDim.x; }
-  __device__ __forceinline__ RecurrentTurn of_next_head(int values) const { return {head_after(), values}; }
-
- private:
-  __device__ __forceinline__ RecurrentTurn(u32 head, int values) : head(head), first_value(int(blockIdx.y) * values) {}
 };
 
 // A block's head of q, and its part of an entry's tokens.

@@ -257,8 +257,8 @@ class Ring(unittest.TestCase):
             begin += tried
         return torch.cat(o, 1), accepted, ring, state
 
-    def compare(self, name, dtype, ring_type, K, V, rows, tries, layout="vk", most=1e-5, entries=2):
-        case = Case(name, dtype, [sum(tried for tried, _ in tries)] * entries, K, V, packed=False, layout=layout)
+    def compare(self, name, dtype, ring_type, K, V, rows, tries, layout="vk", most=1e-5, entries=2, state=torch.float32):
+        case = Case(name, dtype, [sum(tried for tried, _ in tries)] * entries, K, V, packed=False, layout=layout, state=state)
         o, accepted, _, _ = self.steps(case, ring_type, rows, tries, layout)
         for t in ("q", "k", "v"):
             setattr(case, t, getattr(case, t)[:, accepted])
@@ -272,6 +272,18 @@ class Ring(unittest.TestCase):
             self.compare(name, torch.float32, torch.float32, 64, 40, 5, tries)
         self.compare("gated_delta", torch.bfloat16, torch.bfloat16, 128, 128, 16, [(1, 1)] * 20, "kv", 0.006)
         self.compare("rwkv7", torch.float32, torch.float32, 256, 72, 8, tries, "kv")
+
+    def test_states_of_half_precision(self):
+        """Those of bfloat16 along K have a kernel of their own, which reads them exactly; folding a full ring rounds them once."""
+        for name in ("gated_delta", "rwkv7", "comba"):
+            self.compare(name, torch.float32, torch.float32, 72, 40, 8, [(1, 1), (3, 2), (4, 4)], state=torch.bfloat16)
+        for name in ("kda", "retention"):
+            self.compare(name, torch.float32, torch.float32, 64, 24, 3, [(2, 2), (2, 1), (3, 3)], most=0.004, state=torch.bfloat16)
+        self.compare("gated_delta", torch.float32, torch.float32, 128, 256, 16, [(9, 9)], state=torch.bfloat16)
+
+    def test_states_in_other_orders(self):
+        self.compare("kda", torch.float32, torch.float32, 32, 48, 4, [(1, 1), (2, 2)], "kv", state=torch.bfloat16)
+        self.compare("kda", torch.float32, torch.float32, 64, 48, 4, [(1, 1), (2, 2)], state=torch.float16)
 
     def test_turns(self):
         self.compare("rwkv7", torch.float32, torch.float32, 32, 72, 5, [(2, 2)] * 3, entries=20)

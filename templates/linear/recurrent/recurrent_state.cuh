@@ -56,34 +56,27 @@ LUATTN_FN void load_whole(T &x, const void *from) {
   x = u.x;
 }
 
-// How a state is moved between memory and registers: at once; or by ASK, which copies it to shared memory meanwhile, where each
-// thread has a place of its own, and TAKE, once that has arrived.
-enum class Move { LOAD, STORE, ASK, TAKE };
-
 template <class Spec, class Config>
 struct RecurrentState {
   using Shape = RecurrentShape<Config>;
   using Layout = TokenLayout<Spec, Config>;
   using Real = typename Config::Number;
-  static constexpr int K = Shape::k_lane, V = Shape::v_lane, stage_bytes = V * K * 4;
+  static constexpr int K = Shape::k_lane, V = Shape::v_lane;
 
   const StateOrder<Config> order;
   const int lane8, group;
   const int first;    // the warp's first value channel
   const int written;  // where the lane's lie in a block's rows
-  const u32 stage;    // shared memory for ASK and TAKE: stage_bytes for each thread
   Real s[V][K];
   Real ones[Spec::normalizes ? K : 1];  // of the channel that is always 1, which every warp has
 
   // Of value channels first_value + offset on; rows in shared memory begin with first_value.
-  __device__ __forceinline__ RecurrentState(const StateOrder<Config> &order, int first_value, int offset = 0,
-                                            u32 stage = 0)
+  __device__ __forceinline__ RecurrentState(const StateOrder<Config> &order, int first_value, int offset = 0)
       : order(order),
         lane8(int(threadIdx.x % 8)),
         group(int(threadIdx.x % 32 / 8)),
         first(first_value + offset + int(threadIdx.x / 32) * Shape::v_warp),
-        written(offset + int(threadIdx.x / 32) * Shape::v_warp + group * V),
-        stage(stage) {}
+        written(offset + int(threadIdx.x / 32) * Shape::v_warp + group * V) {}
 
   // ---- memory
 
@@ -92,17 +85,7 @@ struct RecurrentState {
   }
   __device__ __forceinline__ void load_from(const LuattnStates &m, const RecurrentPlace<Config> &place) {
     clear();
-    if (m.data != nullptr) move_as<Move::LOAD>(m, place.row, place.site.hv);
-  }
-  // Asks for a state whose first value channel is `first` here; takes what was asked for.
-  __device__ __forceinline__ void ask(const LuattnLinearParams &p, const RecurrentAhead &head) {
-    if (p.first.data != nullptr && head.row >= 0) move_as<Move::ASK>(p.first, head.row, head.hv);
-    cp_async_commit();
-  }
-  __device__ __forceinline__ void take(const LuattnLinearParams &p, const RecurrentPlace<Config> &place) {
-    clear();
-    cp_async_wait<0>();
-    if (p.first.data != nullptr) move_as<Move::TAKE>(p.first, place.row, place.site.hv);
+    if (m.data != nullptr) move_as<true>(m, place.row, place.site.hv);
   }
   // `with_sum`: the sum's as well, which later value channels still read.
   __device__ __forceinline__ void store(const LuattnLinearParams &p, const RecurrentPlace<Config> &place,
@@ -110,11 +93,11 @@ struct RecurrentState {
     store_to(p.last, place, with_sum);
   }
   __device__ __forceinline__ void store_to(const LuattnStates &m, const RecurrentPlace<Config> &place, bool with_sum) {
-    if (m.data != nullptr) move_as<Move::STORE>(m, place.row, place.site.hv, with_sum);
+    if (m.data != nullptr) move_as<false>(m, place.row, place.site.hv, with_sum);
   }
 
   __device__ __forceinline__ void store_to(const LuattnStates &m, i64 row, int hv, bool with_sum) {
-    if (m.data != nullptr) move_as<Move::STORE>(m, row, hv, with_sum);
+    if (m.data != nullptr) move_as<false>(m, row, hv, with_sum);
   }
 
   // ---- a token
@@ -145,80 +128,7 @@ struct RecurrentState {
     }
   }
 
-  // ---- behind a checkpoint (step_ring.cuh)
-
-  // Sums of logarithms and rows of K lie in `rows` there; negative: there is no such sum, which is 0.
-  // S <- e^sum S, of the channels or of all.
-  __device__ __forceinline__ void scale(const Real *rows, int sum) {
-#pragma unroll
-    for (int n = 0; n < K; n += 4) {
-      Real f[4];
-      decayed<true>(f, rows, -1, sum, n);
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-#pragma unroll
-        for (int i = 0; i < V; ++i) s[i][n + c] = f[c] == 0 ? Real(0) : f[c] * s[i][n + c];
-    }
-  }
-  // S <- S + sign e^(to - from) k u', u of a block's value channels.
-  __device__ __forceinline__ void add(const Real *rows, int k, int from, int to, const Real *u, int sign) {
-    Real of_v[V];
-#pragma unroll
-    for (int i = 0; i < V; ++i) of_v[i] = sign * u[written + i];
-#pragma unroll
-    for (int n = 0; n < K; n += 4) {
-      Real x[4], f[4];
-      load_four(x, rows + k + n * 8 + lane8 * 4);
-      decayed<true>(f, rows, from, to, n);
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-#pragma unroll
-        for (int i = 0; i < V; ++i) s[i][n + c] = op_fma(x[c] * f[c], of_v[i], s[i][n + c]);
-    }
-  }
-  // take(v, (e^sum x)' S) for each value channel of the warp: v is its place in a block's rows.
-  template <class Take>
-  __device__ __forceinline__ void times(const Real *rows, int x, int sum, Take take) const {
-    Real y[V] = {};
-#pragma unroll
-    for (int n = 0; n < K; n += 4) {
-      Real of_k[4], f[4];
-      load_four(of_k, rows + x + n * 8 + lane8 * 4);
-      decayed<Layout::decays_channels>(f, rows, -1, sum, n);
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-#pragma unroll
-        for (int i = 0; i < V; ++i) y[i] = op_fma(of_k[c] * f[c], s[i][n + c], y[i]);
-    }
-    add_lanes(y);
-    const Real left = !Layout::decays_channels && sum >= 0 ? op_exp(rows[sum]) : Real(1);
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (lane8 == 0) take(written + i, left * y[i]);
-  }
-  template <class Take>
-  __device__ __forceinline__ void each(Take take) const {
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (lane8 == 0) take(written + i);
-  }
-
  protected:
-  // e^(to - from) of four channels, where there are sums, and where they are wanted.
-  template <bool Wanted>
-  __device__ __forceinline__ void decayed(Real (&f)[4], const Real *rows, int from, int to, int n) const {
-    if constexpr (Layout::decays_channels && Wanted) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int at = n * 8 + lane8 * 4 + c;
-        f[c] = to < 0 ? Real(1) : op_exp(rows[to + at] - (from >= 0 ? rows[from + at] : Real(0)));
-      }
-    } else {
-      const Real x = !Wanted || to < 0 ? Real(1) : op_exp(rows[to] - (from >= 0 ? rows[from] : Real(0)));
-#pragma unroll
-      for (int c = 0; c < 4; ++c) f[c] = x;
-    }
-  }
   template <int N>
   LUATTN_FN void add_lanes(Real (&x)[N]) {
 #pragma unroll
@@ -327,39 +237,30 @@ struct RecurrentState {
 #pragma unroll
     for (int n = 0; n < (Spec::normalizes ? K : 1); ++n) ones[n] = 0;
   }
-  template <Move How>
+  template <bool Load>
   __device__ __forceinline__ void move_as(const LuattnStates &m, i64 row, int hv, bool with_sum = true) {
     if (m.type == LUATTN_STATE_F32)
-      move<How, float, 4>(m, row, hv, with_sum);
+      move<Load, float, 4>(m, row, hv, with_sum);
     else if (m.type == LUATTN_STATE_BF16)
-      move<How, bf16_t, Shape::half_unit>(m, row, hv, with_sum);
+      move<Load, bf16_t, Shape::half_unit>(m, row, hv, with_sum);
     else
-      move<How, half_t, Shape::half_unit>(m, row, hv, with_sum);
+      move<Load, half_t, Shape::half_unit>(m, row, hv, with_sum);
   }
-  template <Move How, class T, int Unit>
+  template <bool Load, class T, int Unit>
   __device__ __forceinline__ void move(const LuattnStates &m, i64 row, int hv, bool with_sum) {
     T *const at = static_cast<T *>(m.data) + row * m.row + here(hv) * m.head;
     const u64 places = reinterpret_cast<u64>(m.data) | u64(m.row | m.head) * sizeof(T);
     const bool by_k = m.key == 1 && (places | u64(m.value) * sizeof(T)) % 16 == 0 && 1 << order.log2_unit == Unit;
     const bool by_v = m.value == 1 && (places | u64(m.key) * sizeof(T)) % 16 == 0 && order.along_v();
-    constexpr bool load = How != Move::STORE, is_word = V * sizeof(T) >= 4;  // what a copy takes at least
+    constexpr bool is_word = V * sizeof(T) >= 4;  // what neighbours take at least
     if (by_k) {
-      move_by_k<How, T, Unit>(at, here(i64(m.value)));
+      move_by_k<Load, T, Unit>(at, here(i64(m.value)));
     } else if (is_word && by_v) {
-      if constexpr (is_word) move_by_v<How, T>(at, here(i64(m.key)));
-    } else if (How != Move::ASK) {
-      move_singly<load, T>(at, here(i64(m.value)), here(i64(m.key)));
+      if constexpr (is_word) move_by_v<Load, T>(at, here(i64(m.key)));
+    } else {
+      move_singly<Load, T>(at, here(i64(m.value)), here(i64(m.key)));
     }
-    if (Spec::normalizes && How != Move::ASK && with_sum) move_ones<load, T>(at + Config::v_dim * m.value, m.key);
-  }
-  // Neighbours number j of the thread.
-  template <Move How, class Some>
-  __device__ __forceinline__ bool fetch(Some &some, const Some *from, int j) const {
-    const u32 at = stage + (j * Config::threads + threadIdx.x) * sizeof(Some);
-    if constexpr (How == Move::LOAD) some = *from;
-    if constexpr (How == Move::ASK) cp_async<sizeof(Some)>(at, from);
-    if constexpr (How == Move::TAKE) load_shared_whole(some, at);
-    return How != Move::ASK;
+    if (Spec::normalizes && with_sum) move_ones<Load, T>(at + Config::v_dim * m.value, m.key);
   }
   template <bool Load, class T>
   LUATTN_FN void move_number(Real &x, T *at) {
@@ -376,9 +277,8 @@ struct RecurrentState {
     else
       move_number<Load>(x, &some.x[c]), move_number<Load>(y, &some.x[c + 1]);
   }
-  template <Move How, class T, int Unit>
+  template <bool Load, class T, int Unit>
   __device__ __forceinline__ void move_by_k(T *at, i64 value) {
-    constexpr bool load = How != Move::STORE;
     using Some = Neighbours<T, Unit>;
     const int first_v = here(first + group);
     at += first_v * value + lane8 * Unit;
@@ -390,16 +290,15 @@ struct RecurrentState {
       for (int n = 0; n < K; n += Unit) {
         if (!has_value(v) || !has_channel(lane8 * Unit + n * 8)) continue;
         Some some, *const place = reinterpret_cast<Some *>(of_v + n * 8);
-        if (!fetch<How>(some, place, (i * K + n) / Unit)) continue;
+        if constexpr (Load) some = *place;
 #pragma unroll
-        for (int c = 0; c < Unit; c += 2) move_two<load>(s[i][n + c], s[i][n + c + 1], some, c);
-        if constexpr (!load) *place = some;
+        for (int c = 0; c < Unit; c += 2) move_two<Load>(s[i][n + c], s[i][n + c + 1], some, c);
+        if constexpr (!Load) *place = some;
       }
     }
   }
-  template <Move How, class T>
+  template <bool Load, class T>
   __device__ __forceinline__ void move_by_v(T *at, i64 key) {
-    constexpr bool load = How != Move::STORE;
     using Some = Neighbours<T, V>;
     const int v = here(first + group * V);
     at += lane8 * key + v;
@@ -407,15 +306,15 @@ struct RecurrentState {
     for (int n = 0; n < K; ++n) {
       if (!has_value(v) || !has_channel(lane8 + n * 8)) continue;
       Some some, *const place = reinterpret_cast<Some *>(at + n * 8 * key);
-      if (!fetch<How>(some, place, n)) continue;
+      if constexpr (Load) some = *place;
 #pragma unroll
       for (int i = 0; i < V; i += 2 - V % 2) {
         if constexpr (V % 2 == 0)
-          move_two<load>(s[i][n], s[i + 1][n], some, i);
+          move_two<Load>(s[i][n], s[i + 1][n], some, i);
         else
-          move_number<load>(s[i][n], &some.x[i]);
+          move_number<Load>(s[i][n], &some.x[i]);
       }
-      if constexpr (!load) *place = some;
+      if constexpr (!Load) *place = some;
     }
   }
   // Of any strides, in any order: one by one, as addresses of all would need more registers than there are.
