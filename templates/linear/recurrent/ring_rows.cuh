@@ -205,6 +205,7 @@ struct RingRows {
   // The triangular systems of a warp's value channels, from `first` on: u, y and o of new tokens, to memory too.
   template <int Values>
   __device__ __forceinline__ void solve(int first) const {
+    if (first >= Config::v_dim) return;
     if (p.ring.type == LUATTN_STATE_F32)
       solve_as<float, Values>(first);
     else if (p.ring.type == LUATTN_STATE_BF16)
