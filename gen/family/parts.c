@@ -34,13 +34,13 @@ bool family_row_suits(const tile_row *row, const plan *p) {
 }
 
 luattn_status family_can_run_tangents(const plan *p, int most, const char *name, luattn_error *err) {
-  if (most == 0) return LUATTN_OK;
+  if (name == NULL) return LUATTN_OK;
   if (p->axes > 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: tangents: are given over a grid of %d axes, of which %s has no kernels with tangents "
                        "yet; simt has, or leave family 0",
                        p->axes, name);
-  if (most_of(p->head_dim, p->head_dim_v) <= most) return LUATTN_OK;
+  if (most == 0 || most_of(p->head_dim, p->head_dim_v) <= most) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
                      "target: head_dim: is %d, and %s has kernels with tangents up to %d; simt has, or leave family 0",
                      most_of(p->head_dim, p->head_dim_v), name, most);

@@ -331,9 +331,9 @@ static void architectures(void **state) {
   p.info.params_version = LUATTN_PARAMS_VERSION;
   p.info.params_bytes = 8; /* kernels of an earlier version read a prefix */
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_OK);
-  p.info.params_bytes = LUATTN_PARAMS_THROUGH(far) + 8;
+  p.info.params_bytes = sizeof(LuattnCallParams) + 8;
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_IMAGE);
-  snprintf(layout, sizeof layout, "reads %zu bytes of parameters, this luattn ", LUATTN_PARAMS_THROUGH(far) + 8);
+  snprintf(layout, sizeof layout, "reads %zu bytes of parameters, this luattn ", sizeof(LuattnCallParams) + 8);
   assert_non_null(strstr(err.message, layout));
   p.info.params_bytes = sizeof(LuattnParams);
   p.info.entry[0].shared_bytes = FAKE_SHARED_BYTES + 1;
