@@ -72,7 +72,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_STEP, /* what LINEAR does, of a few tokens and states that TMA copies; grid (blocks at once, or fewer,
                             * 1, 1). A launch takes one of both */
   LUATTN_ROLE_LINEAR_PAIRS, /* a ring whose states are bf16 along K, by tensor cores; grid (entries * value heads, 1, 1) */
-  LUATTN_ROLE_LINEAR_GRADS, /* backward of updates that erase: what GRAD_CHAIN and ROWS do, in one; grid as LINEAR */
+  LUATTN_ROLE_LINEAR_GRADS, /* backward: the chain of gradients and all that is made of it, in one; grid as LINEAR */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

@@ -88,7 +88,7 @@ static luattn_status place_parts(parallel_call *p, luattn_error *err) {
   luattn_spec_info of_parts = {0};
   for (int s = 0; s < p->chunks.num_stages; ++s) p->num_parts += p->chunks.stage[s].taken > 0;
   p->merged = -1;
-  if (p->pass != LUATTN_FORWARD || p->num_parts < 2) return LUATTN_OK;
+  if (p->pass != LUATTN_FORWARD || p->gathered) return LUATTN_OK;
   TRY(parallel_check_rows(p, "o", p->args.o, NULL, err));
   if (p->info.num_saved > 0 && p->args.saved == NULL)
     return luattn_fail(
@@ -96,6 +96,7 @@ static luattn_status place_parts(parallel_call *p, luattn_error *err) {
         "luattn_parallel: saved: is NULL, and backward of this spec reads %zu numbers of a row; give them "
         "memory",
         p->info.num_saved);
+  if (p->num_parts < 2) return LUATTN_OK; /* which differs between ranks: what is refused is so on all of them */
   if (p->call.parts != NULL) luattn_spec_get_info(p->call.parts, &of_parts);
   const int64_t shape[3][4] = {{q->shape[0], q->shape[1], q->shape[2], v->shape[3]},
                                {q->shape[0], q->shape[1], q->shape[2]},
@@ -113,12 +114,15 @@ static luattn_status place_parts(parallel_call *p, luattn_error *err) {
 /* What later stages add to dq and to gradients of inputs and scalars. */
 static luattn_status place_later(parallel_call *p, luattn_error *err) {
   luattn_args *a = &p->args;
-  if (p->pass != LUATTN_BACKWARD || p->num_parts < 2) return LUATTN_OK;
+  parallel_rows own = {0};
+  if (p->pass != LUATTN_BACKWARD || p->gathered) return LUATTN_OK;
   if (a->dq != NULL) {
-    const int bytes = a->dq->dtype.bits / 8;
-    parallel_rows own;
     TRY(parallel_check_rows(p, "dq", a->dq, NULL, err));
     TRY(parallel_rows_of("dq", a->dq, &own, err));
+  }
+  if (p->num_parts < 2) return LUATTN_OK;
+  if (a->dq != NULL) {
+    const int bytes = a->dq->dtype.bits / 8;
     p->later_dq =
         parallel_rows_in(&own, a->dq, take(p, parallel_bytes(a->dq, rows_of_rank(p), bytes)), rows_of_rank(p), bytes);
     p->later_dq_tensor = parallel_tensor(&p->later_dq, a->dq, rows_of_rank(p), a->dq->dtype, p->dq_shape, p->dq_stride);

@@ -111,11 +111,11 @@ def _run_all(
     of = v.dtype if isinstance(v, Tensor) else None
     q, k, v = _one_type(name, q, k, v)
     channels, values = k.shape[-1], v.shape[-1]
-    is_padded = _wants_eights(k) and min(channels, values) >= 16 and bool(channels % 8 or values % 8)
+    is_padded = _wants_eights(k) and min(channels, values) >= 8 and bool(channels % 8 or values % 8)
     if is_padded:
         scale = channels**-0.5 if scale is None else scale
         q, k, v = _to_eights(q, channels), _to_eights(k, channels), _to_eights(v, values)
-        inputs = {n: _to_eights(x, values if n == "D" else channels) if n in _OF_CHANNELS and x.dim() == _OF_CHANNELS[n] else x for n, x in inputs.items()}
+        inputs = {n: _to_eights(x, values if n == "D" else channels) if isinstance(x, Tensor) and n in _OF_CHANNELS and x.dim() == _OF_CHANNELS[n] else x for n, x in inputs.items()}
         first = None if first is None else _pad_state(first, *((values, channels) if state_v_first else (channels, values)))
     result = op(
         q, k, v, scale=scale, cu_seqlens=cu_seqlens, initial_state=first, output_final_state=output_final_state,

@@ -29,9 +29,10 @@ def _tensors_of(x: object) -> Iterator[Tensor]:
             yield from _tensors_of(one)
 
 
-def beside(device: torch.device, calls: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of calls that read and write nothing of each other's, for the current stream."""
-    if device.type != "cuda" or len(calls) < 2 or LANES < 2:
+def beside(device: torch.device, calls: Sequence[Callable[[], T]], leaves_room: bool = False) -> list[T]:
+    """The results of calls that read and write nothing of each other's, for the current stream. One after the other where each leaves
+    multiprocessors to an exchange, which the next one would take."""
+    if device.type != "cuda" or len(calls) < 2 or LANES < 2 or leaves_room:
         return [f() for f in calls]
     here, others = torch.cuda.current_stream(device), _streams(device)[: len(calls) - 1]
     for stream in others:

@@ -194,7 +194,7 @@ class _Forward(_Pass):
         with self.whole_exchange():
             for i, stage in enumerate(self.schedule.stages):
                 keys = self.arrive(i)
-                made = beside(self.q.device, [functools.partial(self._part, call, keys) for call in stage.calls])
+                made = beside(self.q.device, [functools.partial(self._part, call, keys) for call in stage.calls], leaves_room=job.spare > 0)
                 for call, part in zip(stage.calls, made):
                     self._add(call, part)
                 self._merge_stage()
@@ -312,7 +312,7 @@ class _Backward(_Pass):
         if stage.own and self.mine is None:
             self.mine = self._made_for(stage)
         made = self._of_own() if stage.own else self._made_for(stage)
-        found = beside(self.q.device, [functools.partial(self._part, call, keys, made) for call in stage.calls])
+        found = beside(self.q.device, [functools.partial(self._part, call, keys, made) for call in stage.calls], leaves_room=self.job.spare > 0)
         for call, gradients in zip(stage.calls, found):
             self._add(call, gradients, made)
         if not stage.own and any(c in made.place for c in self.schedule.own):

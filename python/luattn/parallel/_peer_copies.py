@@ -83,6 +83,9 @@ class PeerMemory:
                 f"luattn.parallel.ContextParallel: transport: is \"peer\", and symmetric memory has {words} words for signals, where {self._ranks} ranks of "
                 f"one host with {channels} channels need {self._ranks * (channels + 1)}; give \"group\""
             )
+        # What a pass that raised left: copies on their way, and signals that nobody has waited for.
+        torch.cuda.current_stream(self._device).wait_stream(self._copies)
+        self._words[self._rank][self._ranks :].zero_()
         self._barrier()
 
     def leave(self) -> None:

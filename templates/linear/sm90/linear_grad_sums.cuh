@@ -104,6 +104,8 @@ struct GradSums {
       barrier_wait(shared.full(GRAD_NUMBERS + n % 2), u32(n / 2) & 1);
       if constexpr (decays) add_across(n);
       if (which == 0) add_up(chain, n);
+      // Without decays the second warp has nothing to add, and must not arrive for a chunk before the last one's sums are read.
+      if (!decays && which == 1) barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
       __syncwarp();
       if (which == 1 && elected()) barrier_arrive(shared.full(GRAD_SUMS));
       if (elected()) barrier_arrive(shared.empty(GRAD_NUMBERS + n % 2));
