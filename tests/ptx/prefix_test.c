@@ -89,7 +89,7 @@ static void prefixes(void **state) {
 
 static void more_is_refused(void **state) {
   (void)state;
-  luattn_image *image = make_image(LUATTN_PARAMS_THROUGH(far) + 8, LUATTN_SIMT);
+  luattn_image *image = make_image(sizeof(LuattnCallParams) + 8, LUATTN_SIMT);
   luattn_kernel *kernel = NULL;
   luattn_error err;
   assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_IMAGE);
