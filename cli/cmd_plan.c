@@ -47,7 +47,6 @@ static void print_candidates(const luattn_parallel_plan *plan) {
   }
 }
 
-/* "0-2047, 14336-16383": the rows of a rank. */
 /* Heads shared out before rows. */
 static void print_levels(const luattn_parallel_plan *plan) {
   for (int i = 0; i < plan->num_levels; i++) {
@@ -59,6 +58,7 @@ static void print_levels(const luattn_parallel_plan *plan) {
   }
 }
 
+/* "0-2047, 14336-16383": the rows of a rank. */
 static void print_rows(const luattn_parallel_plan *plan, int rank) {
   int listed = 0, left = 0;
   for (int c = 0, end; c < plan->chunks; c = end) {

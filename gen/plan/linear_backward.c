@@ -1,6 +1,7 @@
-/* linear_backward.c: backward of linear attention by TMA and wgmma. Additive updates: a pass of the forward kernel for each of dq,
- * dk and dv, and a kernel over chunks for gradients of numbers of tokens. Updates that erase, and decays of channels: two chains,
- * which keep states of chunks, and a kernel over chunks. Then one finishes rows and numbers (templates/linear/around). */
+/* linear_backward.c: backward of linear attention by TMA and wgmma. Where K and V are above 64, of additive updates with decays of
+ * tokens, and of updates that erase without decays of channels: a chain that keeps states of chunks, and luattn_linear_grads. Else
+ * of additive updates a pass of the forward kernel for each of dq, dk and dv, and a kernel over chunks for gradients of numbers of
+ * tokens; of others two chains, and a kernel over chunks. Then one finishes rows and numbers (templates/linear/around). */
 #include <stddef.h>
 
 #include "abi/kernel_facts.h"
