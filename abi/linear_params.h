@@ -33,8 +33,8 @@ typedef struct LuattnSegments {
                   * multiplies a state by; luattn_linear_join makes states of these and of what is added */
   float *
       decays; /* [entries][heads_v][count]: the logarithm, to the base of 2, of what is left over a segment. Where decays
-                  * differ between channels: [..][count][K], what is left; or of updates that erase [..][count], 0 where a
-                  * map counts as 0 (linear_tile_segments.cuh) */
+                  * differ between channels: [..][count][K], what is left. Of updates that erase, either way: [..][count],
+                  * 0 where a map counts as 0 (linear_segment_end.cuh, linear_tile_segments.cuh) */
 } LuattnSegments;
 
 /* What the backward kernels of updates that erase hand on, of each chunk of each value head (linear_chunk_slot): the state
@@ -169,6 +169,9 @@ typedef struct LuattnLinearParams {
       inverses; /* of updates that erase, decays not of channels: of each chunk of each value head (linear_chunk_slot), T
                    * (luattn_linear_inverses), a box of Elem */
   LuattnLinearStep step;
+  float *
+      chunk_decays; /* beside inverses, of each chunk: the logarithm, to the base of 2, of what decays leave of a state over it,
+                        * or 1 where one of its updates may make a vector longer (linear_segment_end.cuh) */
 } LuattnLinearParams;
 
 /* Bytes of a line of a part of a state in shared memory: lines along V begin in other banks. */

@@ -208,7 +208,12 @@ static size_t maps_bytes(const linear_call *l, int segments) {
   return (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)segments * k_dim * k_dim * sizeof(float);
 }
 
-/* What forward leaves for backward, in the caller's memory: inverses of chunks, states, U; maps of segments. */
+static size_t decays_bytes(const linear_call *l, int segments) {
+  return (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)segments * l->c.info->linear_facts[0].decays *
+         sizeof(float);
+}
+
+/* What forward leaves for backward, in the caller's memory: inverses of chunks, states, U; maps of segments, and which count. */
 static void place_handed_on(linear_call *l) {
   const image_manifest *m = l->c.info;
   const LinearRowsLayout size = linear_rows_layout((int)m->head_dim, (int)m->head_dim_v);
@@ -216,12 +221,14 @@ static void place_handed_on(linear_call *l) {
   const int segments = l->pass[m->pass == LUATTN_FORWARD ? 0 : 1].segments;
   room r = {l->args->kept, 0};
   if (!can_keep(m)) return;
-  void *const inverses = take(&r, slots * LINEAR_BOX), *const states = take(&r, slots * (size_t)size.state),
-              *const values = take(&r, slots * (size_t)size.v),
-              *const maps = segments > 1 ? take(&r, maps_bytes(l, segments)) : NULL;
+  void *const inverses = take(&r, slots * LINEAR_BOX), *const left = take(&r, slots * sizeof(float)),
+              *const states = take(&r, slots * (size_t)size.state), *const values = take(&r, slots * (size_t)size.v),
+              *const maps = segments > 1 ? take(&r, maps_bytes(l, segments)) : NULL,
+              *const decays = segments > 1 ? take(&r, decays_bytes(l, segments)) : NULL;
   l->kept_size = r.used;
   if (!is_kept(l)) return;
-  l->p.inverses = inverses, l->p.kept.states = states, l->p.kept.values = values, l->p.segments.maps = maps;
+  l->p.inverses = inverses, l->p.chunk_decays = left, l->p.kept.states = states, l->p.kept.values = values,
+  l->p.segments.maps = maps, l->p.segments.decays = decays;
 }
 
 static void place_tiles(linear_call *l, room *r, bool backward) {
@@ -347,7 +354,7 @@ static void place_segments(linear_call *l, room *r) {
   if (most <= 1) return;
   const size_t slots = (size_t)l->p.entries * (size_t)l->p.heads_v * (size_t)most;
   l->p.segments.states = take(r, slots * state * sizeof(float));
-  l->p.segments.decays = take(r, slots * l->c.info->linear_facts[0].decays * sizeof(float));
+  if (!is_kept(l)) l->p.segments.decays = take(r, decays_bytes(l, most));
   if (l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS && !is_kept(l))
     l->p.segments.maps = take(r, maps_bytes(l, most));
 }
@@ -359,8 +366,10 @@ luattn_status linear_place_passes(linear_call *l, void *base) {
   TRY(l->c.info->linear_facts[0].run > 0   ? place_reverse(l, &r)
       : l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r)
                                            : place_forward(l, &r));
-  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES) && !is_kept(l))
+  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES) && !is_kept(l)) {
     l->p.inverses = take(&r, slots_of(l) * LINEAR_BOX);
+    l->p.chunk_decays = take(&r, slots_of(l) * sizeof(float));
+  }
   place_handed_on(l);
   place_segments(l, &r);
   l->workspace = r.used;

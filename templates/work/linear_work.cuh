@@ -36,13 +36,15 @@ struct LinearChain {
   static constexpr int map_blocks = ceil_div(Config::k_dim, Config::v_block);
 
   // The block's segment is one of `segments`, which are the call's, or those of a kernel that leaves out the last one. With
-  // Maps there are blocks for channels of maps, too.
+  // Maps there are blocks for channels of maps, too, behind all others: they end at once where maps count as 0.
   template <bool Maps>
   __device__ __forceinline__ LinearChain(const LuattnLinearParams &p, int segments, Truth<Maps>) {
-    constexpr u32 blocks = v_blocks + (Maps ? map_blocks : 0);
     u32 n = blockIdx.x;
-    of_map = Maps && n % blocks >= v_blocks;
-    first_value = (int(n % blocks) - (of_map ? v_blocks : 0)) * Config::v_block, n /= blocks;
+    const u32 of_values = u32(p.entries) * u32(p.heads_v) * u32(segments) * v_blocks;
+    of_map = Maps && n >= of_values;
+    if (of_map) n -= of_values;
+    const u32 blocks = of_map ? map_blocks : v_blocks;
+    first_value = int(n % blocks) * Config::v_block, n /= blocks;
     segment = int(n % u32(segments)), n /= u32(segments);
     take(p, int(n / u32(p.heads_v)), int(n % u32(p.heads_v)));
     const int chunks = ceil_div(tokens, chunk);

@@ -126,7 +126,7 @@ static void run_pass(const problem *x, linear_pass pass) {
   const int blocks = linear_blocks(c, k.v_dim, k.v_block), threads = linear_threads(&k);
   const int maps = erases ? linear_blocks(c, k.k_dim, k.v_block) : 0;
   if (pass == LINEAR_FORWARD && linear_takes_inverses(c)) {
-    d.p.inverses = linear_room_of_inverses(x);
+    linear_set_inverses(x, &d, linear_room_of_inverses(x));
     linear_make_inverses(x, module, &d);
   }
   if (by_tiles)

@@ -129,7 +129,7 @@ static void run_forward_segments(const problem *x, const kept *k) {
   void *module = linear_load(&x->c->kernel, LINEAR_FORWARD, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, LINEAR_FORWARD);
   const LuattnSegments own = d.p.segments;
-  d.p.inverses = k->inverses;
+  linear_set_inverses(x, &d, k->inverses);
   linear_make_inverses(x, module, &d);
   run_segments(x, LINEAR_FORWARD, module, k, &d);
   d.p.segments = own, d.p.inverses = NULL;
@@ -166,7 +166,8 @@ static char *run_chain(const problem *x, linear_pass pass, void *columns, const 
   void *module = columns != NULL ? columns : linear_load(&c->kernel, pass, "entry/linear_sm90.cu");
   on_device d = linear_upload(x, pass);
   const LuattnSegments own = d.p.segments;
-  d.p.kept = k->on, d.p.inverses = k->inverses;
+  d.p.kept = k->on;
+  linear_set_inverses(x, &d, k->inverses);
   if (pass == LINEAR_STATES && linear_takes_inverses(c)) linear_make_inverses(x, module, &d);
   if (by_channel(c)) d.maps.o = linear_map_of(x, &k->grads[DV], (side){NULL, c->heads_v, c->kernel.v_dim});
   if (c->segments > 1 && by_channel(c)) run_tile_segments(x, pass, module, k, &d);
@@ -221,7 +222,7 @@ static char *run_grads(const problem *x, const kept *k) {
   const LuattnSegments own = d.p.segments;
   LuattnTensor values;
   LuattnLinearRowMaps maps = place_rows(x, k, &d, &values);
-  d.p.inverses = k->inverses;
+  linear_set_inverses(x, &d, k->inverses);
   if (c->segments > 1 && !linear_is_erasing(c)) run_additive_segments(x, LINEAR_GRAD_V, k);
   if (c->segments > 1) d.p.segments = k->segments;
   if (c->segments > 1 && linear_is_erasing(c)) {

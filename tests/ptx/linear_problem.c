@@ -314,10 +314,50 @@ int linear_chunks_of(const problem *x) {
   return linear_chunk_slots(c->entries, tokens, c->kernel.packed) * c->heads_v;
 }
 bool linear_takes_inverses(const call *c) { return linear_is_erasing(c) && linear_gate_width(c) == 1; }
-void *linear_room_of_inverses(const problem *x) { return hand_device((size_t)linear_chunks_of(x) * LINEAR_BOX, NULL); }
+void *linear_room_of_inverses(const problem *x) {
+  return hand_device((size_t)linear_chunks_of(x) * (LINEAR_BOX + sizeof(float)), NULL);
+}
+void linear_set_inverses(const problem *x, on_device *d, void *room) {
+  d->p.inverses = room;
+  d->p.chunk_decays = room == NULL ? NULL : (float *)(void *)((char *)room + (size_t)linear_chunks_of(x) * LINEAR_BOX);
+}
+/* What a chunk leaves, to the base of 2, or 1 where one of its updates may make a vector longer; NaN where rounding decides. */
+static double left_of(const linear_rows *rows, int chunk) {
+  const int begin = chunk * LUATTN_CHUNK, end = begin + LUATTN_CHUNK, K = rows->k_dim;
+  double sum = 0;
+  bool shrinks = true, is_near = false;
+  for (int t = begin; t < end && t < rows->tokens; t++) {
+    double erased = 0;
+    for (int d = 0; d < K; d++) erased += rows->r[t * K + d] * rows->k[t * K + d];
+    sum += fmax(rows->g[t], -128) * 1.4426950408889634;
+    shrinks &= erased <= 2, is_near |= fabs(erased - 2) < 1e-3;
+  }
+  return is_near ? (double)NAN : shrinks ? sum : 1;
+}
+static void expect_left(const problem *x, const float *chunk_decays) {
+  const call *c = x->c;
+  const bool packed = c->kernel.packed;
+  const size_t slots = (size_t)linear_chunks_of(x);
+  float *left = malloc(slots * sizeof *left);
+  hand_host(left, chunk_decays, slots * sizeof *left);
+  for (int e = 0; e < c->entries; e++)
+    for (int hv = 0; hv < c->heads_v && !c->poisoned[e] && !linear_left_alone(c, e); hv++) {
+      const linear_rows rows = linear_rows_of(x, e, hv);
+      const int first = linear_first_slot(e, x->cu[e], packed ? x->cu[c->entries] : c->tokens[0], packed);
+      for (int i = 0; i * LUATTN_CHUNK < rows.tokens; i++) {
+        const double got = (double)left[(first + i) * c->heads_v + hv], want = left_of(&rows, i);
+        if (fabs(got - want) > 1e-5 * (1 + fabs(want)))
+          fail_msg("chunk %d of entry %d leaves %g, not %g", i, e, got, want);
+      }
+      free((void *)rows.q);
+    }
+  free(left);
+}
+/* Beside T, what chunks leave is compared. */
 void linear_make_inverses(const problem *x, void *module, on_device *d) {
   linear_launch(module, "luattn_linear_inverses", linear_chunks_of(x), LINEAR_INVERSE_THREADS,
                 linear_inverses_bytes(x->c->kernel.k_dim), &d->p, &d->maps);
+  if (!linear_word(x->c->kernel.decay, "NoDecay")) expect_left(x, d->p.chunk_decays);
 }
 void linear_take_back(on_device *d, const call *c) {
   LuattnLinearParams *p = &d->p;

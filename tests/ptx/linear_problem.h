@@ -70,10 +70,12 @@ LuattnTensor linear_tensor_of(const problem *x, side s);
 LuattnTensorMap linear_map_of(const problem *x, const LuattnTensor *t, side s);
 on_device linear_upload(const problem *x, linear_pass pass);
 void linear_take_back(on_device *d, const call *c);
-/* Slots of chunks of all value heads; whether chains take T of each, room for which the caller releases, and what makes it. */
+/* Slots of chunks of all value heads; whether chains take T of each, room for which the caller releases, and what makes it. In
+ * that room is also what each chunk leaves. */
 int linear_chunks_of(const problem *x);
 bool linear_takes_inverses(const call *c);
 void *linear_room_of_inverses(const problem *x);
+void linear_set_inverses(const problem *x, on_device *d, void *room);
 void linear_make_inverses(const problem *x, void *module, on_device *d);
 /* What a launch left in the pool, if it has last states; and rows of value heads. */
 char *linear_take_pool(const on_device *d, const call *c);

@@ -91,7 +91,8 @@ static void test_erasing_packed(void **state) {
   linear_run(&c);
 }
 
-/* Segments, whose maps of the state meet one another. */
+/* Segments, whose maps of the state meet one another; of which the last chunks decide alone; and writes of more than 2, where none
+ * may be left out. */
 static void test_erasing_segments(void **state) {
   (void)state;
   for (gates g = NONE; g <= PRODUCTION; g++) {
@@ -101,6 +102,12 @@ static void test_erasing_segments(void **state) {
     if (g == PRODUCTION) linear_set_dims(&c, 72, 80, 128), linear_pack(&c, 1);
     linear_run(&c);
   }
+  call c = linear_case(&delta, WEAK, 1920);
+  c.segments = 3, c.kernel.stages = 2;
+  linear_run(&c);
+  c = linear_case(&delta, PRODUCTION, 500);
+  c.segments = 4, c.kernel.stages = 2, c.most_write = 2.5;
+  linear_run(&c);
 }
 
 /* Head dims that fill boxes in part. */

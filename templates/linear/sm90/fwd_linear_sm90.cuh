@@ -1,5 +1,7 @@
 // linear/sm90/fwd_linear_sm90.cuh: linear attention forward by TMA and wgmma, in chunks of 64 tokens.
 //
+// Kernels behind luattn_linear_inverses are launched while the one before runs, and wait for it before all else.
+//
 // Config: Elem half_t or bf16_t; k_dim up to 128 and v_dim multiples of 8; v_block 64 or 128; stages 2 or more, as many as
 // shared memory has room for; packed. Threads: SharedLinear::threads.
 // Spec: updates that add, or erase by the key (the delta rule).
@@ -9,11 +11,13 @@
 // once and o is written once; the state stays in registers. Updates that erase take T of each chunk, which
 // luattn_linear_inverses has made; where decays differ between channels, they have chains of tiles (linear_tile_forward.cuh).
 #pragma once
+#include "arch/early_launch.cuh"
 #include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_join.cuh"
 #include "linear/sm90/linear_kept.cuh"
 #include "linear/sm90/linear_producer.cuh"
 #include "linear/sm90/linear_scores.cuh"
+#include "linear/sm90/linear_segment_end.cuh"
 #include "linear/sm90/linear_values.cuh"
 #include "arch/warp.cuh"
 
@@ -25,6 +29,16 @@ struct LinearRegisters {
   static constexpr int scores = 512 - load - 2 * values;
 };
 
+// Leaves to the chain of a segment the chunks that decide what becomes of a state; whether that is not all.
+template <class Spec, class Config>
+LUATTN_FN bool leave_last(const LuattnLinearParams &p, const SharedLinear<Spec, Config> &shared,
+                          LinearChain<Config> &chain, int warp, int lane) {
+  const int count = TokenSegmentEnd<Spec, Config>{p, chain, shared, warp, lane}.find();
+  if (chain.of_map && threadIdx.x == 0) p.segments.decays[chain.number(p, chain.segment)] = count < 0 ? 1.f : 0.f;
+  if (count >= 0) chain.keep_last(count);
+  return count >= 0;
+}
+
 // OnlyState: without o and q. Sums: what segments add to a state, and their maps, but those of each entry's last segment.
 template <class Spec, class Config, bool OnlyState, bool Sums = OnlyState && !SharedLinear<Spec, Config>::keeps>
 LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
@@ -33,11 +47,19 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   const Shared shared{shared_address(memory)};
   constexpr bool has_scores = !OnlyState || Shared::by_channel, has_maps = Sums && Spec::erases && !Shared::keeps;
   using Registers = LinearRegisters<Spec, has_scores>;
+  if constexpr (Sums) let_next_start();
+  wait_for_previous();
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
   __syncthreads();
-  const LinearChain<Config> chain(p, p.segments.count - (Sums ? 1 : 0), Truth<has_maps>());
+  LinearChain<Config> chain(p, p.segments.count - (Sums ? 1 : 0), Truth<has_maps>());
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   const bool left_alone = chain.state_row(p) < 0;
+  bool forgets = false;
+  if constexpr (Sums && Shared::by_token) {
+    if (left_alone) return;
+    forgets = leave_last<Spec, Config>(p, shared, chain, warp, lane);
+    if (forgets && chain.of_map) return;  // it counts as 0
+  }
   if (warp < 4) {
     registers_down<Registers::load>();
     if (left_alone) return;
@@ -57,13 +79,13 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
     if (left_alone) {
       if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();
     } else if constexpr (Shared::keeps && Sums) {
-      KeptStates<Spec, Config, OnlyState>{values}.run_sums();
+      KeptStates<Spec, Config, OnlyState>{values}.run_sums(forgets);
     } else if constexpr (Shared::keeps) {
       KeptStates<Spec, Config, OnlyState>{values}.run();
     } else if constexpr (OnlyState && Spec::erases) {
-      SegmentChain<Spec, Config>{{values}}.run();
+      SegmentChain<Spec, Config>{{values}}.run(forgets);
     } else if constexpr (OnlyState) {
-      values.run_state();
+      values.run_state(forgets);
     } else {
       values.run();
     }

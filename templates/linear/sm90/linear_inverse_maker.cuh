@@ -6,6 +6,7 @@
 // Config: as in fwd_linear_sm90.cuh, of a pass that goes forwards. A block of two warps has one chunk of a value head. Of four blocks
 // of 16 rows one warp has the first and the last, the other one those between: as many products and substitutions.
 #pragma once
+#include "arch/early_launch.cuh"
 #include "arch/mma.cuh"
 #include "linear/sm90/linear_inverse.cuh"
 #include "linear/sm90/linear_numbers.cuh"
@@ -125,6 +126,31 @@ struct InverseMaker {
         }
     }
   }
+  // Whether r' k of each token of a block on the diagonal lies in [0, 2]: then I - k r' makes no vector longer
+  // (linear_segment_end.cuh).
+  __device__ __forceinline__ bool shrinks(const float (&s)[8], int block) const {
+    const int token = Fragment::row(lane);
+    const u32 at = shared.numbers() + (16 * block + token) * 4;
+    bool good = true;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float even = s[Fragment::element(r, 2 * r)], odd = s[Fragment::element(r, 2 * r + 1)];
+      float x = (token % 2 == 0 ? even : odd) * load_number(at + OF_READ_ROW + r * 32);
+      if constexpr (by_column) x *= load_number(at + OF_COLUMN + r * 32);
+      good = good & (x >= 0) & (x <= 2);
+    }
+    return good | (token / 2 != Fragment::column(lane) / 2);
+  }
+  // A warp's word for its blocks; and what both say of the chunk.
+  __device__ __forceinline__ void tell_shrinks(const float (&s)[5][8], const Blocks &of) const {
+    const bool good = __all_sync(0xffffffffu, shrinks(s[0], of.low) & shrinks(s[1], of.high));
+    if (lane == 0) store_number(shared.numbers() + OF_CHUNK + 4 * warp, good ? 1.f : 0.f);
+  }
+  __device__ __forceinline__ void store_left() const {
+    const float2 good = load_pair(shared.numbers() + OF_CHUNK);
+    const float left = load_number(shared.numbers() + OF_SUM + 4 * (LUATTN_CHUNK - 1));
+    p.chunk_decays[chain.slot(p, chunk)] = good.x + good.y == 2 ? left : 1.f;
+  }
   __device__ __forceinline__ void store_part(const float (&s)[8], int row, int column) const {
     const Inverse of{shared, row, lane};
     const Halves h = Inverse::split(s);
@@ -148,9 +174,11 @@ struct InverseMaker {
     __syncthreads();
     barrier_wait(shared.full(), 0);
     multiply(s, of);
+    if constexpr (decays) tell_shrinks(s, of);
     weigh<true>(s[0], of.low, of.low), weigh<true>(s[1], of.high, of.high);
     weigh<false>(s[2], of.high, of.low), weigh<false>(s[3], of.high, of.left), weigh<false>(s[4], of.other, of.far);
     __syncthreads();  // both have read k
+    if (decays && threadIdx.x == 0) store_left();
     Inverse{shared, of.low, lane}.store_diagonal(s[0]), Inverse{shared, of.high, lane}.store_diagonal(s[1]);
     store_part(s[2], of.high, of.low), store_part(s[3], of.high, of.left), store_part(s[4], of.other, of.far);
     Inverse{shared, warp, lane}.invert_diagonals(of.low, of.high);
@@ -165,6 +193,7 @@ struct InverseMaker {
 
 template <class Spec, class Config>
 LUATTN_FN void linear_make_inverses(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
+  let_next_start();
   RowChunks<Config> at(p);
   const LinearChain<Config> chain = at.chain();
   const int chunk = at.chunk(chain);

@@ -4,6 +4,7 @@
 // A block has 16 value channels of an entry and value head; each of its warps has 16 channels of K, as columns of S'. Numbers
 // are taken in two halves each, so that a state keeps its digits over many segments.
 #pragma once
+#include "arch/early_launch.cuh"
 #include "arch/mma.cuh"
 #include "linear/sm90/linear_states.cuh"
 
@@ -61,10 +62,13 @@ struct SegmentJoin {
       }
   }
 
-  // Where decays differ between channels a map may count as 0.
-  __device__ __forceinline__ bool has_map(int to) const {
-    if constexpr (Spec::decay_of != DECAY_CHANNEL) return true;
-    return p.segments.decays[chain.number(p, turned ? p.segments.count - to : to - 1)] != 0;
+  // Bits of states `to` which a map leads to. Where there are decays it may count as 0.
+  __device__ __forceinline__ u32 find_maps() const {
+    const bool inner = lane >= 2 && lane < p.segments.count;
+    bool has = inner;
+    if constexpr (Spec::decay_of != DECAY_NONE)
+      has = inner && p.segments.decays[chain.number(p, turned ? p.segments.count - lane : lane - 1)] != 0;
+    return __ballot_sync(0xffffffffu, has);
   }
 
   // ---- compute ----
@@ -113,28 +117,30 @@ struct SegmentJoin {
     float x[8];
     float2 m[2][steps][4];
     const bool has_columns = warp < steps;
+    const u32 maps = find_maps();
+    if (maps == 0) return;
     if (has_columns) {
       load(x, 1), share(x, shared[0]);
-      if (has_map(2)) load_map(m[0], 2);
+      if (maps >> 2 & 1) load_map(m[0], 2);
     }
 #pragma unroll 1
     for (int i = 2; i < p.segments.count; i += 2) {
-      step(i, m[0], m[1], shared[0], shared[1], has_columns);
-      if (i + 1 < p.segments.count) step(i + 1, m[1], m[0], shared[1], shared[0], has_columns);
+      step(i, maps >> i, m[0], m[1], shared[0], shared[1], has_columns);
+      if (i + 1 < p.segments.count) step(i + 1, maps >> (i + 1), m[1], m[0], shared[1], shared[0], has_columns);
     }
   }
-  // The state of segment i, by its map; the next one's is loaded meanwhile.
-  __device__ __forceinline__ void step(int i, const float2 (&m)[steps][4], float2 (&next)[steps][4],
+  // The state of segment i, by its map, if there is one: bit 0 of maps; the next one's is loaded meanwhile.
+  __device__ __forceinline__ void step(int i, u32 maps, const float2 (&m)[steps][4], float2 (&next)[steps][4],
                                        u32 (*from)[rows][steps * 8 + 4], u32 (*to)[rows][steps * 8 + 4],
                                        bool has_columns) const {
     float x[8];
     if (has_columns) {
       load(x, i);
-      if (i + 1 < p.segments.count && has_map(i + 1)) load_map(next, i + 1);
+      if (maps & 2) load_map(next, i + 1);
     }
     __syncthreads();
     if (!has_columns) return;
-    if (has_map(i)) apply(x, m, from);
+    if (maps & 1) apply(x, m, from);
     store(x, i, to);
   }
 };
@@ -143,6 +149,8 @@ struct SegmentJoin {
 template <class Spec, class Config>
 LUATTN_FN void linear_join(const LuattnLinearParams &p) {
   using Join = SegmentJoin<Spec, Config>;
+  let_next_start();
+  wait_for_previous();
   __shared__ u32 states[2][2][Join::rows][Join::steps * 8 + 4];
   const JoinBlock<Config> block(p);
   if (block.chain.state_row(p) < 0) return;

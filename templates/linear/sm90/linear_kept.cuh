@@ -145,14 +145,10 @@ struct KeptStates : ErasingChain<Spec, Config, OnlyState> {
     for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(r[2 * i], r[2 * i + 1]);
   }
   // Backwards: what a segment makes of a gradient of 0, and the last one of that of the last state, which is copied.
-  __device__ __forceinline__ void run_sums() {
+  __device__ __forceinline__ void run_sums(bool forgets) {
     float state[k_dim / 2];
     u32 none[16];
-    this->rows().load_unit(state);
-    if (chain.segment == 0) {
-      this->rows().load_first(state, p);
-      this->rows().store(state, this->rows().slot(p, 0));
-    }
+    this->rows().begin_sums(state, p, forgets);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) step_back<false>(state, none, n);
     this->rows().store(state, this->rows().slot(p, chain.segment + 1));

@@ -4,7 +4,8 @@
 //
 // N is what the segment makes of 0, and M, [K, K], what it makes of the unit matrix where nothing is written. So blocks of
 // luattn_linear_states for channels of the map are like those for value channels; the first segment begins with the first
-// state, and has no map. linear_join.cuh makes states of them.
+// state, and has no map. linear_join.cuh makes states of them. Where decays are great N is found from the segment's last chunks
+// alone, and M counts as 0 (linear_segment_end.cuh).
 #pragma once
 #include "linear/sm90/linear_values.cuh"
 
@@ -203,14 +204,9 @@ struct SegmentChain : ErasingChain<Spec, Config, true> {
     wgmma_wait<0>();
     wgmma_arrived(state);
   }
-  // The first state is copied.
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(bool forgets) {
     float state[k_dim / 2];
-    this->rows().load_unit(state);
-    if (chain.segment == 0 && !chain.of_map) {
-      this->rows().load_first(state, p);
-      this->rows().store(state, this->rows().slot(p, 0));
-    }
+    this->rows().begin_sums(state, p, forgets);
     if (chain.chunks() > 0) {
       Chunk x;
       begin(x, state);

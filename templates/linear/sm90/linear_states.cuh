@@ -105,6 +105,18 @@ struct StateRows {
       for (int r = 0; r < 2; ++r)
         x[MmaFragment::element(r, j)] = chain.of_map && MmaFragment::column(lane, j) == value + r * 8 ? 1.f : 0.f;
   }
+  // What the chunks of a segment are added to: 0, of a map the unit matrix, or in the first segment the first state, which is
+  // copied. Nothing of that is left if the segment forgets it.
+  __device__ __forceinline__ void begin_sums(float (&x)[k_dim / 2], const LuattnLinearParams &p, bool forgets) const {
+    load_unit(x);
+    if (chain.segment == 0 && !chain.of_map) {
+      load_first(x, p);
+      store(x, slot(p, 0));
+    }
+    if (forgets)
+#pragma unroll
+      for (int i = 0; i < k_dim / 2; ++i) x[i] = 0;
+  }
   // M, [K, K], a row for each row of the state that it makes; the thread's rows are M's columns.
   __device__ __forceinline__ StatePlace<float> map(const LuattnLinearParams &p, int segment) const {
     float *s = p.segments.maps + chain.number(p, segment) * (Config::k_dim * Config::k_dim);

@@ -75,19 +75,11 @@ struct TileSums : TileChain<Spec, Config, true> {
   using Chain = TileChain<Spec, Config, true>;
   using Chain::chain, Chain::k_dim, Chain::p;
 
-  // N or M of a segment, from its first chunk that counts; the first state is copied.
+  // N or M of a segment, from its first chunk that counts.
   __device__ __forceinline__ void run_sums(bool forgets) {
     float state[k_dim / 2];
     u32 none[4][4];
-    const auto rows = this->rows();
-    rows.load_unit(state);
-    if (chain.segment == 0 && !chain.of_map) {
-      rows.load_first(state, p);
-      rows.store(state, rows.slot(p, 0));
-    }
-    if (forgets)
-#pragma unroll
-      for (int i = 0; i < k_dim / 2; ++i) state[i] = 0;
+    this->rows().begin_sums(state, p, forgets);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) this->take_step(state, none, n);
     if (chain.of_map)

@@ -390,16 +390,11 @@ struct LinearValues {
     if (chain.segment == p.segments.count - 1) rows().store_last(state, p);
     await_stores();
   }
-  // What the segment adds to 0, and the first one to the first state, which is copied.
-  __device__ __forceinline__ void run_state() {
-    float state[k_dim / 2], total = 0;
-    if (chain.segment == 0) {
-      rows().load_first(state, p);
-      rows().store(state, rows().slot(p, 0));
-    } else {
-#pragma unroll
-      for (int i = 0; i < k_dim / 2; ++i) state[i] = 0;
-    }
+  // What the segment adds to 0, and the first one to the first state, which is copied. Nothing is left of a state if it forgets
+  // (linear_segment_end.cuh).
+  __device__ __forceinline__ void run_state(bool forgets) {
+    float state[k_dim / 2], total = forgets ? -infinity<float>() : 0.f;
+    rows().begin_sums(state, p, forgets);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) step_state(state, total, chain.at(n));
     rows().store(state, rows().slot(p, chain.segment + 1));
