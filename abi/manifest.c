@@ -333,6 +333,7 @@ static luattn_status check_linear(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "linear: keys", l->keys, 0, 8));
   TRY(check_range(err, "linear: numbers_kept", l->numbers_kept, 0, m->pass == LUATTN_FORWARD ? 4096 : 256));
   TRY(check_range(err, "linear: room", l->room, 0, 1 << 20));
+  TRY(check_range(err, "linear: early", l->early, 0, (1u << m->num_entries) - 1));
   TRY(check_range(err, "linear: normalizes", l->normalizes, 0, 1));
   TRY(check_ring(m, err));
   TRY(check_range(err, "linear: second_code", m->second_code, 0, 0));

@@ -197,8 +197,8 @@ typedef struct manifest_linear {
   uint32_t decays; /* backward: numbers of a token's decay: 1, or the channels of k */
   uint32_t run, keys;    /* backward token by token: tokens of a run, 0: it is none; rows along K of a token */
   uint32_t numbers_kept; /* backward: of a state, by a thread; forward: of a token's rows, in shared memory */
-  uint32_t room;         /* bytes of shared memory of a multiprocessor, where a call has few tokens: blocks of a ring's
-                          * kernel have one value head after another, as many as run at once; else 0 */
+  uint32_t room;  /* bytes of shared memory of a multiprocessor, of a ring's kernel: earlier runtimes ask for it */
+  uint32_t early; /* bits of entries that wait for the one before themselves (arch/early_launch.cuh) */
 } manifest_linear;
 
 typedef struct image_manifest {

@@ -35,6 +35,7 @@ static double now_ms(void) {
 /* ---- the manifest ---- */
 
 static void fill_entry(const linear_plan *p, const linear_entry *of, image_manifest *m) {
+  m->linear_facts[0].early |= (uint32_t)of->early << m->num_entries;
   manifest_entry *e = &m->entry[m->num_entries++];
   snprintf(e->name, sizeof e->name, "%s", of->name);
   e->role = (uint32_t)of->role;

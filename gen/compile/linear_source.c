@@ -51,7 +51,7 @@ static luattn_status add_rows(linear_source *s, luattn_error *err) {
     if (!s->lowered.row[i].made) continue;
     if (p->made == 0) {
       memmove(&p->entry[1], &p->entry[0], (size_t)p->num_entries++ * sizeof p->entry[0]);
-      p->entry[0] = (linear_entry){"luattn_linear_prepare", LUATTN_ROLE_LINEAR_PREPARE, 256, 0};
+      p->entry[0] = (linear_entry){"luattn_linear_prepare", LUATTN_ROLE_LINEAR_PREPARE, 256, 0, false};
     }
     p->made |= 1u << i;
     p->why = arena_printf(

@@ -36,7 +36,7 @@ typedef struct linear_family {
 
 /* Adds an entry, in launch order. */
 static inline void linear_plan_add(linear_plan *p, const char *name, luattn_role role, int threads, int shared_bytes) {
-  p->entry[p->num_entries++] = (linear_entry){name, role, threads, shared_bytes};
+  p->entry[p->num_entries++] = (linear_entry){name, role, threads, shared_bytes, false};
 }
 
 #endif

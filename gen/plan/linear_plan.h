@@ -13,6 +13,7 @@ typedef struct linear_entry {
   const char *name; /* of the kernel */
   luattn_role role;
   int threads, shared_bytes;
+  bool early; /* it waits for the kernel before itself (arch/early_launch.cuh) */
 } linear_entry;
 
 typedef struct linear_plan {

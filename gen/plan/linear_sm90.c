@@ -66,14 +66,18 @@ static const char *explain_tiles(arena *a, const linear_plan *p, int number) {
       p->erases ? "; a segment is a map of the state, and another kernel makes states of them in order" : "");
 }
 
-static const char *explain(arena *a, const linear_plan *p, int number) {
+#define ENDS                                                                                                          \
+  "of segments whose state decays below 2^-40 of what it was over some of their last chunks, these chunks alone are " \
+  "computed twice"
+
+static const char *explain(arena *a, const linear_plan *p, int number, bool decays) {
   const int blocks = (p->v_dim + p->v_block - 1) / p->v_block;
   return arena_printf(
       a,
       "linear attention of class L%d by chunks of %d tokens: the state stays in registers, q, k and v are read once\n"
       "%d value channels a block, %d block%s a value head: %s\n"
       "%d stages of q, k and v: as many as %d bytes of shared memory have room for, and no more than %d\n"
-      "%s\n",
+      "%s%s\n",
       number, LUATTN_CHUNK, p->v_block, blocks, blocks == 1 ? "" : "s, which read q and k anew",
       p->v_block == 64 ? "a warpgroup owns 64 of them" : "two warpgroups own 64 each", p->stages,
       LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
@@ -83,20 +87,23 @@ static const char *explain(arena *a, const linear_plan *p, int number) {
             "which a kernel before finds, and another one makes states of them in order"
           : "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
             "least 1024 tokens as there are multiprocessors for; what a segment adds to the state needs no "
-            "other one");
+            "other one",
+      decays ? "; " ENDS : "");
 }
 
 static void add_whole(linear_plan *p, bool by_channel) {
   for (p->stages = MOST_STAGES; p->stages > 2; p->stages--)
     if (linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes <= LUATTN_SM90_SHARED_BYTES) break;
   const int bytes = linear_layout(p->k_dim, p->v_block, p->stages, p->erases, by_channel).bytes;
-  if (p->erases && !by_channel)
+  const bool makes_inverses = p->erases && !by_channel;
+  if (makes_inverses)
     linear_plan_add(p, "luattn_linear_inverses", LUATTN_ROLE_LINEAR_INVERSES, LINEAR_INVERSE_THREADS,
                     linear_inverses_bytes(p->k_dim));
+  const int behind = p->num_entries;
   if (!by_channel) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads_of(p), bytes);
-  if (!by_channel && p->erases)
-    linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
+  if (makes_inverses) linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads_of(p), bytes);
+  for (int i = behind; i < p->num_entries; i++) p->entry[i].early = makes_inverses;
 }
 
 /* Decays of channels and updates that erase. */
@@ -134,7 +141,9 @@ static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, line
     p->source = "entry/linear_sm90.cu";
     add_whole(p, false);
   }
-  const char *whole = explain(a, p, number), *tiles = by_channel ? explain_tiles(a, p, number) : "";
+  const linear_decay decay = spec->linear->class.decay;
+  const char *whole = explain(a, p, number, decay == LINEAR_DECAY_HEAD || decay == LINEAR_DECAY_TOKEN),
+             *tiles = by_channel ? explain_tiles(a, p, number) : "";
   p->why = whole != NULL && tiles != NULL ? arena_printf(a, "%s%s", whole, tiles) : NULL;
 }
 

@@ -4,15 +4,20 @@
 enum { CAPTURES_EARLY = 12030 };
 
 /* Whether an entry waits for the one before itself, and so may be launched while that runs. */
-static bool is_early(const luattn_driver *d, const manifest_entry *e) {
-  return e->role == LUATTN_ROLE_MERGE && e->tile_n > 1 && d->version >= CAPTURES_EARLY;
+static bool is_early(const luattn_kernel *k, uint32_t i) {
+  const manifest_entry *e = &k->info.entry[i];
+  const bool waits =
+      k->info.linear ? (k->info.linear_facts[0].early >> i & 1) != 0 : e->role == LUATTN_ROLE_MERGE && e->tile_n > 1;
+  return waits && k->driver->version >= CAPTURES_EARLY;
 }
 
 /* With libcuda of CUDA 11.8 and newer, cuLaunchKernelEx takes 0.1 us less, and there are attributes. */
-static cu_result launch(const luattn_driver *d, cu_function f, const manifest_entry *e, unsigned threads,
-                        unsigned shared_bytes, const unsigned grid[3], cu_stream stream, void **pointers) {
+static cu_result launch(const luattn_kernel *k, uint32_t i, unsigned threads, unsigned shared_bytes,
+                        const unsigned grid[3], cu_stream stream, void **pointers) {
+  const luattn_driver *d = k->driver;
+  cu_function f = k->function[i];
   static const cu_attribute early = {CU_LAUNCH_EARLY, 0, {1}};
-  const unsigned attributes = is_early(d, e);
+  const unsigned attributes = is_early(k, i);
   const cu_launch how = {{grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared_bytes, stream,
                          attributes ? &early : NULL,  attributes};
   if (d->launch_ex != NULL) return d->launch_ex(&how, f, pointers, NULL);
@@ -23,7 +28,7 @@ static luattn_status launch_with(const luattn_kernel *k, uint32_t i, unsigned th
                                  void **pointers, const unsigned grid[3], cu_stream stream, luattn_error *err) {
   const manifest_entry *e = &k->info.entry[i];
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return LUATTN_OK;
-  const cu_result result = launch(k->driver, k->function[i], e, threads, shared_bytes, grid, stream, pointers);
+  const cu_result result = launch(k, i, threads, shared_bytes, grid, stream, pointers);
   if (result == 0) return LUATTN_OK;
   return driver_fail(k->driver, err, result, k->driver->launch_ex != NULL ? "cuLaunchKernelEx" : "cuLaunchKernel",
                      "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name, k->info.spec_name,

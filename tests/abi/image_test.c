@@ -198,6 +198,8 @@ static void rings_are_checked(void **state) {
   info.linear_facts[0] = (manifest_linear){
       .v_block = 64, .v_warp = 16, .ring = 32, .step = 16, .ring_width = 1, .ring_erases = 1, .numbers_kept = 256};
   must_refuse(&info, "linear: shared_bytes of a ring: is 1024, expected ");
+  info.linear_facts[0].early = 2;
+  must_refuse(&info, "linear: early: is 2, expected 0 to 1");
 }
 
 static void sections_are_checked(void **state) {
