@@ -289,7 +289,7 @@ static luattn_status fill_ring(linear_call *l) {
 
 /* ---- blocks ---- */
 
-enum { RESIDENT = 512, RESERVED = 1 << 10 }; /* threads of a multiprocessor, as gen/plan/linear_recurrent.c has it */
+enum { RESIDENT = 512 }; /* threads of a multiprocessor, as gen/plan/linear_recurrent.c has it */
 
 /* Shared memory of a kernel that walks tokens: of a ring's what the call's tokens and rows need. */
 static unsigned walk_bytes(const linear_call *l) {
@@ -299,14 +299,6 @@ static unsigned walk_bytes(const linear_call *l) {
   if (of->ring == 0) return e->shared_bytes;
   return e->shared_bytes - manifest_ring_bytes(m, (int)of->step, (int)of->ring) +
          manifest_ring_bytes(m, l->p.tokens, l->p.ring.count);
-}
-
-/* How many blocks of the walk run at once. */
-static int64_t blocks_at_once(const linear_call *l) {
-  const unsigned by_threads = RESIDENT / l->walk.threads,
-                 by_memory = l->c.info->linear_facts[0].room / (l->walk.shared_bytes + RESERVED);
-  const unsigned each = by_threads < by_memory ? by_threads : by_memory;
-  return (int64_t)l->c.multiprocessors * (each > 0 ? each : 1);
 }
 
 /* The entry of luattn_linear_pairs, of states of bf16 along K, or -1. */
@@ -331,13 +323,6 @@ static void take_pairs(linear_call *l, int entry) {
                           .grid = {(unsigned)((int64_t)l->p.entries * l->p.heads_v), 1, 1}};
 }
 
-/* L2 is asked for the head that follows in the place of a block. */
-static void choose_ring(linear_call *l) {
-  const int pairs = pairs_entry(l);
-  if (pairs >= 0) take_pairs(l, pairs);
-  l->p.ahead = (int)blocks_at_once(l);
-}
-
 /* As many warps a block as leave two blocks for each multiprocessor, where each has a part of the value channels. Blocks of
  * rings have all of a value head. */
 static void choose_walk(linear_call *l) {
@@ -357,7 +342,8 @@ static void choose_walk(linear_call *l) {
   w->grid[1] = splits ? parts : 1;
   w->grid[2] = 1;
   l->p.ahead = (int)((int64_t)l->c.multiprocessors * RESIDENT / w->threads);
-  if (of->ring > 0) choose_ring(l);
+  const int pairs = of->ring > 0 ? pairs_entry(l) : -1;
+  if (pairs >= 0) take_pairs(l, pairs);
 }
 
 /* Whether TMA copies parts of states as lines along V (by_v), or K. */

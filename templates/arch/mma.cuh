@@ -251,6 +251,15 @@ LUATTN_FN uint4 load_shared_16(u32 address) {
                : "memory");
   return x;
 }
+// 16 bytes of memory, of which a warp reads the 256 around as well: L2 asks for these together.
+LUATTN_FN uint4 load_wide(const void *from) {
+  uint4 x;
+  asm volatile("ld.global.L2::256B.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return x;
+}
 
 // Returns x, opaque to the compiler: values derived from it are recomputed rather than kept in registers.
 LUATTN_FN int opaque(int x) {

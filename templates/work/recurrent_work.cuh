@@ -90,9 +90,6 @@ struct RecurrentPlace {
   LUATTN_FN int clamped(int row, int total) { return max_of(min_of(row, total), 0); }
 };
 
-// Of a block that has one value head: that of the block that begins about when it ends.
-LUATTN_FN u32 head_ahead(const LuattnLinearParams &p) { return blockIdx.x + u32(p.ahead); }
-
 // Value head n of all entries, which there may not be; row: of its state, negative: there is none.
 struct RecurrentAhead {
   int hv;

@@ -157,7 +157,7 @@ struct PairedRingState {
 #pragma unroll
       for (int u = 0; u < units; ++u) {
         uint4 x = {};
-        if (has(h, u)) x = *reinterpret_cast<const uint4 *>(from + (h * 8 * p.first.value + u * 32) * 2);
+        if (has(h, u)) x = load_wide(from + (h * 8 * p.first.value + u * 32) * 2);
         word[h][u][0] = x.x, word[h][u][1] = x.y, word[h][u][2] = x.z, word[h][u][3] = x.w;
       }
   }

@@ -1,22 +1,11 @@
 // linear/recurrent/step_ring.cuh: a few tokens behind a checkpoint and a ring of rows: the state is read as it streams, and
 // written only where the ring is full: then its rows are folded into it first, in the same launch.
 //
-// A block has a value head, with all of its value channels, so that nobody reads rows that it writes. A warp has value channels
-// of its own, asks for its part of the state before all else, and solves for them. Warps meet twice: where rows are there, and where
-// their pairs are.
+// A block has a value head, with all of its value channels, so that nobody reads rows that it writes. The last warp asks for the ring's
+// rows before all else; then each warp for its part of the state, value channels of its own, and it solves for them. Warps meet
+// twice: where rows are there, and where their pairs are.
 #pragma once
 #include "linear/recurrent/ring_states.cuh"
-
-// The last warp asks L2 for rows of q, k and v of the head whose block follows in the place of this one: hooks wait for them first.
-template <class Spec, class Config>
-__device__ __forceinline__ void prefetch_rows_after(const LuattnLinearParams &p, const RecurrentPlace<Config> &place,
-                                                    const RecurrentRows<Spec, Config> &rows) {
-  const int first_thread = int(blockDim.x) - 32;
-  const u32 next = head_ahead(p);
-  if (int(threadIdx.x) < first_thread || p.ahead <= 0 || next >= u32(p.entries) * u32(p.heads_v)) return;
-  const RecurrentRows<Spec, Config> of_warp{p, place, rows.order, rows.shared, 0, Config::v_block, first_thread, 32};
-  of_warp.prefetch(RecurrentPlace<Config>(p, next));
-}
 
 template <class Spec, class Config, class State>
 __device__ __forceinline__ void step_ring_head(const LuattnLinearParams &p, const RecurrentPlace<Config> &place,
@@ -26,10 +15,9 @@ __device__ __forceinline__ void step_ring_head(const LuattnLinearParams &p, cons
   const int values = int(blockDim.x / 32) * State::values;
   for (int first = 0; first < Config::v_dim; first += values) {
     State state(rows.order, first);
+    if (first == 0) ring.ask();
     state.load(p, place);
     if (first == 0) {
-      ring.ask();
-      prefetch_rows_after(p, place, rows);
       rows.fill(0, ring.tokens);
       ring.arrived();
       if constexpr (Ring::channels) {
