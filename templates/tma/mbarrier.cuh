@@ -33,6 +33,17 @@ LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// Whether the phase has ended.
+LUATTN_FN bool barrier_test(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // Tests a barrier early. barrier_peek tests once and, unlike a wait, never suspends the thread.
 // barrier_wait_peeked waits for the same phase later, and costs next to nothing if the peek found the phase
 // ended. The result of a peek takes more than a hundred cycles. It stays in one of four predicates, selected
