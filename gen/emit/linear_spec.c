@@ -1,4 +1,6 @@
 /* linear_spec.c: prints spec.cuh of linear attention, in the order of templates/contract/linear.cuh. */
+#include <string.h>
+
 #include "gen/emit/linear_writer.h"
 
 /* What a function of the contract is of besides a token. */
@@ -10,6 +12,24 @@ static void function(writer *w, const char *name, reach of, ir_ref r) {
   linear_open_function(w, writer_format(w, "float %s(" LINEAR_SITE "%sint t%s)", name,
                                         of == OF_ELEMENT ? "float x, " : "", of != OF_TOKEN ? ", int d" : ""));
   body_return(w, r);
+  linear_close_function(w);
+}
+
+/* Where a decay of channels lies that is an element of an input of float: kernels that erase step from token to token. */
+static void print_decay_place(writer *w, const linear_lowered *f) {
+  const ir *const g = w->f->g;
+  if (f->backward || f->read == IR_NONE || f->decay_of != LINEAR_DECAY_CHANNEL) return;
+  const ir_node *const n = ir_get(g, f->decay);
+  if (n->op != IR_LOAD || n->type != IR_REAL || n->nargs < 1 || ir_index_of(n) >= SPEC_INPUT_TANGENT) return;
+  if (strcmp(writer_input_type(w, ir_index_of(n)), "float") != 0) return;
+  for (int i = 0; i < n->nargs; i++)
+    if (ir_get(g, n->arg[i])->op != IR_VAR) return;
+  if (!ir_is_var(g, n->arg[n->nargs - 1], VAR_D)) return;
+  linear_open_function(w, "const float *decay_place(" LINEAR_SITE "int t, int d)");
+  body_lines(w, n->arg, n->nargs);
+  text_add(&w->out, "return input_at<float>(p.inputs.input[%u]", ir_index_of(n));
+  body_index(w, ir_index_of(n), n->arg, n->nargs);
+  text_add(&w->out, ");\n");
   linear_close_function(w);
 }
 
@@ -65,6 +85,7 @@ static void print(writer *w, const void *of) {
   const char *const decay = part(w, "SpecDecay", "NoDecay", f->decay != IR_NONE,
                                  writer_format(w, "DecayOf decay_of = %s", decays[f->decay_of]));
   function(w, "decay", f->decay_of == LINEAR_DECAY_CHANNEL ? OF_CHANNEL : OF_TOKEN, f->decay);
+  print_decay_place(w, f);
   close(w, f->decay != IR_NONE);
   const char *const update = part(w, "SpecUpdate", "PlainUpdate", updates,
                                   writer_format(w, "bool has_write = %s, erases = %s", flag(f->write), flag(f->read)));

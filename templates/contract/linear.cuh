@@ -27,6 +27,11 @@ enum DecayOf { DECAY_NONE, DECAY_HEAD, DECAY_TOKEN, DECAY_CHANNEL };
 inline constexpr float least_decay = -128.f;
 LUATTN_FN float decay_within(float g) { return g < least_decay ? least_decay : g; }
 
+// Where a decay lies that is an element of an input of float, of which t and d are indices of their own.
+template <class S>
+concept DecayHasPlace =
+    requires(const LuattnLinearParams &p, const LinearSite &s, int t, int d) { S::decay_place(p, s, t, d); };
+
 template <class S>
 concept Decay = requires(const LuattnLinearParams &p, const LinearSite &s, int t, int d) {
   requires S::decay_of >= DECAY_NONE &&S::decay_of <= DECAY_CHANNEL;
