@@ -438,4 +438,39 @@ ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim, int erase
   return l;
 }
 
+/* Shared memory of the kernel that makes tiles of quarters of chunks, and has the chain that takes them: of each quarter of two
+ * chunks rows of r and q, 32 of them, and keys; v and o of two chunks; keys of pairs, and what quarters that decay much need, of
+ * each quarter of one; small numbers of each quarter of two; barriers. */
+typedef struct LinearQuartersLayout {
+  int rows, keys, slot; /* bytes */
+  int at_v, at_o, at_pair_keys, at_small, at_sums, at_diagonals, at_flags, at_barriers;
+  int bytes;
+} LinearQuartersLayout;
+
+enum { LINEAR_QUARTER = 16, LINEAR_QUARTER_SLOTS = 8, LINEAR_QUARTER_THREADS = 512, LINEAR_QUARTER_END_THREADS = 512 };
+/* Small: the inverse, pairs, what is left over the quarter of each channel; of tokens w, and factors of rows of r and q. */
+enum {
+  LINEAR_QUARTER_PAIRS = 512,
+  LINEAR_QUARTER_LEFT = 1024,
+  LINEAR_QUARTER_WRITES = 1536,
+  LINEAR_QUARTER_SMALL = 1728,
+  LINEAR_QUARTER_SUMS = LINEAR_QUARTER * 512,
+  LINEAR_QUARTER_DIAGONAL = LINEAR_QUARTER * 80
+};
+
+ABI_FN LinearQuartersLayout linear_quarters_layout(void) {
+  LinearQuartersLayout l = {0};
+  l.rows = LINEAR_BOX, l.keys = LINEAR_BOX / 2, l.slot = l.rows + l.keys;
+  l.at_v = LINEAR_QUARTER_SLOTS * l.slot;
+  l.at_o = l.at_v + 4 * LINEAR_BOX;
+  l.at_pair_keys = l.at_o + 4 * LINEAR_BOX;
+  l.at_sums = l.at_pair_keys + 2 * LINEAR_BOX;
+  l.at_small = l.at_sums + 4 * LINEAR_QUARTER_SUMS;
+  l.at_diagonals = l.at_small + LINEAR_QUARTER_SLOTS * LINEAR_QUARTER_SMALL;
+  l.at_flags = l.at_diagonals + 4 * LINEAR_QUARTER_DIAGONAL;
+  l.at_barriers = l.at_flags + 64;
+  l.bytes = l.at_barriers + 192;
+  return l;
+}
+
 #endif

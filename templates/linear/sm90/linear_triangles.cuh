@@ -10,8 +10,8 @@
 #include "linear/sm90/linear_tiles.cuh"
 #include "score/fragment.cuh"
 
-// RowBytes: of a row of sums of decays.
-template <class Config, int RowBytes>
+// RowBytes: of a row of sums of decays. Box: bytes from 64 channels of rows and keys to the next ones.
+template <class Config, int RowBytes, int Box = LINEAR_BOX>
 struct LinearTriangles {
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
@@ -25,7 +25,7 @@ struct LinearTriangles {
 
   // The lane's place for 16 rows and channels 16 step .. 16 step + 15, of rows (A), and of keys, which B has turned.
   __device__ __forceinline__ static u32 place(int row, int channel) {
-    return channel / 64 * LINEAR_BOX + box_place(row, channel % 64);
+    return channel / 64 * Box + box_place(row, channel % 64);
   }
   __device__ __forceinline__ void load_rows(u32 (&a)[4], int step) const {
     ldmatrix_x4(a, rows + place(warp * block + lane % 16, step * 16 + lane / 16 * 8));

@@ -1,0 +1,132 @@
+// linear/sm90/linear_quarter_end.cuh: how many chunks before a segment decide alone what it begins with, from decays and keys. Then
+// luattn_linear takes these, from a state of 0, before the segment's own; where that is so of no number of chunks, tiles of all
+// chunks are made, and maps of segments (linear_tile_segments.cuh, which says why). All segments of a call do the same.
+#pragma once
+#include "arch/warp.cuh"
+#include "linear/sm90/linear_pipeline.cuh"
+#include "ops/math.cuh"
+
+// The number for a segment, negative where there is none: behind what chains of tiles say of segments.
+template <class Config>
+__device__ __forceinline__ float *chunks_before(const LuattnLinearParams &p, i64 number) {
+  return p.segments.decays + i64(p.entries) * p.heads_v * p.segments.count + number;
+}
+template <class Config>
+__device__ __forceinline__ bool begins_early(const LuattnLinearParams &p) {
+  const int count = p.segments.count;
+  bool all = true;
+  for (int i = int(threadIdx.x % 32); i < p.entries * p.heads_v * count; i += 32)
+    all = all && (i % count == 0 || *chunks_before<Config>(p, i) >= 0);
+  return __all_sync(0xffffffffu, all);
+}
+
+// A block has a segment of an entry and value head, but for its first one.
+template <class Spec, class Config>
+struct QuarterEnd {
+  using Elem = typename Config::Elem;
+  using Chain = LinearChain<Config>;
+  static constexpr int tokens = LINEAR_QUARTER, k_dim = 128, apart = k_dim / 32,
+                       warps = LINEAR_QUARTER_END_THREADS / 32, at_once = warps / 4,
+                       most = 16;      // of chunks: as many as the shortest segments have
+  static constexpr float least = -40;  // of what is left, to the base of 2
+
+  // Of each quarter of some chunks sums of decays, and whether its tokens make no vector longer.
+  struct Memory {
+    float decays[warps][k_dim];
+    bool good[warps];
+  };
+
+  const LuattnLinearParams &p;
+  const Chain &chain;
+  const int segment;
+  Memory &memory;
+  const int warp, lane;
+
+  // The segment's first chunk, as LinearChain has it.
+  __device__ __forceinline__ int begin() const {
+    const int each = int(u32(chain.end) / u32(p.segments.count)), more = chain.end - each * p.segments.count;
+    return segment * each + min_of(segment, more);
+  }
+  __device__ __forceinline__ void add_up(float (&to)[k_dim], int first) const {
+    float sum[apart] = {};
+#pragma unroll 8
+    for (int i = 0; i < tokens; ++i)
+#pragma unroll
+      for (int n = 0; n < apart; ++n) {
+        const int t = first + i, d = lane + 32 * n;
+        const float g = decay_within(Spec::decay(p, chain.site, chain.clamped(t), min_of(d, Config::k_dim - 1)));
+        sum[n] += chain.has(t) ? g * op_log2_e : 0.f;
+      }
+#pragma unroll
+    for (int n = 0; n < apart; ++n) to[lane + 32 * n] = sum[n];
+  }
+  // r' k of each token lies in [0, 2]; two lanes have one.
+  __device__ __forceinline__ bool is_shrinking(int first) const {
+    const int t = first + lane / 2, exists = chain.clamped(t);
+    const Elem *at = static_cast<const Elem *>(p.k.data) + (Config::packed ? 0 : chain.entry * p.k.batch) +
+                     chain.site.h * p.k.head + i64(chain.start + exists) * p.k.seq;
+    float sum = 0;
+#pragma unroll 8
+    for (int channel = lane % 2 * 4; channel < Config::k_dim; channel += 8) {
+      const u64 x = __ldg(reinterpret_cast<const unsigned long long *>(at + channel));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float e = to_real(Elem{u16(x >> 16 * n)});
+        sum += e * e;
+      }
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum *= float(Spec::read(p, chain.site, exists));
+    if constexpr (Spec::has_key_factor) {
+      const float by = Spec::key_factor(p, chain.site, exists);
+      sum *= by * by;
+    }
+    return __all_sync(0xffffffffu, !chain.has(t) || ((sum >= 0) & (sum <= 2)));
+  }
+  // Adds up what the next chunk has, and says whether nothing is left.
+  __device__ __forceinline__ bool is_gone(float (&all)[apart], bool &good, int i) const {
+    bool gone = true;
+#pragma unroll
+    for (int part = 4 * i; part < 4 * i + 4; ++part) good = good && memory.good[part];
+#pragma unroll
+    for (int n = 0; n < apart; ++n) {
+      const int d = lane + 32 * n;
+      for (int part = 4 * i; part < 4 * i + 4; ++part) all[n] += memory.decays[part][d];
+      gone = gone && (all[n] < least || d >= Config::k_dim);
+    }
+    return __all_sync(0xffffffffu, gone && good);
+  }
+  // From the last chunk on; before an entry's beginning is nothing.
+  __device__ __forceinline__ int find(int before) const {
+    float all[apart] = {};
+    bool good = true;
+    int found = before == 0 ? 0 : -1;
+#pragma unroll 1
+    for (int done = 0; done < min_of(most, before) && found < 0; done += at_once) {
+      const int chunk = before - 1 - done - warp / 4, first = chunk * LUATTN_CHUNK + warp % 4 * tokens;
+      __syncthreads();
+      if (chunk >= 0) {
+        add_up(memory.decays[warp], first);
+        const bool shrinks = is_shrinking(first);
+        if (lane == 0) memory.good[warp] = shrinks;
+      }
+      __syncthreads();
+      for (int i = 0; i < at_once && done + i < before && found < 0; ++i)
+        if (is_gone(all, good, i)) found = done + i + 1;
+    }
+    return found;
+  }
+  __device__ __forceinline__ void run() const {
+    const int found = chain.state_row(p) < 0 ? 0 : find(begin());
+    if (threadIdx.x == 0) *chunks_before<Config>(p, chain.number(p, segment)) = float(found);
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void linear_quarter_end(const LuattnLinearParams &p) {
+  __shared__ typename QuarterEnd<Spec, Config>::Memory memory;
+  const u32 others = u32(p.segments.count - 1), head = blockIdx.x / others;
+  const LinearChain<Config> chain(p, int(head / u32(p.heads_v)), int(head % u32(p.heads_v)));
+  const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
+  QuarterEnd<Spec, Config>{p, chain, 1 + int(blockIdx.x % others), memory, warp, lane}.run();
+}
