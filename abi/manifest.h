@@ -73,6 +73,8 @@ typedef enum luattn_role {
                             * 1, 1). A launch takes one of both */
   LUATTN_ROLE_LINEAR_PAIRS, /* a ring whose states are bf16 along K, by tensor cores; grid (entries * value heads, 1, 1) */
   LUATTN_ROLE_LINEAR_GRADS, /* backward: the chain of gradients and all that is made of it, in one; grid as LINEAR */
+  LUATTN_ROLE_LINEAR_END, /* forward: how early segments begin, without TILES, STATES, JOIN and CHAIN; grid (entries * value heads *
+                           * (segments - 1), 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

@@ -115,6 +115,34 @@ static void plan_erasing_tiles(linear_plan *p) {
   add_chain(p, "luattn_linear", LUATTN_ROLE_LINEAR, LINEAR_CHAIN_OUT);
 }
 
+/* The same where q, k and v have two boxes of channels each, of bf16, whose range the products of quarters of chunks need. */
+static bool takes_quarters(const linear_plan *p) {
+  return p->dtype == LUATTN_BF16 && p->k_dim > 64 && p->v_dim > 64 && p->v_dim <= 128;
+}
+static void plan_quarters(linear_plan *p) {
+  const int bytes = linear_quarters_layout().bytes;
+  p->source = "entry/linear_quarters_sm90.cu";
+  linear_plan_add(p, "luattn_linear_end", LUATTN_ROLE_LINEAR_END, LINEAR_QUARTER_END_THREADS, 0);
+  linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, LINEAR_QUARTER_THREADS, bytes);
+  add_tiles(p);
+  add_chain(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, LINEAR_CHAIN_STATES);
+  linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
+  add_chain(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, LINEAR_CHAIN_OUT);
+}
+static const char *explain_quarters(arena *a, const linear_plan *p, int number) {
+  return arena_printf(
+      a,
+      "linear attention of class L%d by quarters of chunks, of %d tokens: eight warps make pairs, the inverse of what "
+      "is "
+      "erased, and tiles of q and k with decays of channels in shared memory; two warpgroups take them, and the state "
+      "stays in registers; q, k and v are read once\n"
+      "segments: entries are cut at launch where value heads are fewer than multiprocessors; where all channels decay "
+      "below 2^-40 of what they were over up to 16 chunks before each segment, segments begin with these; else kernels "
+      "make tiles of all chunks, maps of segments, and o by a chain of these tiles, for which the workspace holds %d "
+      "bytes for each chunk of each value head\n",
+      number, LINEAR_QUARTER, linear_tiles_layout(p->k_dim, p->erases, 0).bytes);
+}
+
 /* Those that add: one kernel is faster where entries are whole. */
 static void plan_channels(linear_plan *p) {
   p->source = "entry/linear_channels_sm90.cu";
@@ -130,6 +158,11 @@ static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, line
   const int number = (int)spec->linear->class.number;
   p->cuts = true;
   p->v_block = p->v_dim > 64 ? 128 : 64;
+  if (by_channel && p->erases && takes_quarters(p)) {
+    plan_quarters(p);
+    p->why = explain_quarters(a, p, number);
+    return;
+  }
   if (by_channel && p->erases) {
     plan_erasing_tiles(p);
     p->why = explain_tiles(a, p, number);

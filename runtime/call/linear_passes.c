@@ -319,12 +319,14 @@ static luattn_status place_reverse(linear_call *l, room *r) {
 
 /* ---- forward ---- */
 
-/* An image of updates that add has a kernel for entries that are whole, and a chain of tiles for those that are cut, or whose
- * states between tokens are wanted. */
+/* An image of decays of channels has a kernel for entries that are whole, and a chain of tiles for those that are cut, or, of
+ * updates that add, whose states between tokens are wanted. */
 bool linear_passes_over(const linear_call *l, uint32_t role) {
   const image_manifest *m = l->c.info;
   if (m->pass != LUATTN_FORWARD || !has_role(m, LUATTN_ROLE_LINEAR_CHAIN)) return false;
-  const bool cut = l->pass[0].segments > 1 || l->args->intermediate_states != NULL;
+  const bool by_end = has_role(m, LUATTN_ROLE_LINEAR_END); /* of those, kernels find out which has something to do */
+  const bool cut = l->pass[0].segments > 1 || (l->args->intermediate_states != NULL && !by_end);
+  if (role == LUATTN_ROLE_LINEAR && by_end) return false;
   return role == LUATTN_ROLE_LINEAR ? cut
                                     : (role == LUATTN_ROLE_LINEAR_CHAIN || role == LUATTN_ROLE_LINEAR_TILES) && !cut;
 }

@@ -70,6 +70,10 @@ static int64_t of_value_heads(const linear_call *l, const manifest_entry *e, con
   return (int64_t)l->p.entries * l->p.heads_v;
 }
 
+static int64_t of_cuts(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  return of_value_heads(l, e, pass) * (pass->segments - 1);
+}
+
 static int64_t of_hooks(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)e, (void)pass;
   const int64_t entries = l->c.info->packed && l->p.entries == 0 ? 1 : l->p.entries; /* rows of nobody become 0 */
@@ -103,6 +107,7 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_REVERSE] = {of_value_heads, 0},
     [LUATTN_ROLE_LINEAR_HOOKS] = {of_hooks, 0},
     [LUATTN_ROLE_LINEAR_ROUND] = {of_sums, 0},
+    [LUATTN_ROLE_LINEAR_END] = {of_cuts, 0},
 };
 
 /* The pass whose tensors a role's entry takes: of either direction, the inverses those of the chain that goes forwards. */
