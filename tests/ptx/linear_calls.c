@@ -91,7 +91,7 @@ static void compare_rest(const problem *x, int dim, const uint16_t *o, const cha
 }
 
 /* Decays of channels, by tiles of all chunks, in segments or not. */
-static void launch_tiles(const problem *x, void *module, on_device *d) {
+static void launch_tiles(const problem *x, void *module, on_device *d, const char *last) {
   const call *c = x->c;
   const linear_kernel *k = &c->kernel;
   const bool erases = linear_is_erasing(c);
@@ -107,9 +107,25 @@ static void launch_tiles(const problem *x, void *module, on_device *d) {
   if (cut > 1 && erases)
     linear_launch(module, "luattn_linear_join", linear_blocks(c, k->v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS, 0,
                   &d->p, NULL);
-  linear_launch(module, "luattn_linear", blocks * cut, threads,
+  linear_launch(module, last, blocks * cut, threads,
                 linear_chain_layout(k->k_dim, k->v_block, erases, LINEAR_CHAIN_OUT).bytes, &d->p, &d->maps);
   hand_release(tiles);
+}
+
+/* Whether one kernel makes tiles and takes them. */
+static bool is_by_quarters(const linear_kernel *k) {
+  return strcmp(k->elem, "bf16_t") == 0 && k->k_dim > 64 && k->v_dim > 64 && k->v_dim <= 128 && k->v_block == 128;
+}
+static void launch_quarters(const problem *x, void *module, on_device *d) {
+  const call *c = x->c;
+  const linear_kernel *k = &c->kernel;
+  const int cut = d->p.segments.count, blocks = linear_blocks(c, k->v_dim, k->v_block),
+            bytes = linear_quarters_layout().bytes;
+  if (cut > 1)
+    linear_launch(module, "luattn_linear_end", c->entries * c->heads_v * (cut - 1), LINEAR_QUARTER_END_THREADS, 0,
+                  &d->p, NULL);
+  linear_launch(module, "luattn_linear", blocks * cut, LINEAR_QUARTER_THREADS, bytes, &d->p, &d->maps);
+  if (cut > 1) launch_tiles(x, module, d, "luattn_linear_chain");
 }
 
 static void run_pass(const problem *x, linear_pass pass) {
@@ -119,7 +135,11 @@ static void run_pass(const problem *x, linear_pass pass) {
   k.k_dim = of.query.dim, k.v_dim = of.value.dim;
   if (pass != LINEAR_FORWARD) k.v_block = k.v_dim > 64 ? 128 : 64;
   const bool by_tiles = linear_gate_width(c) > 1 && pass == LINEAR_FORWARD && (linear_is_erasing(c) || c->segments > 1);
-  void *module = linear_load(&k, pass, by_tiles ? "entry/linear_tiles_sm90.cu" : "entry/linear_sm90.cu");
+  const bool by_quarters = by_tiles && linear_is_erasing(c) && is_by_quarters(&k);
+  void *module = linear_load(&k, pass,
+                             by_quarters ? "entry/linear_quarters_sm90.cu"
+                             : by_tiles  ? "entry/linear_tiles_sm90.cu"
+                                         : "entry/linear_sm90.cu");
   on_device d = linear_upload(x, pass);
   const LinearLayout l = linear_layout(k.k_dim, k.v_block, k.stages, linear_is_erasing(c), linear_gate_width(c) > 1);
   const bool erases = linear_is_erasing(c);
@@ -129,8 +149,10 @@ static void run_pass(const problem *x, linear_pass pass) {
     linear_set_inverses(x, &d, linear_room_of_inverses(x));
     linear_make_inverses(x, module, &d);
   }
-  if (by_tiles)
-    launch_tiles(x, module, &d);
+  if (by_quarters)
+    launch_quarters(x, module, &d);
+  else if (by_tiles)
+    launch_tiles(x, module, &d, "luattn_linear");
   else if (d.p.segments.count > 1)
     linear_launch(module, "luattn_linear_states", (blocks + maps) * (d.p.segments.count - 1), threads, l.bytes, &d.p,
                   &d.maps);

@@ -71,6 +71,29 @@ static void test_erasing_packed(void **state) {
   linear_run(&c);
 }
 
+/* By quarters of chunks: all gates, whole and in segments, head dims that fill boxes in part, mods, packed sequences. */
+static void test_quarters(void **state) {
+  (void)state;
+  for (gates g = NONE; g <= RARE; g++) {
+    call c = linear_case(&kda, g, g % 2 ? 400 : 150);
+    linear_set_dims(&c, g % 3 ? 128 : 120, g % 3 == 2 ? 72 : 128, 128);
+    c.segments = g % 2 || g == PRODUCTION ? 3 : 1;
+    if (g % 3 == 0) c.kernel.skip = "Skips", c.kernel.mods = "Factors";
+    linear_run(&c);
+  }
+}
+static void test_quarters_packed(void **state) {
+  (void)state;
+  call c = linear_packed_case(&kda, PRODUCTION, 1, 2);
+  linear_set_dims(&c, 128, 128, 128);
+  c.pool[5] = -1;
+  linear_run(&c);
+  c.segments = 2;
+  linear_run(&c);
+  c.kernel.mods = "Factors", c.gates = MIXED;
+  linear_run(&c);
+}
+
 /* Segments: maps of weak gates, and of others what a segment's last chunks decide alone. */
 static void test_segments(void **state) {
   (void)state;
@@ -165,7 +188,8 @@ static void test_backward_erasing_packed(void **state) {
 
 LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths), cmocka_unit_test(test_packed),
              cmocka_unit_test(test_parts), cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike),
-             cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_segments),
+             cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_quarters),
+             cmocka_unit_test(test_quarters_packed), cmocka_unit_test(test_segments),
              cmocka_unit_test(test_segments_long), cmocka_unit_test(test_backward_segments),
              cmocka_unit_test(test_backward_gates), cmocka_unit_test(test_backward_dims),
              cmocka_unit_test(test_backward_packed), cmocka_unit_test(test_backward_erasing),

@@ -249,7 +249,9 @@ static void run_on_device(problem *p) {
   luattn_linear_args a = args_of(p);
   need(luattn_linear_workspace_size(p->engine, p->spec, &a, &a.workspace_size, &err) == LUATTN_OK, "workspace");
   const bool has_inverses = p->row->erases && !p->row->channels;
-  const bool is_prepared = p->row->erases; /* inverses of all chunks, or with decays of channels their tiles */
+  /* inverses of all chunks, or with decays of channels their tiles, unless one kernel has these */
+  const bool by_quarters = p->row->channels && p->row->k == BF16 && p->row->k_dim > 64 && p->row->v_dim > 64,
+             is_prepared = p->row->erases && !by_quarters;
   if ((a.workspace_size > 0) != (p->row->segments > 1 || p->row->makes_rows || is_prepared) && is_small_device()) {
     fprintf(stderr, "the workspace has %zu bytes\n", a.workspace_size);
     exit(1);
