@@ -47,15 +47,20 @@ struct QuarterEnd {
     const int each = int(u32(chain.end) / u32(p.segments.count)), more = chain.end - each * p.segments.count;
     return segment * each + min_of(segment, more);
   }
+  // All loads are under way together, without branches.
   __device__ __forceinline__ void add_up(float (&to)[k_dim], int first) const {
-    float sum[apart] = {};
-#pragma unroll 8
+    float g[tokens][apart], sum[apart] = {};
+#pragma unroll
+    for (int i = 0; i < tokens; ++i)
+#pragma unroll
+      for (int n = 0; n < apart; ++n)
+        g[i][n] = Spec::decay(p, chain.site, chain.clamped(first + i), min_of(lane + 32 * n, Config::k_dim - 1));
+#pragma unroll
     for (int i = 0; i < tokens; ++i)
 #pragma unroll
       for (int n = 0; n < apart; ++n) {
-        const int t = first + i, d = lane + 32 * n;
-        const float g = decay_within(Spec::decay(p, chain.site, chain.clamped(t), min_of(d, Config::k_dim - 1)));
-        sum[n] += chain.has(t) ? g * op_log2_e : 0.f;
+        asm volatile("" : "+f"(g[i][n]));
+        sum[n] += chain.has(first + i) ? decay_within(g[i][n]) * op_log2_e : 0.f;
       }
 #pragma unroll
     for (int n = 0; n < apart; ++n) to[lane + 32 * n] = sum[n];
@@ -65,15 +70,16 @@ struct QuarterEnd {
     const int t = first + lane / 2, exists = chain.clamped(t);
     const Elem *at = static_cast<const Elem *>(p.k.data) + (Config::packed ? 0 : chain.entry * p.k.batch) +
                      chain.site.h * p.k.head + i64(chain.start + exists) * p.k.seq;
+    constexpr int loads = Config::k_dim / 8;
+    u64 x[loads];
     float sum = 0;
-#pragma unroll 8
-    for (int channel = lane % 2 * 4; channel < Config::k_dim; channel += 8) {
-      const u64 x = __ldg(reinterpret_cast<const unsigned long long *>(at + channel));
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const float e = to_real(Elem{u16(x >> 16 * n)});
-        sum += e * e;
-      }
+    for (int i = 0; i < loads; ++i)
+      x[i] = __ldg(reinterpret_cast<const unsigned long long *>(at + 8 * i + lane % 2 * 4));
+#pragma unroll
+    for (int i = 0; i < 4 * loads; ++i) {
+      const float e = to_real(Elem{u16(x[i / 4] >> i % 4 * 16)});
+      sum += e * e;
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum *= float(Spec::read(p, chain.site, exists));
