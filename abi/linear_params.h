@@ -407,15 +407,16 @@ ABI_FN LinearChainLayout linear_chain_layout(int k_dim, int v_block, int erases,
 }
 
 /* Shared memory of luattn_linear_columns: a chunk's q and k; do and v, or of updates that erase U and the gradient of R, in whose
- * place tiles are made; both states; factors of tokens and sums of decays; pairs; what is left of decays; sums of blocks of
- * tokens; numbers of tokens; barriers. */
+ * place tiles are made; both states; of updates that add, tiles; factors of tokens and sums of decays; pairs; what is left of
+ * decays; sums of blocks of tokens, and where gradients of decays go; numbers of tokens; barriers. */
 typedef struct LinearColumnsLayout {
   int qk, v, state, row; /* bytes; row: of sums */
-  int at_q, at_k, at_values, at_state, at_grad_state, at_factors, at_pairs, at_left, at_totals, at_numbers, at_barriers;
+  int at_q, at_k, at_values, at_state, at_grad_state, at_tiles, at_factors, at_pairs, at_left, at_totals, at_numbers,
+      at_barriers;
   int bytes;
 } LinearColumnsLayout;
 
-enum { LINEAR_COLUMN_NUMBERS = 5 * 256, LINEAR_COLUMN_TOTALS = 10 * 512, LINEAR_LEFT = 16 * 512 + 64 };
+enum { LINEAR_COLUMN_NUMBERS = 5 * 256, LINEAR_COLUMN_TOTALS = 14 * 512, LINEAR_LEFT = 16 * 512 };
 
 ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim, int erases) {
   LinearColumnsLayout l = {0};
@@ -428,7 +429,8 @@ ABI_FN LinearColumnsLayout linear_columns_layout(int k_dim, int v_dim, int erase
   l.at_values = l.at_k + l.qk;
   l.at_state = l.at_values + places * (l.qk > l.v ? l.qk : l.v);
   l.at_grad_state = l.at_state + l.state;
-  l.at_pairs = l.at_grad_state + l.state;
+  l.at_tiles = erases ? l.at_values : l.at_grad_state + l.state;
+  l.at_pairs = l.at_grad_state + l.state + (erases ? 0 : 2 * l.qk);
   l.at_factors = l.at_pairs + (erases ? 2 : 1) * LINEAR_BOX;
   l.at_left = l.at_factors + LINEAR_TILE_FACTORS + LUATTN_CHUNK * l.row;
   l.at_totals = l.at_left + LINEAR_LEFT;

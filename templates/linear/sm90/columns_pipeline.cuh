@@ -1,7 +1,7 @@
 // linear/sm90/columns_pipeline.cuh: shared memory and mbarriers of luattn_linear_columns, its chunks, and how they are loaded.
 //
-// Each tensor of a chunk has a place of its own, and an mbarrier `full`, in the order of ColumnTensor. In the place of those
-// along channels of v tiles are made (BlockTiles), once all of these have been read.
+// Each tensor of a chunk has a place of its own, and an mbarrier `full`, in the order of ColumnTensor. Where updates erase, tiles
+// are made (BlockTiles) in the place of those along channels of v, once all of these have been read.
 #pragma once
 #include "linear/sm90/linear_block_tiles.cuh"
 #include "tma/bulk_copies.cuh"
@@ -23,9 +23,9 @@ enum ColumnTile { TILE_QUERIES, TILE_KEYS, TILE_READS };
 // Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: the pair of a token with itself; where updates erase, of each share
 // of channels the gradient of r / k.
 enum { COLUMN_OWN = 0, COLUMN_OF_READ = 256 };
-// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; and of ways from state
-// to state, of every other chunk.
-enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512 };
+// Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; and of every other chunk
+// parts of the ways from state to state, and where gradients of each token's decays are stored.
+enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512, TOTAL_PLACES = 12 * 512 };
 
 template <class Spec, class Config>
 struct SharedColumns {
@@ -34,6 +34,7 @@ struct SharedColumns {
                        warps = 4 * shares;  // shares: of channels
   static constexpr LinearColumnsLayout layout = linear_columns_layout(Config::k_dim, Config::v_dim, Spec::erases);
   static constexpr LinearTilesLayout made = linear_tiles_layout(Config::k_dim, Spec::erases, 1);
+  static constexpr bool apart = !Spec::erases;  // whether tiles have places of their own
   static constexpr int bytes = layout.bytes, row_bytes = layout.row, threads = 32 * warps,
                        factors_bytes = LINEAR_TILE_FACTORS + LUATTN_CHUNK * row_bytes;
   static_assert(LinearSpec<Spec> && Spec::decay_of == DECAY_CHANNEL);
@@ -66,7 +67,7 @@ struct SharedColumns {
   }
   __device__ __forceinline__ u32 factors() const { return start + layout.at_factors; }
   __device__ __forceinline__ u32 gates() const { return factors() + LINEAR_TILE_FACTORS; }
-  __device__ __forceinline__ u32 tile(int which) const { return start + layout.at_values + which * layout.qk; }
+  __device__ __forceinline__ u32 tile(int which) const { return start + layout.at_tiles + which * layout.qk; }
   // Gradients of pairs, with the factors of tokens: of q k', and of r k'; a row for each query.
   __device__ __forceinline__ u32 pairs(int which) const { return start + layout.at_pairs + which * box; }
   __device__ __forceinline__ u32 left() const { return start + layout.at_left; }
@@ -110,24 +111,19 @@ struct ColumnProducer {
     load_kept(COLUMN_STATE, p.kept.states, slot);
     load_kept(COLUMN_GRAD_STATE, p.kept.grad_states, slot);
   }
-  // Brings what load_rows loads later to the L2 cache.
-  __device__ __forceinline__ void prefetch_rows(const Chain &chain, int chunk, i64 slot) const {
-    for (int i = 0; i < Shared::boxes_v; ++i) {
-      tensor_prefetch(maps.dout, i * 64, chain.box(chunk), chain.site.hv);
-      if constexpr (!Spec::erases) tensor_prefetch(maps.v, i * 64, chain.box(chunk), chain.site.hv);
-    }
+  // Brings what is loaded after results have been stored to the L2 cache.
+  __device__ __forceinline__ void prefetch_rest(const Chain &chain, int chunk, i64 slot) const {
+    bulk_prefetch(factors(slot), Shared::factors_bytes);
     for (int i = 0; i < Shared::boxes_k; ++i) {
       tensor_prefetch(maps.q, i * 64, chain.box(chunk), chain.site.h);
       tensor_prefetch(maps.k, i * 64, chain.box(chunk), chain.site.h);
     }
-    bulk_prefetch(factors(slot), Shared::factors_bytes);
-    if constexpr (Spec::erases) {
-      bulk_prefetch(static_cast<const unsigned char *>(p.kept.values) + slot * Shared::layout.v, Shared::layout.v);
-      bulk_prefetch(static_cast<const unsigned char *>(p.kept.grad_values) + slot * Shared::layout.v, Shared::layout.v);
-    }
+    if constexpr (Shared::apart) return;
+    for (int i = 0; i < Shared::boxes_v; ++i) tensor_prefetch(maps.dout, i * 64, chain.box(chunk), chain.site.hv);
+    bulk_prefetch(static_cast<const unsigned char *>(p.kept.values) + slot * Shared::layout.v, Shared::layout.v);
+    bulk_prefetch(static_cast<const unsigned char *>(p.kept.grad_values) + slot * Shared::layout.v, Shared::layout.v);
   }
-  // TMA may still read results from the places of q and k.
-  __device__ __forceinline__ void load_rows(const Chain &chain, int chunk, i64 slot) const {
+  __device__ __forceinline__ void load_values(const Chain &chain, int chunk, i64 slot) const {
     load(COLUMN_DOUT, maps.dout, chain, chunk, chain.site.hv, Shared::boxes_v);
     if constexpr (Spec::erases) {
       load_kept(COLUMN_VALUES, p.kept.values, slot);
@@ -135,6 +131,9 @@ struct ColumnProducer {
     } else {
       load(COLUMN_VALUES, maps.v, chain, chunk, chain.site.hv, Shared::boxes_v);
     }
+  }
+  // TMA may still read results from the places of q and k.
+  __device__ __forceinline__ void load_rows(const Chain &chain, int chunk, i64 slot) const {
     barrier_arrive_expect(shared.full(COLUMN_FACTORS), Shared::factors_bytes);
     bulk_load(shared.factors(), factors(slot), Shared::factors_bytes, shared.full(COLUMN_FACTORS));
     bulk_wait_read();

@@ -5,7 +5,8 @@
 //
 // No exponent is above 0. Between two blocks a pair is a product of rows of these, times e^E of the blocks between them, a factor
 // of each channel. In a narrow block, whose decays are less than block_limit in each channel, its own pairs are the same,
-// times e^-E; in others they are cut (linear_triangles.cuh, decayed_rows.cuh).
+// times e^-E; in others they are cut (linear_triangles.cuh, decayed_rows.cuh). In a narrow chunk, of which that holds as a whole,
+// G and E are sums from its beginning on.
 #pragma once
 #include "linear/sm90/linear_triangles.cuh"
 
@@ -14,21 +15,23 @@ template <class Elem>
 inline constexpr float block_limit = (same_type<Elem, half_t>::value ? 3.f : 60.f) * op_log2_e;
 
 // What is left of decays: arrays of 128 floats for each block, over it, over those before it and behind it, and the inverse of the
-// first; and 4 floats, whether a block is narrow.
-enum { LEFT_OVER = 0, LEFT_BEFORE = 4 * 512, LEFT_BEHIND = 8 * 512, LEFT_INVERSE = 12 * 512, LEFT_NARROW = 16 * 512 };
+// first. Of a narrow chunk: in the first array of each kind all of its decays, as they are, and what they leave; LEFT_BEFORE has
+// decays as they are, too.
+enum { LEFT_OVER = 0, LEFT_BEFORE = 4 * 512, LEFT_BEHIND = 8 * 512, LEFT_INVERSE = 12 * 512 };
 
 // Factors of a chunk's tokens, arrays of LUATTN_CHUNK floats: scale and q's factor; k's factor, of additive updates also w; of
 // erasing ones r's factor, and w.
 enum { FACTOR_QUERY = 0, FACTOR_KEY = 256, FACTOR_READ = 512, FACTOR_WRITE = 768 };
 
+// Of KDim channels from `first` on.
 template <class Elem, int RowBytes, int KDim>
 struct BlockTiles {
   static constexpr int block = 16, lanes = KDim / 4, rows = 32 / lanes;  // of a row of 4 channels a lane; at once
 
   const u32 gates, left;
-  const int lane;
+  const int lane, first = 0;
 
-  __device__ __forceinline__ int channel() const { return lane % lanes * 4; }
+  __device__ __forceinline__ int channel() const { return first + lane % lanes * 4; }
   // Of a lane's channels the decays of all blocks.
   __device__ __forceinline__ void load_totals(float (&all)[4][4]) const {
 #pragma unroll
@@ -47,8 +50,35 @@ struct BlockTiles {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
   }
-  // What is left over a block, by a warp.
-  __device__ __forceinline__ void store_left(int which) const {
+  // Of a block of tokens what is added to a sum of decays for tiles of q, and from what it is taken for those of k. Returns whether
+  // the chunk is narrow, which warps of all blocks must find alike: by the same sum.
+  __device__ __forceinline__ bool find_references(float (&begin)[4], float (&end)[4], int which) const {
+    float all[4][4], behind[4];
+    bool narrow = true;
+    load_totals(all);
+    sum(begin, behind, all, which);
+    load_four(end, gates + (which * block + block - 1) * RowBytes + channel() * 4);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) narrow = narrow && all[0][n] + all[1][n] + all[2][n] + all[3][n] > -block_limit<Elem>;
+    narrow = __all_sync(0xffffffffu, narrow);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) begin[n] = narrow ? begin[n] : 0.f, end[n] += narrow ? behind[n] : 0.f;
+    return narrow;
+  }
+  __device__ __forceinline__ void store_sums(int which) const {
+    float all[4][4], before[4], behind[4], sums[4], over[4];
+    load_totals(all);
+    sum(before, behind, all, which);
+    const u32 to = left + channel() * 4;
+    if (lane >= lanes) return;
+    store(to + LEFT_BEFORE + which * 512, before);
+    if (which > 0) return;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) sums[n] = all[0][n] + behind[n], over[n] = fast_exp2(sums[n]);
+    store(to + LEFT_OVER, sums), store(to + LEFT_BEHIND, over);
+  }
+  // What is left over a block, by a warp. Returns whether the block is narrow.
+  __device__ __forceinline__ bool store_left(int which) const {
     float all[4][4], before[4], behind[4], over[4], inverse[4];
     load_totals(all);
     sum(before, behind, all, which);
@@ -68,9 +98,8 @@ struct BlockTiles {
       store(to + LEFT_OVER, over), store(to + LEFT_BEFORE, before);
       store(to + LEFT_BEHIND, behind), store(to + LEFT_INVERSE, inverse);
     }
-    if (lane == 0) store_number(left + LEFT_NARROW + 4 * which, narrow ? 1.f : 0.f);
+    return narrow;
   }
-  __device__ __forceinline__ bool is_narrow(int which) const { return load_number(left + LEFT_NARROW + 4 * which) > 0; }
   // Of two adjacent channels.
   __device__ __forceinline__ float2 of(int what, int which, int channel) const {
     return load_pair(left + what + which * 512 + channel * 4);

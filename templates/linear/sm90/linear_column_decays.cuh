@@ -1,6 +1,7 @@
 // linear/sm90/linear_column_decays.cuh: the gradient of a chunk's decays of channels (linear_columns_sm90.cuh), by sums over ways.
 #pragma once
 #include "linear/sm90/columns_pipeline.cuh"
+#include "linear/sm90/decayed_rows.cuh"
 #include "score/fragment.cuh"
 
 template <class Spec, class Config>
@@ -9,150 +10,147 @@ struct ColumnDecays {
   using Elem = typename Config::Elem;
   using Chain = LinearChain<Config>;
   using Fragment = MmaFragment;
-  static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim;
+  static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, channels = k_dim / Shared::shares,
+                       steps = channels / 16, blocks = k_dim / 16, parts = Shared::warps / blocks;
 
   const LuattnLinearParams &p;
   const Shared shared;
-  const int which, lane;  // which block of tokens
+  const int which, share, lane;  // which block of tokens; of the channels
 
-  // Over a block's rows of each of the thread's columns: sums of y from the row on, and of z before it; and all of both.
-  __device__ __forceinline__ void sum_ways(float (&ways)[8], const float (&y)[8], const float (&z)[8],
-                                           u32 totals) const {
+  // ---- decays ----
+
+  // What is left of the lane's channel over the chunk.
+  __device__ __forceinline__ float find_left() const {
+    float sum = 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int upper = Fragment::element(0, j), lower = Fragment::element(1, j);
-      float from[2] = {y[upper], y[lower]}, to[2] = {z[upper], z[lower]};
+    for (int i = 0; i < 4; ++i) sum += load_number(place_of(i * block + block - 1, channel()));
+    return fast_exp2(sum);
+  }
+
+  // ---- ways of a block ----
+
+  // A lane has a channel of the warp's, where it has as many.
+  __device__ __forceinline__ bool has_channel() const { return lane < channels; }
+  __device__ __forceinline__ int channel() const { return share * channels + lane % channels; }
+  // Lays 16 channels of the warp's rows in the place of its sums of decays, which it has read.
+  __device__ __forceinline__ void lay(const float (&x)[8], int step) const {
 #pragma unroll
-      for (int step = 4; step < 32; step *= 2)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float down = __shfl_down_sync(0xffffffffu, from[r], step),
-                      up = __shfl_up_sync(0xffffffffu, to[r], step);
-          if (lane + step < 32) from[r] += down;
-          if (lane >= step) to[r] += up;
-        }
-      const float behind = __shfl_sync(0xffffffffu, from[1], Fragment::lane_in_row(lane)),
-                  first = __shfl_sync(0xffffffffu, to[0], 28 + Fragment::lane_in_row(lane));
-      float sooner[2];
+    for (int j = 0; j < 4; j += 2)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float up = __shfl_up_sync(0xffffffffu, to[r], 4);
-        sooner[r] = lane >= 4 ? up : 0.f;
+        const int e = Fragment::element(r, j);
+        store_pair(place_of(which * block + Fragment::row(lane, r), step * 16 + Fragment::column(lane, j)), x[e],
+                   x[e + 1]);
       }
-      ways[upper] = from[0] + behind + sooner[0], ways[lower] = from[1] + first + sooner[1];
-      const u32 at = totals + which * 512 + Fragment::column(lane, j) * 4;
-      if (lane < 4) store_number(at + TOTAL_BEHIND, from[0] + behind);
-      if (lane >= 28) store_number(at + TOTAL_BEFORE, first + to[1]);
-    }
   }
-  // Sums over value channels of ways from state to state: of a warp as many channels as its share of all.
-  __device__ __forceinline__ void sum_across(int warp, u32 to) const {
-    constexpr int channels = k_dim / Shared::warps;  // 8 or 4
-    float sum[8] = {};
-#pragma unroll
-    for (int i = 0; i < v_dim / 32; ++i) {
-      const u32 at = shared.at_state(0, i * 32 + lane, warp * channels) - shared.at(0) + warp * channels % 8 * 2;
-#pragma unroll
-      for (int n = 0; n < channels / 4; ++n) {
-        const u64 s = load_four_halves(shared.at(COLUMN_STATE) + at + n * 8),
-                  d = load_four_halves(shared.at(COLUMN_GRAD_STATE) + at + n * 8);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[4 * n + e] += to_real(Elem{u16(s >> 16 * e)}) * to_real(Elem{u16(d >> 16 * e)});
-      }
-    }
-    // Halves of lanes keep halves of channels.
-    int count = channels, first = 0;
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      const bool upper = (lane & step) != 0;
-      if (count > 1) {
-        count /= 2;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (i < count) {
-            const float mine = upper ? sum[i + count] : sum[i], other = upper ? sum[i] : sum[i + count];
-            sum[i] = mine + __shfl_xor_sync(0xffffffffu, other, step);
-          }
-        first += upper ? count : 0;
-      } else {
-        sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], step);
-      }
-    }
-    if (lane % (32 / channels) != 0) return;
-    const u32 at = (warp * channels + first) * 4;
-    float left = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) left += load_number(shared.gates() + (i * block + block - 1) * Shared::row_bytes + at);
-    store_number(to + at, sum[0] * fast_exp2(left));
+  __device__ __forceinline__ u32 place_of(int token, int channel) const {
+    return shared.gates() + token * Shared::row_bytes + channel * 4;
   }
-  // What all tokens of the block have: of ways that cross other blocks, and all; of two adjacent channels.
-  __device__ __forceinline__ float2 of_block(int channel, u32 across) const {
-    const u32 at = shared.totals() + channel * 4;
-    float2 sum = load_pair(across + channel * 4);
+  __device__ __forceinline__ static void store_pair(u32 to, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+  }
+  // Of the lane's channel over the block's rows: sums of y, which lies there, from the row on, and of z before it; and all of both.
+  __device__ __forceinline__ void sum_ways(float (&ways)[block], const float (&z)[steps][8]) const {
+    const u32 from = place_of(which * block, channel()), totals = shared.totals() + which * 512 + channel() * 4;
+    float behind = 0, before = 0;
+    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i == which) continue;
-      const float2 x = load_pair(at + (i > which ? TOTAL_BEHIND : TOTAL_BEFORE) + i * 512);
-      sum.x += x.x, sum.y += x.y;
+    for (int i = block - 1; i >= 0; --i) ways[i] = behind += load_number(from + i * Shared::row_bytes);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < steps; ++i) lay(z[i], share * steps + i);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < block; ++i) ways[i] += before, before += load_number(from + i * Shared::row_bytes);
+    if (has_channel()) store_number(totals + TOTAL_BEHIND, behind), store_number(totals + TOTAL_BEFORE, before);
+  }
+
+  // ---- ways from state to state ----
+
+  __device__ __forceinline__ u32 across(int done) const { return shared.totals() + TOTAL_ACROSS + done % 2 * 1024; }
+  // Their sums over a part of the value channels, but for what is left of the chunk: the diagonal of products of 16 channels of
+  // both states, a warp for each 16 channels of a part.
+  __device__ __forceinline__ void sum_across(int warp, int done) const {
+    const int first = warp % blocks * 16, part = warp / blocks;
+    float x[8] = {};
+#pragma unroll
+    for (int i = 0; i < v_dim / 16 / parts; ++i) {
+      const int value = (part * (v_dim / 16 / parts) + i) * 16;
+      u32 a[4], b[4];
+      ldmatrix_x4_turned(a, shared.at_state(COLUMN_STATE, value + lane % 8 + lane / 16 * 8, first + lane / 8 % 2 * 8));
+      ldmatrix_x4_turned(b, shared.at_state(COLUMN_GRAD_STATE, value + lane % 16, first + lane / 16 * 8));
+      DecayedRows<Config, Shared::row_bytes, false>::multiply(x, a, b);
     }
+    const int own = Fragment::row(lane);
+    if (Fragment::lane_in_row(lane) != own / 2) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      store_number(across(done) + (part * k_dim + first + own + 8 * r) * 4, own % 2 == 0 ? x[6 * r] : x[6 * r + 1]);
+  }
+  // What all tokens of the block have of the lane's channel: of ways that cross other blocks, and all. left: over the chunk.
+  __device__ __forceinline__ float of_block(float left, int done) const {
+    const u32 at = shared.totals() + channel() * 4;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < parts; ++i) sum += load_number(across(done) + (i * k_dim + channel()) * 4);
+    sum *= left;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i != which) sum += load_number(at + (i > which ? TOTAL_BEHIND : TOTAL_BEFORE) + i * 512);
     return sum;
   }
-  // Where gradients of a token's channels are stored, of row number r of the thread; null: hooks make something of them first.
-  __device__ __forceinline__ float *place(const Chain &chain, int chunk, int r) const {
-    const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane, r);
+
+  // ---- store ----
+
+  __device__ __forceinline__ u32 places(int done) const {
+    return shared.totals() + TOTAL_PLACES + done % 2 * 512 + which * 128;
+  }
+  // Where gradients of a token's channels are stored; null: hooks make something of them first.
+  __device__ __forceinline__ float *place(const Chain &chain, int t) const {
     if constexpr (DecayIsElement<Spec>)
-      return chain.has(t) ? Spec::OfDecay::place(p, chain.site, t) : nullptr;
+      return Spec::OfDecay::place(p, chain.site, t);
     else
       return DecayEndsHere<Spec> ? nullptr : p.sums.decay + chain.token(p, t) * Config::k_dim;
   }
-  // Whether pairs of numbers can be stored there.
-  __device__ __forceinline__ static bool takes_pairs(const float *to) {
-    return to != nullptr && reinterpret_cast<unsigned long long>(to) % 8 == 0;
+  // By a warp for each block of tokens.
+  __device__ __forceinline__ void find_places(const Chain &chain, int chunk, int done) const {
+    const int t = chunk * LUATTN_CHUNK + which * block + lane;
+    if (share != 3 || lane >= block || !chain.has(t) || p.sums.decay == nullptr) return;
+    const auto at = reinterpret_cast<unsigned long long>(place(chain, t));
+    asm volatile("st.shared.b64 [%0], %1;" ::"r"(places(done) + lane * 8), "l"(at) : "memory");
   }
-  __device__ __forceinline__ void add(const Chain &chain, int t, int channel, float2 x) const {
-    if constexpr (DecayEndsHere<Spec>) {
-      using Terms = typename Spec::OfDecay;
-      float none[1];
-      Terms::add(p, chain.site, 1.f, x.x, t, channel, nullptr, nullptr, none, none);
-      Terms::add(p, chain.site, 1.f, x.y, t, channel + 1, nullptr, nullptr, none, none);
-    }
+  __device__ __forceinline__ void store_at(u64 row, float x) const {
+    asm volatile("st.global.f32 [%0], %1;" ::"l"(row + u32(channel()) * 4), "f"(x) : "memory");
   }
-  // Adds to a thread's ways of 16 channels what all tokens of its block have, and stores the gradient, or what it makes of
-  // inputs. to: places of the thread's rows; InPairs: which take pairs.
-  template <bool InPairs>
-  __device__ __forceinline__ void store(const float (&ways)[8], const Chain &chain, int chunk, int step, u32 across,
-                                        float *const (&to)[2]) const {
+  // Adds to ways what all tokens of the block have, and stores the gradient, or what it makes of inputs. left: over the chunk.
+  __device__ __forceinline__ void store(const float (&ways)[block], float left, const Chain &chain, int chunk,
+                                        int done) const {
+    if (p.sums.decay == nullptr || !has_channel() || channel() >= Config::k_dim) return;
+    const float all = of_block(left, done);
+    const int first = chunk * LUATTN_CHUNK + which * block;
+    if (chain.has(first + block - 1) && load_four_halves(places(done)) != 0) {
 #pragma unroll
-    for (int j = 0; j < 4; j += 2) {
-      const int channel = step * 16 + Fragment::column(lane, j);
-      const float2 all = of_block(channel, across);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane, r), e = Fragment::element(r, j);
-        if (!chain.has(t) || channel >= Config::k_dim) continue;
-        const float2 x = {ways[e] + all.x, ways[e + 1] + all.y};
-        if constexpr (InPairs)
-          *reinterpret_cast<float2 *>(to[r] + channel) = x;
-        else if (to[r] != nullptr)
-          to[r][channel] = x.x, to[r][channel + 1] = x.y;
-        else
-          add(chain, t, channel, x);
+      for (int i = 0; i < block; i += 2) {
+        const uint4 two = load_shared_16(places(done) + i * 8);
+        store_at(u64(two.x) | u64(two.y) << 32, ways[i] + all),
+            store_at(u64(two.z) | u64(two.w) << 32, ways[i + 1] + all);
       }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < block; ++i) {
+      if (!chain.has(first + i)) break;
+      const u64 row = load_four_halves(places(done) + i * 8);
+      if (row != 0)
+        store_at(row, ways[i] + all);
+      else
+        add(chain, first + i, ways[i] + all);
     }
   }
-  template <int Steps>
-  __device__ __forceinline__ void store_all(const float (&ways)[Steps][8], const Chain &chain, int chunk, int share,
-                                            u32 across) const {
-    if (p.sums.decay == nullptr) return;
-    float *const to[2] = {place(chain, chunk, 0), place(chain, chunk, 1)};
-    const int t = chunk * LUATTN_CHUNK + which * block + Fragment::row(lane);
-    const bool in_pairs = (takes_pairs(to[0]) || !chain.has(t)) && (takes_pairs(to[1]) || !chain.has(t + 8));
-    if (in_pairs) {
-#pragma unroll
-      for (int i = 0; i < Steps; ++i) store<true>(ways[i], chain, chunk, share * Steps + i, across, to);
-    } else {
-#pragma unroll
-      for (int i = 0; i < Steps; ++i) store<false>(ways[i], chain, chunk, share * Steps + i, across, to);
+  __device__ __forceinline__ void add(const Chain &chain, int t, float x) const {
+    if constexpr (DecayEndsHere<Spec>) {
+      float none[1];
+      Spec::OfDecay::add(p, chain.site, 1.f, x, t, channel(), nullptr, nullptr, none, none);
     }
   }
 };

@@ -1,5 +1,5 @@
-// linear/sm90/linear_columns_sm90.cuh: backward where decays differ between channels, all chunks at once: dq, dk and the gradient of
-// decays, of updates that erase also dv and gradients of numbers of tokens, from the states, U and their gradients that the
+// linear/sm90/linear_columns_sm90.cuh: backward where decays differ between channels, all chunks at once: dq, dk and the gradient
+// of decays, of updates that erase also dv and gradients of numbers of tokens, from the states, U and their gradients that the
 // chains have kept (linear_tile_chain.cuh). With D_ij = do_i U_j' for j <= i, and where updates erase E_ij = -dR_i U_j' for
 // j < i; else U is w v:
 //
@@ -16,16 +16,21 @@
 // Config: as in fwd_linear_sm90.cuh, without v_block and stages; v_dim up to 128. Threads: SharedColumns::threads; blocks: as
 // many as there are multiprocessors, or fewer; each takes chunks in turns.
 //
-// A block has sixteen warps, of which each has 16 tokens and a quarter of the channels: rows of dq have blocks before them, rows
-// of dk blocks behind them, so that all have as much to do. First they meet the states, in registers, and make pairs; then tiles
-// (BlockTiles) take the place of what that needed, and pairs meet these.
+// A block has four warpgroups, of which each has a quarter of the channels, and each warp 16 tokens of these: rows of dq have
+// blocks before them, rows of dk blocks behind them, so that all have as much to do. First they meet the states and make pairs,
+// in registers; then pairs meet tiles (BlockTiles), which have places of their own where updates add, and else take that of what
+// the first part needed. In a narrow chunk, whose decays are less than block_limit in each of the warpgroup's channels, tiles have
+// its beginning and its end as references, and pairs meet them at once; in others block by block.
 #pragma once
 #include "linear/sm90/columns_pipeline.cuh"
 #include "linear/sm90/decayed_rows.cuh"
 #include "linear/sm90/linear_column_decays.cuh"
+#include "linear/sm90/linear_column_values.cuh"
 #include "linear/sm90/rows_left_alone.cuh"
 #include "arch/stmatrix.cuh"
 #include "arch/warp.cuh"
+#include "arch/wgmma.cuh"
+#include "source/cp_async_tile.cuh"
 
 template <class Spec, class Config>
 struct ColumnRows {
@@ -36,11 +41,13 @@ struct ColumnRows {
   using Queries = DecayedRows<Config, Shared::row_bytes, false>;
   using Keys = DecayedRows<Config, Shared::row_bytes, true>;
   using Triangles = LinearTriangles<Config, Shared::row_bytes>;
-  using Tiles = BlockTiles<Elem, Shared::row_bytes, Shared::k_dim>;
+  using Tiles = BlockTiles<Elem, Shared::row_bytes, Shared::k_dim / Shared::shares>;
   using Decays = ColumnDecays<Spec, Config>;
   using Place = ChunkPlace<Config>;
   static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1,
-                       steps = k_dim / 16 / Shared::shares;  // of a warp, 16 channels each
+                       steps = k_dim / 16 / Shared::shares,  // of a warp, 16 channels each
+      owned = 8 * steps;                                     // elements of a thread
+  using Products = Wgmma<Elem, 16 * steps>;
   static constexpr bool erases = Spec::erases;
 
   const LuattnLinearParams &p;
@@ -49,7 +56,7 @@ struct ColumnRows {
   const int which, share, lane;  // which block of tokens; of the channels
 
   __device__ __forceinline__ int warp() const { return share * 4 + which; }
-  __device__ __forceinline__ Tiles tiles() const { return {shared.gates(), shared.left(), lane}; }
+  __device__ __forceinline__ Tiles tiles() const { return {shared.gates(), shared.left(), lane, share * steps * 16}; }
   __device__ __forceinline__ static void sync() { named_sync(barrier, 32 * Shared::warps); }
 
   // ---- load ----
@@ -59,9 +66,15 @@ struct ColumnRows {
     ldmatrix_x4(a, shared.at(tensor, of * block + lane % 16, step * 16 + lane / 16 * 8));
   }
   // Two adjacent channels of each of the warp's tokens: of row number r and column number 2 j.
-  __device__ __forceinline__ float2 load_two(int tensor, int step, int r, int j) const {
-    const u32 two = load_shared(shared.at(tensor, row(r), step * 16 + j * 8) + Fragment::column(lane) * 2);
+  __device__ __forceinline__ float2 load_two(int tensor, int i, int r, int j) const {
+    const u32 own = own_channels(row(0), 0) + Fragment::column(lane) * 2;
+    const u32 two = load_shared(shared.at(tensor) + (own ^ u32(2 * i + j) * 16) + r * 1024);
     return {to_real(Elem{u16(two)}), to_real(Elem{u16(two >> 16)})};
+  }
+  // The place of the warp's first channels in a row of boxes, and of those `channel` further; its next 8 are at ^ 16, and so on.
+  __device__ __forceinline__ u32 own_channels(int row, int channel) const {
+    const int first = share * steps * 16;
+    return first / 64 * Shared::box + box_place(row, first % 64 + channel);
   }
   __device__ __forceinline__ float2 sums(int row, int step, int j) const {
     return load_pair(shared.gates() + row * Shared::row_bytes + (step * 16 + j * 8 + Fragment::column(lane)) * 4);
@@ -87,25 +100,56 @@ struct ColumnRows {
         z, shared.pairs(pairs) + box_place(of * block + lane % 8 + lane / 16 * 8, which * block + lane / 8 % 2 * 8));
   }
 
-  // ---- compute: pairs ----
+  // The warpgroup's channels of a box of rows, as B.
+  __device__ __forceinline__ u64 channels_of(u32 box) const {
+    const int channel = share * steps * 16;
+    return wgmma_operand(box + channel / 64 * Shared::box + channel % 64 * 2, 0);
+  }
 
-  // A block of D and E, of the warp's rows, and as columns those of block number `share`, with factors of tokens, to shared
-  // memory. Pairs of a token with itself stay float.
-  __device__ __forceinline__ void make_pairs() const {
-    if (share > which) return;
-    float d[8] = {}, e[8] = {};
-#pragma unroll 2
-    for (int v = 0; v < v_dim / 16; ++v) {
-      u32 a[4], b[4];
-      load_rows(b, COLUMN_VALUES, share, v);
-      load_rows(a, COLUMN_DOUT, which, v);
-      Triangles::multiply(d, a, b);
+  // ---- compute: states and pairs ----
+
+  // Of the warp's rows and channels: do S', dR S', U dS'.
+  struct Met {
+    float query[owned], read[erases ? owned : 1], key[owned];
+  };
+  // A block of D and E: of the warp's rows, and as columns those of block number `share`.
+  struct Pairs {
+    float query[8], read[erases ? 8 : 1];
+  };
+  template <int N>
+  __device__ __forceinline__ static void clear(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = 0;
+    wgmma_arrived(x);  // not after a product has begun
+  }
+  // Committed.
+  __device__ __forceinline__ void meet(Met &x, Pairs &pairs) const {
+    clear(x.query), clear(x.read), clear(x.key), clear(pairs.query), clear(pairs.read);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_v; ++i) {
+      const auto rows = [&](int tensor) { return wgmma_operand(shared.at(tensor) + i * Shared::box, 0); };
+      const auto state = [&](int tensor) { return channels_of(shared.at(tensor) + i * Shared::boxes_k * Shared::box); };
+      const u64 columns = wgmma_operand(shared.at(COLUMN_VALUES) + i * Shared::box + share * (block * 128), 0);
+      Products::turned64(x.query, rows(COLUMN_DOUT), state(COLUMN_STATE), 1);
+      Products::turned64(x.key, rows(COLUMN_VALUES), state(COLUMN_GRAD_STATE), 1);
+      Wgmma<Elem, block>::dots64(pairs.query, rows(COLUMN_DOUT), columns, 1);
       if constexpr (erases) {
-        load_rows(a, COLUMN_GRAD_VALUES, which, v);
-        Triangles::multiply(e, a, b);
+        Products::turned64(x.read, rows(COLUMN_GRAD_VALUES), state(COLUMN_STATE), 1);
+        Wgmma<Elem, block>::dots64(pairs.read, rows(COLUMN_GRAD_VALUES), columns, 1);
       }
     }
+    wgmma_commit();
+  }
+  __device__ __forceinline__ static void await_met(Met &x, Pairs &pairs) {
+    wgmma_wait<0>();
+    wgmma_arrived(x.query), wgmma_arrived(x.key), wgmma_arrived(pairs.query);
+    if constexpr (erases) wgmma_arrived(x.read), wgmma_arrived(pairs.read);
+  }
+  // Pairs with factors of tokens, to shared memory; those of later columns are 0. Pairs of a token with itself stay float.
+  __device__ __forceinline__ void store_pairs(Pairs &pairs) const {
     const float query[2] = {factor(FACTOR_QUERY, 0), factor(FACTOR_QUERY, 1)};
+    float(&d)[8] = pairs.query;
     u32 x[4], y[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -114,7 +158,8 @@ struct ColumnRows {
       const bool low = column < row(r), high = column + 1 < row(r);
       d[2 * i] *= query[r] * key.x, d[2 * i + 1] *= query[r] * key.y;
       x[i] = pack<Elem>(low ? d[2 * i] : 0.f, high ? d[2 * i + 1] : 0.f);
-      y[i] = pack<Elem>(low ? -e[2 * i] * key.x : 0.f, high ? -e[2 * i + 1] * key.y : 0.f);
+      if constexpr (erases)
+        y[i] = pack<Elem>(low ? -pairs.read[2 * i] * key.x : 0.f, high ? -pairs.read[2 * i + 1] * key.y : 0.f);
       if (column == row(r)) store_number(shared.numbers() + COLUMN_OWN + column * 4, d[2 * i]);
       if (column + 1 == row(r)) store_number(shared.numbers() + COLUMN_OWN + column * 4 + 4, d[2 * i + 1]);
     }
@@ -123,55 +168,28 @@ struct ColumnRows {
     if constexpr (erases) stmatrix_x4(shared.pairs(1) + at, y[0], y[1], y[2], y[3]);
   }
 
-  // ---- compute: states ----
-
-  // Of the warp's rows and 16 channels: do S', dR S', U dS'.
-  struct Met {
-    float query[8], read[erases ? 8 : 1], key[8];
-  };
-  __device__ __forceinline__ void meet(Met (&x)[steps]) const {
-#pragma unroll
-    for (int i = 0; i < steps; ++i)
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        x[i].query[n] = x[i].key[n] = 0;
-        if constexpr (erases) x[i].read[n] = 0;
-      }
-#pragma unroll 2
-    for (int v = 0; v < v_dim / 16; ++v) {
-      u32 dout[4], values[4], grads[4], b[4];
-      load_rows(dout, COLUMN_DOUT, which, v), load_rows(values, COLUMN_VALUES, which, v);
-      if constexpr (erases) load_rows(grads, COLUMN_GRAD_VALUES, which, v);
-#pragma unroll
-      for (int i = 0; i < steps; ++i) {
-        const int channel = (share * steps + i) * 16 + lane / 16 * 8;
-        ldmatrix_x4_turned(b, shared.at_state(COLUMN_STATE, v * 16 + lane % 16, channel));
-        Queries::multiply(x[i].query, dout, b);
-        if constexpr (erases) Queries::multiply(x[i].read, grads, b);
-        ldmatrix_x4_turned(b, shared.at_state(COLUMN_GRAD_STATE, v * 16 + lane % 16, channel));
-        Queries::multiply(x[i].key, values, b);
-      }
-    }
-  }
-
   // ---- compute: tiles ----
 
-  // Four tokens of all tiles, a lane for 4 channels; and of a block what is left.
-  __device__ __forceinline__ void make_tiles() const {
-    constexpr int tokens = LUATTN_CHUNK / Shared::warps;
+  // How a warp's tokens meet others of its channels: in a narrow chunk all at once; else block by block, and those of its own
+  // block at once where that is narrow, or cut into triangles of a size.
+  enum { CHUNK_NARROW = 0, BLOCK_NARROW = 2 * block };
+  // The warp's tokens and channels of all tiles, a lane for 4 channels; and what is left of decays. Returns how they meet.
+  __device__ __forceinline__ int make_tiles() const {
+    constexpr int tokens = block / Tiles::rows;
     const Tiles of = tiles();
-    const int channel = of.channel(), first = warp() * tokens;
-    const u32 sums_at = shared.gates() + channel * 4;
-    float end[4];
-    load_four(end, sums_at + (first / block * block + block - 1) * Shared::row_bytes);
+    const int channel = of.channel(), first = which * block + lane / Tiles::lanes * tokens;
+    const u32 sums_at = shared.gates() + channel * 4,
+              first_at = channel / 64 * Shared::box + box_place(first, channel % 64) + channel % 8 * 2;
+    float begin[4], end[4];
+    const bool narrow = of.find_references(begin, end, which);
 #pragma unroll
-    for (int i = 0; i < tokens; i += Tiles::rows) {
-      const int row = first + i + lane / Tiles::lanes;
-      const u32 at = channel / 64 * Shared::box + box_place(row, channel % 64) + channel % 8 * 2;
+    for (int i = 0; i < tokens; ++i) {
+      const int row = first + i;
+      const u32 at = (first_at ^ u32(i) * 16) + i * 128;
       float sum[4], up[4], down[4];
       load_four(sum, sums_at + row * Shared::row_bytes);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n]), down[n] = fast_exp2(end[n] - sum[n]);
+      for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n] + begin[n]), down[n] = fast_exp2(end[n] - sum[n]);
       const u64 q = load_four_halves(shared.at(COLUMN_Q) + at), k = load_four_halves(shared.at(COLUMN_K) + at);
       store_four_halves(shared.tile(TILE_QUERIES) + at, Tiles::scaled(q, up));
       store_four_halves(shared.tile(TILE_KEYS) + at, Tiles::scaled(k, down));
@@ -182,7 +200,11 @@ struct ColumnRows {
         store_four_halves(shared.tile(TILE_READS) + at, Tiles::scaled(k, up));
       }
     }
-    if (share == 0) of.store_left(which);
+    if (narrow) {
+      of.store_sums(which);
+      return CHUNK_NARROW;
+    }
+    return of.store_left(which) ? BLOCK_NARROW : Triangles::narrow_size(sums_at + which * block * Shared::row_bytes);
   }
 
   // ---- compute: pairs that meet tiles ----
@@ -250,8 +272,8 @@ struct ColumnRows {
     }
   }
   // Pairs of a block that is not narrow.
-  __device__ __forceinline__ void add_wide(float (&query)[8], float (&read)[8], float (&key)[8], int step) const {
-    const int size = Triangles{0, 0, shared.gates(), which, lane}.narrow_size();
+  __device__ __forceinline__ void add_wide(float (&query)[8], float (&read)[8], float (&key)[8], int step,
+                                           int size) const {
     const Queries queries{shared.at(COLUMN_K), shared.gates(), which, lane};
     u32 z[4];
     load_pairs(z, 0, which);
@@ -272,12 +294,71 @@ struct ColumnRows {
     }
   }
 
+  // ---- compute: pairs of a narrow chunk ----
+
+  // With E all of the chunk's decays: met becomes do S' e^E + D (k e^(E - G)), of which dq is e^(G - E) times as much, and the
+  // same of r; pairs become D' (q e^G) + E' (r e^G), to be multiplied by e^-G.
+  __device__ __forceinline__ void meet_tiles(Met &met, float (&pairs)[owned]) const {
+    u32 z[4][4];
+    const float query[2] = {factor(FACTOR_QUERY, 0), factor(FACTOR_QUERY, 1)};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) load_pairs_turned(z[n], 0, n);
+#pragma unroll
+    for (int i = 0; i < owned; i += 2) {
+      const float2 all = left(LEFT_BEHIND, 0, share * steps + i / 8, i / 4 % 2);
+      const int r = i / 2 % 2;
+      met.query[i] *= query[r] * all.x, met.query[i + 1] *= query[r] * all.y;
+      if constexpr (erases) met.read[i] *= -all.x, met.read[i + 1] *= -all.y;
+    }
+    clear(pairs);
+    const u64 keys = channels_of(shared.tile(TILE_KEYS));
+    wgmma_fence();
+    Products::turned64(met.query, wgmma_operand(shared.pairs(0), 0), keys, 1);
+    if constexpr (erases) Products::turned64(met.read, wgmma_operand(shared.pairs(1), 0), keys, 1);
+    Products::sums64(pairs, z[0], z[1], z[2], z[3], channels_of(shared.tile(TILE_QUERIES)));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_arrived(pairs);
+    if constexpr (erases) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) load_pairs_turned(z[n], 1, n);
+      wgmma_fence();
+      Products::sums64(pairs, z[0], z[1], z[2], z[3], channels_of(shared.tile(TILE_READS)));
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_arrived(pairs), wgmma_arrived(met.read);
+    }
+    wgmma_arrived(met.query);
+  }
+
   // ---- compute: 16 channels of q and k ----
 
-  // Rounds results of 16 channels to the place of the warp's rows there, which it has read.
-  __device__ __forceinline__ void stage(int tensor, const float (&x)[8], int step) const {
-    stmatrix_x4(shared.at(tensor, which * block + lane % 16, step * 16 + lane / 16 * 8), pack<Elem>(x[0], x[1]),
-                pack<Elem>(x[2], x[3]), pack<Elem>(x[4], x[5]), pack<Elem>(x[6], x[7]));
+  // Results of 16 channels, dk from pairs and from a state apart.
+  struct Rows {
+    float query[8], read[8], pairs[8], key[8];
+  };
+  __device__ __forceinline__ void take_narrow(Rows &x, const Met &met, const float (&pairs)[owned], int i) const {
+    const int step = share * steps + i;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float2 begin = left(LEFT_BEFORE, which, step, j), all = left(LEFT_OVER, 0, step, j),
+                   across = left(LEFT_BEHIND, 0, step, j);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 sum = sums(row(r), step, j);
+        const float by = factor(FACTOR_KEY, r), low = sum.x + begin.x, high = sum.y + begin.y;
+        const float up[2] = {fast_exp2(low - all.x), fast_exp2(high - all.y)},
+                    down[2] = {fast_exp2(-low), fast_exp2(-high)};
+        const float of_key[2] = {by * across.x, by * across.y};
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int e = Fragment::element(r, 2 * j) + n, of = 8 * i + e;
+          x.query[e] = met.query[of] * up[n], x.pairs[e] = pairs[of] * down[n];
+          x.key[e] = met.key[of] * (of_key[n] * down[n]);
+          x.read[e] = erases ? met.read[erases ? of : 0] * up[n] : 0.f;
+        }
+      }
+    }
   }
   // Multiplies by what is left in the block, up to a token, or behind it.
   __device__ __forceinline__ void apply(float (&up)[8], float (&down)[8], int step) const {
@@ -293,27 +374,28 @@ struct ColumnRows {
       }
     }
   }
-  // Adds to `of_read` the sums of dr k of the thread's rows.
-  __device__ __forceinline__ void step(float (&ways)[8], float (&of_read)[2], const Met &met, int step,
-                                       bool narrow) const {
-    float query[8] = {}, read[8] = {}, pairs[8] = {}, key[8], up[8], down[8], y[8], z[8];
+  __device__ __forceinline__ void take_wide(Rows &x, const Met &met, int i, int size) const {
+    const int step = share * steps + i;
+    const bool narrow = size == BLOCK_NARROW;
+    float up[8], down[8];
+    clear(x.query), clear(x.read), clear(x.pairs);
     {
-      float x[8];
+      float y[8];
       const float query_factor[2] = {factor(FACTOR_QUERY, 0), factor(FACTOR_QUERY, 1)};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = met.query[i] * query_factor[i / 2 % 2];
-      add_before(query, x, 0, step, narrow);
+      for (int n = 0; n < 8; ++n) y[n] = met.query[8 * i + n] * query_factor[n / 2 % 2];
+      add_before(x.query, y, 0, step, narrow);
       if constexpr (erases) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = -met.read[i];
-        add_before(read, x, 1, step, narrow);
+        for (int n = 0; n < 8; ++n) y[n] = -met.read[8 * i + n];
+        add_before(x.read, y, 1, step, narrow);
       }
-      add_behind(pairs, step, narrow);
+      add_behind(x.pairs, step, narrow);
     }
     apply(up, down, step);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) query[i] *= up[i], read[i] *= up[i], pairs[i] *= down[i];
-    if (!narrow) add_wide(query, read, pairs, step);
+    for (int n = 0; n < 8; ++n) x.query[n] *= up[n], x.read[n] *= up[n], x.pairs[n] *= down[n];
+    if (!narrow) add_wide(x.query, x.read, x.pairs, step, size);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float2 behind = left(LEFT_BEHIND, which, step, j);
@@ -321,29 +403,64 @@ struct ColumnRows {
       for (int r = 0; r < 2; ++r) {
         const float by = factor(FACTOR_KEY, r);
         const int e = Fragment::element(r, 2 * j);
-        key[e] = met.key[e] * (by * behind.x * down[e]);
-        key[e + 1] = met.key[e + 1] * (by * behind.y * down[e + 1]);
+        x.key[e] = met.key[8 * i + e] * (by * behind.x * down[e]);
+        x.key[e + 1] = met.key[8 * i + e + 1] * (by * behind.y * down[e + 1]);
       }
     }
+  }
+  // Rounds results of 16 channels to the place of the warp's rows there, which it has read.
+  __device__ __forceinline__ void stage(int tensor, const float (&x)[8], int i) const {
+    const u32 own = own_channels(which * block + lane % 16, lane / 16 * 8);
+    stmatrix_x4(shared.at(tensor) + (own ^ u32(i) * 32), pack<Elem>(x[0], x[1]), pack<Elem>(x[2], x[3]),
+                pack<Elem>(x[4], x[5]), pack<Elem>(x[6], x[7]));
+  }
+  // Adds to `of_read` the sums of dr k of the thread's rows. Ways from the rows on lie in the place of their sums of decays
+  // then, and z becomes those before them.
+  __device__ __forceinline__ void finish_step(Rows &x, float (&z)[8], float (&of_read)[2], int i) const {
+    float y[8];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float own = load_number(shared.numbers() + COLUMN_OWN + row(r) * 4),
                   of_r = erases ? factor(FACTOR_READ, r) : 0.f;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float2 q = load_two(COLUMN_Q, step, r, j), k = load_two(COLUMN_K, step, r, j);
+        const float2 q = load_two(COLUMN_Q, i, r, j), k = load_two(COLUMN_K, i, r, j);
         const int e = Fragment::element(r, 2 * j);
-        of_read[r] += read[e] * k.x + read[e + 1] * k.y;
-        read[e] *= of_r, read[e + 1] *= of_r;
-        y[e] = q.x * query[e] + k.x * (read[e] - pairs[e]), z[e] = k.x * key[e];
-        y[e + 1] = q.y * query[e + 1] + k.y * (read[e + 1] - pairs[e + 1]), z[e + 1] = k.y * key[e + 1];
-        query[e] += own * k.x, query[e + 1] += own * k.y;
-        key[e] += pairs[e] + read[e] + own * q.x, key[e + 1] += pairs[e + 1] + read[e + 1] + own * q.y;
+        if constexpr (erases) {
+          of_read[r] += x.read[e] * k.x + x.read[e + 1] * k.y;
+          x.read[e] *= of_r, x.read[e + 1] *= of_r;
+        }
+        y[e] = q.x * x.query[e] + k.x * (x.read[e] - x.pairs[e]), z[e] = k.x * x.key[e];
+        y[e + 1] = q.y * x.query[e + 1] + k.y * (x.read[e + 1] - x.pairs[e + 1]), z[e + 1] = k.y * x.key[e + 1];
+        x.query[e] += own * k.x, x.query[e + 1] += own * k.y;
+        x.key[e] += x.pairs[e] + x.read[e] + own * q.x, x.key[e + 1] += x.pairs[e + 1] + x.read[e + 1] + own * q.y;
       }
     }
     __syncwarp();
-    stage(COLUMN_Q, query, step), stage(COLUMN_K, key, step);
-    Decays{p, shared, which, lane}.sum_ways(ways, y, z, shared.totals() + step * 64);
+    stage(COLUMN_Q, x.query, i), stage(COLUMN_K, x.key, i);
+    decays().lay(y, share * steps + i);
+  }
+  __device__ __forceinline__ Decays decays() const { return {p, shared, which, share, lane}; }
+  // dq, dk, ways, and sums for r / k.
+  __device__ __forceinline__ void run_steps(float (&z)[steps][8], Met &met, int size) const {
+    Rows x;
+    float of_read[2] = {0, 0};
+    if (size == CHUNK_NARROW) {
+      float pairs[owned];
+      meet_tiles(met, pairs);
+#pragma unroll
+      for (int i = 0; i < steps; ++i) {
+        take_narrow(x, met, pairs, i);
+        finish_step(x, z[i], of_read, i);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < steps; ++i) {
+        take_wide(x, met, i, size);
+        finish_step(x, z[i], of_read, i);
+      }
+    }
+    if constexpr (erases) store_of_read(of_read);
   }
 
   // ---- finish: numbers of tokens, where updates erase ----
@@ -366,97 +483,94 @@ struct ColumnRows {
     for (int i = 0; i < Shared::shares; ++i) sum += load_number(at + COLUMN_OF_READ + i * 256);
     p.sums.read[chain.token(p, t)] = sum;
   }
-  // dv = w dR, and dw: four rows.
-  __device__ __forceinline__ void make_dv(const Chain &chain, int chunk) const {
-    constexpr int lanes = v_dim / 4, rows = 32 / lanes, tokens = LUATTN_CHUNK / Shared::warps;
-    const int channel = lane % lanes * 4;
-#pragma unroll
-    for (int i = 0; i < tokens; i += rows) {
-      const int token = warp() * tokens + i + lane / lanes, t = chunk * LUATTN_CHUNK + token;
-      const bool has = chain.has(t) && channel < Config::v_dim;
-      const auto place = [&](const LuattnTensor &x) {
-        return (Config::packed ? 0 : chain.entry * x.batch) + chain.site.hv * x.head + i64(chain.start + t) * x.seq +
-               channel;
-      };
-      const u64 r = load_four_halves(shared.at(COLUMN_GRAD_VALUES, token, channel) + channel % 8 * 2);
-      const float write = load_number(shared.factors() + FACTOR_WRITE + token * 4);
-      float sum = 0;
-      if (has) {
-        const u64 v =
-            __ldg(reinterpret_cast<const unsigned long long *>(static_cast<const Elem *>(p.v.data) + place(p.v)));
-        const float by[4] = {write, write, write, write};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) sum += to_real(Elem{u16(r >> 16 * n)}) * to_real(Elem{u16(v >> 16 * n)});
-        *reinterpret_cast<u64 *>(static_cast<Elem *>(p.dv.data) + place(p.dv)) = Tiles::scaled(r, by);
-      }
-#pragma unroll
-      for (int n = lanes / 2; n > 0; n /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, n);
-      if (p.sums.write != nullptr && channel == 0 && chain.has(t)) p.sums.write[chain.token(p, t)] = sum;
-    }
-  }
 
   // ---- a chunk ----
 
-  // By one warp: tells all where a chunk lies; what it lacks is brought nearer.
+  // By one warp: tells all where a chunk lies.
   __device__ __forceinline__ void tell(const Place &at, int done) const {
-    if (elected()) {
-      at.store(shared.place(done));
-      if (has(at)) producer.prefetch_rows(at.chain(), at.chunk, slot(at));
-    }
+    if (elected()) at.store(shared.place(done));
     __syncwarp();
   }
   __device__ __forceinline__ i64 slot(const Place &at) const { return at.chain().slot(p, at.chunk); }
   __device__ __forceinline__ bool has(const Place &at) const { return at.number < RowChunks<Config>(p).count; }
-  __device__ __forceinline__ void load_states(int done) const {
+  // Loads of the next chunk: what products with states need, once these are done, and the rest.
+  template <class Load>
+  __device__ __forceinline__ void load(int done, const Load &load_of) const {
     const Place at = Place::load(shared.place(done));
-    if (has(at) && elected()) producer.load_states(slot(at));
+    if (has(at) && elected()) load_of(at.chain(), at.chunk, slot(at));
     __syncwarp();
   }
-  __device__ __forceinline__ void load_rows(int done) const {
-    const Place at = Place::load(shared.place(done));
-    if (has(at) && elected()) producer.load_rows(at.chain(), at.chunk, slot(at));
-    __syncwarp();
+  __device__ __forceinline__ void load_first(int done) const {
+    load(done, [&](const Chain &chain, int chunk, i64 slot) {
+      producer.load_states(slot);
+      if constexpr (Shared::apart) producer.load_values(chain, chunk, slot);
+    });
   }
-  // Three barriers: places of rows, tiles, and results are read or written by all.
+  __device__ __forceinline__ void prefetch_rest(int done) const {
+    load(done, [&](const Chain &chain, int chunk, i64 slot) { producer.prefetch_rest(chain, chunk, slot); });
+  }
+  __device__ __forceinline__ void load_rest(int done) const {
+    load(done, [&](const Chain &chain, int chunk, i64 slot) {
+      if constexpr (!Shared::apart) producer.load_values(chain, chunk, slot);
+      producer.load_rows(chain, chunk, slot);
+    });
+  }
+  __device__ __forceinline__ void await(int tensor, int done) const {
+    barrier_wait(shared.full(tensor), u32(done) & 1);
+  }
+  __device__ __forceinline__ void await_first(int done) const {
+    await(COLUMN_DOUT, done), await(COLUMN_VALUES, done), await(COLUMN_STATE, done), await(COLUMN_GRAD_STATE, done);
+    if constexpr (erases) await(COLUMN_GRAD_VALUES, done);
+  }
+  // Barriers, of all: what products with states needed has been read, and pairs are there; tiles are, where they are in its place;
+  // results.
   __device__ __forceinline__ void run_chunk(const Place &now, int done) const {
     const Chain chain = now.chain();
-    const Decays decays{p, shared, which, lane};
-    const u32 across = shared.totals() + TOTAL_ACROSS + done % 2 * 512;
-    Met met[steps];
-    float ways[steps][8], of_read[2] = {0, 0};
-    if (warp() == 0) tell(now.following(p), done + 1);
-#pragma unroll
-    for (int i = 0; i < COLUMN_TENSORS; ++i)
-      if (erases || i != COLUMN_GRAD_VALUES) barrier_wait(shared.full(i), u32(done) & 1);
-    make_pairs();
-    meet(met);
-    if constexpr (erases) make_dv(chain, now.chunk);
-    decays.sum_across(warp(), across);
+    Met met;
+    Pairs pairs;
+    float ways[block], z[steps][8];
+    const ColumnValues<Spec, Config> values{p, shared, chain, now.chunk, warp(), lane};
+    u64 v[values.loads];
+    int size;
+    if constexpr (erases) values.load(v);
+    await_first(done);
+    meet(met, pairs);
+    if (warp() == 4) tell(now.following(p), done + 1);
+    decays().sum_across(warp(), done);
+    decays().find_places(chain, now.chunk, done);
+    await(COLUMN_FACTORS, done), await(COLUMN_K, done), await(COLUMN_Q, done);
+    const float left_over = decays().find_left();
+    if constexpr (erases) values.make_dv(v);
+    if constexpr (Shared::apart) size = make_tiles();
+    await_met(met, pairs);
+    store_pairs(pairs);
     fence_async();
     sync();
-    if (warp() == 0) load_states(done + 1);
-    make_tiles();
-    sync();
-    const bool narrow = tiles().is_narrow(which);
-#pragma unroll
-    for (int i = 0; i < steps; ++i) step(ways[i], of_read, met[i], share * steps + i, narrow);
-    if constexpr (erases) store_of_read(of_read);
+    if (warp() == 0) load_first(done + 1);
+    if (warp() == 12) prefetch_rest(done + 1);
+    if constexpr (!Shared::apart) {
+      size = make_tiles();
+      fence_async();
+      sync();
+    }
+    run_steps(z, met, int(uniform(u32(size))));
+    decays().sum_ways(ways, z);
     fence_async();
     sync();
     if (warp() == 0) {
       if (elected()) producer.store_rows(chain, now.chunk);
-      load_rows(done + 1);
+      load_rest(done + 1);
     }
-    decays.store_all(ways, chain, now.chunk, share, across);
+    decays().store(ways, left_over, chain, now.chunk, done);
     if constexpr (erases) finish_reads(chain, now.chunk);
   }
   __device__ __forceinline__ void run() const {
-    if (warp() == 0) tell(Place::first(p), 0), load_states(0), load_rows(0);
+    if (warp() == 0) tell(Place::first(p), 0), load_first(0), load_rest(0);
     sync();
     Place now = Place::load(shared.place(0));
 #pragma unroll 1
     for (int done = 0; has(now); ++done) {
-      run_chunk(now, done);
+      ColumnRows{p, producer, shared, which, share, lane_anew() & 31}.run_chunk(now, done);
       now = Place::load(shared.place(done + 1));
     }
     if (warp() == 0 && elected()) bulk_wait_read();
@@ -469,7 +583,7 @@ LUATTN_FN void linear_columns_sm90(const LuattnLinearParams &p, const LuattnLine
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
-  const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
+  const int warp = int(uniform(threadIdx.x / 32)) & (Shared::warps - 1), lane = int(threadIdx.x % 32);
   ColumnRows<Spec, Config>{p, {p, maps, shared}, shared, warp % 4, warp / 4, lane}.run();
   if (warp == 0) RowsLeftAlone<Spec, Config>{p, lane}.run();
 }

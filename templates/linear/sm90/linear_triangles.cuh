@@ -83,7 +83,10 @@ struct LinearTriangles {
 
   // The size of the largest triangles of which all decay by less than the limit; 1: a token.
   __device__ __forceinline__ int narrow_size() const {
-    const u32 from = gates + warp * block_bytes + lane % (k_dim / 4) * 16;
+    return narrow_size(gates + warp * block_bytes + lane % (k_dim / 4) * 16);
+  }
+  // from: a lane's sums of 4 channels of the block's first token.
+  __device__ __forceinline__ static int narrow_size(u32 from) {
 #pragma unroll 1
     for (int size = block; size > 1; size /= 2) {
       float most = 0;
