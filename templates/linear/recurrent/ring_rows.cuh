@@ -129,7 +129,8 @@ struct RingRows {
 
   // ---- the caller's
 
-  // The block's last warp copies old rows to shared memory; `arrived` waits for them, whose sums of numbers the block's next barrier has.
+  // The block's last warp copies old rows to shared memory; `arrived` waits for them, whose sums of numbers the block's next
+  // barrier has.
   __device__ __forceinline__ void ask() const {
     if (threadIdx.x / 32 != blockDim.x / 32 - 1) return;
     const int size = p.ring.type == LUATTN_STATE_F32 ? 4 : 2, lane = int(threadIdx.x % 32);

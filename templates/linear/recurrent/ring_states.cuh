@@ -132,8 +132,8 @@ struct WalkedRingState : RecurrentState<Spec, Config> {
 };
 
 // States of bf16 along K, by tensor cores: 16 value channels are the rows of A, and new tokens' q and r the columns of B, each as a
-// sum of three numbers of bf16, which is all of a float. A lane has 16 bytes of memory where they are: which channels of K a product
-// takes together is no matter, as long as both operands agree.
+// sum of three numbers of bf16, which is all of a float. A lane has 16 bytes of memory where they are: which channels of K a
+// product takes together is no matter, as long as both operands agree.
 template <class Spec, class Config>
 struct PairedRingState {
   using Shape = RecurrentShape<Config>;

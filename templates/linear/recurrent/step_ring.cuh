@@ -1,9 +1,9 @@
 // linear/recurrent/step_ring.cuh: a few tokens behind a checkpoint and a ring of rows: the state is read as it streams, and
 // written only where the ring is full: then its rows are folded into it first, in the same launch.
 //
-// A block has a value head, with all of its value channels, so that nobody reads rows that it writes. The last warp asks for the ring's
-// rows before all else; then each warp for its part of the state, value channels of its own, and it solves for them. Warps meet
-// twice: where rows are there, and where their pairs are.
+// A block has a value head, with all of its value channels, so that nobody reads rows that it writes. The last warp asks for
+// the ring's rows before all else; then each warp for its part of the state, value channels of its own, and it solves for them.
+// Warps meet where rows are there, with decays of channels once more where these are added up, and where pairs are there.
 #pragma once
 #include "linear/recurrent/ring_states.cuh"
 

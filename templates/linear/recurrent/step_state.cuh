@@ -3,7 +3,8 @@
 #pragma once
 #include "linear/recurrent/step_parts.cuh"
 
-// Rows of a turn come by batches, each in a slot; what is said of it: how many tokens it has, of the turn's last ones all bits turned.
+// Rows of a turn come by batches, each in a slot; what is said of it: how many tokens it has, of the turn's last ones all bits
+// turned.
 template <class Spec, class Config>
 struct StepRowWarps {
   using Roles = StepRoles<Config>;

@@ -6,10 +6,11 @@
 // shared memory has room for; packed. Threads: SharedLinear::threads.
 // Spec: updates that add, or erase by the key (the delta rule).
 //
-// A block has a warp that loads, three that make numbers of tokens (LinearNumbers) and of channels (LinearGates), a warpgroup that makes the products of q
-// and k ahead of the others (LinearScores), and one or two that own 64 value channels each (LinearValues). q, k, v are read
-// once and o is written once; the state stays in registers. Updates that erase take T of each chunk, which
-// luattn_linear_inverses has made; where decays differ between channels, they have chains of tiles (linear_tile_forward.cuh).
+// A block has a warp that loads, three that make numbers of tokens (LinearNumbers) and of channels (LinearGates), a warpgroup
+// that makes the products of q and k ahead of the others (LinearScores), and one or two that own 64 value channels each
+// (LinearValues). q, k, v are read once and o is written once; the state stays in registers. Updates that erase take T of each
+// chunk, which luattn_linear_inverses has made; where decays differ between channels, they have chains of tiles
+// (linear_tile_forward.cuh).
 #pragma once
 #include "arch/early_launch.cuh"
 #include "linear/sm90/linear_gates.cuh"

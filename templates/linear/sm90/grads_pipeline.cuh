@@ -9,6 +9,7 @@
 // | `full(GRAD_P)`, `empty` | P is written; its place, and that of pairs of q, have been read | chains; pairs |
 // | `dout_read` | a thread of each warp of the chains, which has do in registers | pairs |
 // | `pairs_full` | all threads of the pairs have written pairs of k | chains |
+// | `full(GRAD_SUMS)`, `empty` | 12 warps, and one of GradSums, have stored a chunk's sums; GradSums has read them | GradSums; these |
 #pragma once
 #include "linear/sm90/chunk_loads.cuh"
 #include "linear/sm90/linear_numbers.cuh"
@@ -36,13 +37,13 @@ enum GradBox {
 };
 
 // Numbers of a chunk's tokens behind those of RowTensor's kernel: what a row of do meets q with, scale and q's factor times e^G;
-// what a row of dS' k is multiplied by, k's factor times e^(GC - G); what a row of dR joins the next state with; and of the chunk e^GC, and GC
-// to the base of 2.
+// what a row of dS' k is multiplied by, k's factor times e^(GC - G); what a row of dR joins the next state with; and of the chunk
+// e^GC, and GC to the base of 2.
 enum { GRAD_TO_QUERY = 1280, GRAD_TO_KEY = 1536, GRAD_TO_READ = 1792, GRAD_CHUNK = 2048 };
 
 // Sums of a chunk, arrays of LUATTN_CHUNK floats: ways to a query; of each half of k's channels, ways to a key that reads without
-// r, from a key; over pairs of a row of k; over ways of pairs, of 4 warps; of each half of v's channels dw, of k's the gradient of k's
-// factor; of two warps, between the states.
+// r, from a key; over pairs of a row of k; over ways of pairs, of 4 warps; of each half of v's channels dw, of k's the gradient of
+// k's factor; of two warps, between the states.
 enum {
   SUMS_TO_QUERY = 0,
   SUMS_TO_READ = 256,

@@ -1,4 +1,5 @@
-// linear/sm90/linear_grad_chain.cuh: a warpgroup of luattn_linear_grads that owns 64 value channels of dS', which stays in registers:
+// linear/sm90/linear_grad_chain.cuh: a warpgroup of luattn_linear_grads that owns 64 value channels of dS', which stays in
+// registers:
 //
 //     dU = e^(GC - G) dS' K' + V P      A: dS' rounded, V     B: K, a row for each token; P, transposed
 //     dR = dU T                         A: dU rounded         B: T, transposed

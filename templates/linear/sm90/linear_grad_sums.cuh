@@ -1,5 +1,5 @@
-// linear/sm90/linear_grad_sums.cuh: two warps of luattn_linear_grads that add up what others have found of a chunk: gradients of decays
-// (linear_ways.cuh), of r / k, of what is written, and of k's factor.
+// linear/sm90/linear_grad_sums.cuh: two warps of luattn_linear_grads that add up what others have found of a chunk: gradients of
+// decays (linear_ways.cuh), of r / k, of what is written, and of k's factor.
 #pragma once
 #include "linear/sm90/grads_pipeline.cuh"
 #include "linear/sm90/linear_ways.cuh"

@@ -3,8 +3,8 @@
 // come one after another, and T takes longer than all else that a chunk needs; here all chunks are made at once, several in a
 // multiprocessor, whose loads, substitutions and products are under way together.
 //
-// Config: as in fwd_linear_sm90.cuh, of a pass that goes forwards. A block of two warps has one chunk of a value head. Of four blocks
-// of 16 rows one warp has the first and the last, the other one those between: as many products and substitutions.
+// Config: as in fwd_linear_sm90.cuh, of a pass that goes forwards. A block of two warps has one chunk of a value head. Of four
+// blocks of 16 rows one warp has the first and the last, the other one those between: as many products and substitutions.
 #pragma once
 #include "arch/early_launch.cuh"
 #include "arch/mma.cuh"

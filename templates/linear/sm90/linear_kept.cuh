@@ -1,5 +1,5 @@
-// linear/sm90/linear_kept.cuh: the chains of updates that erase, for backward: a warpgroup of the values', which keeps in
-// memory what luattn_linear_rows needs of each chunk. Forwards (LINEAR_STATES) the state before it, S', and U:
+// linear/sm90/linear_kept.cuh: the chains of backward where decays are of tokens: a warpgroup of the values', which keeps in
+// memory what kernels behind it need of each chunk. Forwards (LINEAR_STATES) the state before it, S', and where updates erase U:
 //
 //     Y = S' K'   U = (w V - r Y) T'   S' = a S' + U K
 //
