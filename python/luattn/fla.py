@@ -28,6 +28,8 @@ __all__ = [
 
 # Arguments that say how a kernel is to compute, and change nothing of what.
 _HOW = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute", "max_num_seqs", "head_first")
+# Those that fla's kernels take: any of them gives the same here.
+_CHUNK_SIZES = {"kda": (32, CHUNK), "others": (16, 32, CHUNK, 128, 256)}
 _WHY = {
     "reverse": "a sequence is taken from its beginning; flip the tensors along T, and o back",
     "gv": "a decay of channels of v is no linear attention of this form",
@@ -41,6 +43,9 @@ def _refuse(name: str, given: dict[str, Any]) -> None:
     for key, value in given.items():
         if key == "head_first" and value:
             raise InvalidError(f"{name}: head_first: is {what(value)}; tensors are [B, T, H, ..], so transpose them")
+        if key == "chunk_size" and value is not None and value not in _CHUNK_SIZES.get(name, _CHUNK_SIZES["others"]):
+            sizes = " or ".join(map(str, _CHUNK_SIZES.get(name, _CHUNK_SIZES["others"])))
+            raise InvalidError(f"{name}: chunk_size: is {what(value)}; give {sizes}, which changes nothing, or leave it out")
         if key in _HOW or (key in _WHY and (value is None or value is False)):
             continue
         if key in _WHY:
@@ -336,6 +341,8 @@ def chunk_kda(
     _refuse(name, kwargs)
     if return_intermediate_states and torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (q, k, v, g, beta, initial_state, A_log, dt_bias)):
         raise InvalidError(f"{name}: return_intermediate_states: a gradient is wanted, and they have none; call under torch.inference_mode()")
+    if return_intermediate_states and kwargs.get("chunk_size") not in (None, CHUNK):
+        raise Unsupported(f"{name}: chunk_size: is {what(kwargs['chunk_size'])}, and states are kept every {CHUNK} tokens; give {CHUNK}, or leave it out")
     strength = _strength(name, beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
     if not use_gate_in_kernel:
         _refuse_gate(name, A_log=A_log, dt_bias=dt_bias)
@@ -379,7 +386,7 @@ def chunk_rwkv7(
     chunk_size: int | None = None, disable_recompute: bool = False, cp_context: Any = None, lower_bound: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """w is the logarithm of the decay; S <- Diag(e^w) S + b (a' S)' + k v'."""
-    _refuse("rwkv7", {"cp_context": cp_context})
+    _refuse("rwkv7", {"cp_context": cp_context, "chunk_size": chunk_size})
     return _run("rwkv7", "channel", "dplr", r, k, v, scale, initial_state, output_final_state, cu_seqlens, g=w, a=a, e=b)
 
 
