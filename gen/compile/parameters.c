@@ -1,6 +1,4 @@
 /* parameters.c: says what the inputs and scalars of a spec do in it, for calls that have a part of the keys. */
-#include <stdlib.h>
-
 #include "gen/spec.h"
 #include "luattn/compiler.h"
 
@@ -12,20 +10,16 @@ static int64_t parameter_of(const traced_spec *t, const ir_node *n) {
   return -1;
 }
 
-/* Whether the expression reads the parameter; also where there is no memory to find out. */
-static bool reads(const traced_spec *t, ir_ref root, int64_t parameter) {
-  if (root == IR_NONE) return false;
-  bool found = false, *reached = calloc((size_t)root + 1, sizeof *reached);
-  if (reached == NULL) return true;
-  reached[root] = true;
-  for (ir_ref r = root; r > 0 && !found; r--) { /* arguments come before what they are arguments of */
-    if (!reached[r]) continue;
-    const ir_node *n = ir_get(t->g, r);
-    found = parameter_of(t, n) == parameter;
-    for (int i = 0; i < n->nargs; i++) reached[n->arg[i]] = true;
-  }
-  free(reached);
-  return found;
+typedef struct one_parameter {
+  const traced_spec *t;
+  int64_t number;
+} one_parameter;
+static bool is_parameter(const void *of, const ir_node *n) {
+  const one_parameter *p = of;
+  return parameter_of(p->t, n) == p->number;
+}
+static bool reads(const traced_spec *t, ir_ref root, int64_t number) {
+  return ir_reads(t->g, root, is_parameter, &(one_parameter){t, number});
 }
 
 static bool has_term(const traced_spec *t, const derived_terms *terms, int64_t parameter) {

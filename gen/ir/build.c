@@ -1,5 +1,6 @@
 /* build.c: holds nodes, hash-consed and typed, and builds leaves. */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "gen/ir/graph.h"
@@ -297,4 +298,19 @@ bool ir_uses(const ir *g, ir_ref r, ir_var v) { return r != IR_NONE && (g->conte
 
 bool ir_uses_op(const ir *g, ir_ref r, ir_op op) {
   return r != IR_NONE && (g->content[r].ops[op / 64] >> op % 64 & 1) != 0;
+}
+
+bool ir_reads(const ir *g, ir_ref root, bool (*is)(const void *of, const ir_node *n), const void *of) {
+  if (root == IR_NONE) return false;
+  bool found = false, *reached = calloc((size_t)root + 1, sizeof *reached);
+  if (reached == NULL) return true;
+  reached[root] = true;
+  for (ir_ref r = root; r > 0 && !found; r--) { /* arguments come before what they are arguments of */
+    if (!reached[r]) continue;
+    const ir_node *n = ir_get(g, r);
+    found = is(of, n);
+    for (int i = 0; i < n->nargs; i++) reached[n->arg[i]] = true;
+  }
+  free(reached);
+  return found;
 }

@@ -170,6 +170,8 @@ bool ir_compares_wide(const ir *g, ir_ref r);
 /* Whether the expression under `r` contains variable v (any index), or op. */
 bool ir_uses(const ir *g, ir_ref r, ir_var v);
 bool ir_uses_op(const ir *g, ir_ref r, ir_op op);
+/* Whether the expression has a node of which `is(of, node)` is true; also where there is no memory to find out. */
+bool ir_reads(const ir *g, ir_ref root, bool (*is)(const void *of, const ir_node *n), const void *of);
 
 /* Node r with other arguments (as many as it has), folded like a new node; keeps r's line. */
 ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args);

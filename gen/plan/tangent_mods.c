@@ -1,30 +1,16 @@
 #include "gen/plan/tangent_mods.h"
 
-#include <stdlib.h>
-
 #include "luattn/compiler.h"
 
-static bool has_tangent(const ir_node *n, uint64_t bits) {
+/* Whether a node reads an input or a scalar with a tangent. */
+static bool has_tangent(const void *of, const ir_node *n) {
+  const uint64_t bits = *(const uint64_t *)of;
   if (n->type != IR_REAL) return false;
   if (n->op == IR_LOAD) return (bits & LUATTN_TANGENT_INPUT(ir_index_of(n))) != 0;
   return n->op == IR_VAR && ir_var_of(n) == VAR_SCALAR && (bits & LUATTN_TANGENT_SCALAR(ir_index_of(n))) != 0;
 }
 
-/* Whether an expression reads an input or a scalar with a tangent; also where there is no memory to find out. */
-static bool reads_tangent(const ir *g, ir_ref root, uint64_t bits) {
-  if (root == IR_NONE) return false;
-  bool found = false, *reached = calloc((size_t)root + 1, sizeof *reached);
-  if (reached == NULL) return true;
-  reached[root] = true;
-  for (ir_ref r = root; r > 0 && !found; r--) { /* arguments come before what they are arguments of */
-    if (!reached[r]) continue;
-    const ir_node *n = ir_get(g, r);
-    found = has_tangent(n, bits);
-    for (int i = 0; i < n->nargs; i++) reached[n->arg[i]] = true;
-  }
-  free(reached);
-  return found;
-}
+static bool reads_tangent(const ir *g, ir_ref root, uint64_t bits) { return ir_reads(g, root, has_tangent, &bits); }
 
 unsigned tangent_mods_of(const traced_spec *t, uint64_t bits) {
   const ir_ref mod[] = {t->query_mod, t->key_mod, t->value_mod};
