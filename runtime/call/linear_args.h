@@ -49,8 +49,8 @@ typedef struct linear_call {
 /* linear_passes.c: chooses segments of each pass, and places what lies in the workspace, which begins at `base`; NULL: sets
  * `workspace` alone. Errors: LUATTN_INVALID. */
 luattn_status linear_place_passes(linear_call *l, void *base);
-/* Whether a backward image is of updates that erase. */
-bool linear_erases(const image_manifest *m);
+/* Whether a backward image has two chains, of states and of their gradients, of which others make gradients of rows. */
+bool linear_has_chains(const image_manifest *m);
 /* Whether a call of forward launches no entry of a role that the image has. */
 bool linear_passes_over(const linear_call *l, uint32_t role);
 /* Whether kernels store all of an input's gradient, in the place of adding to it. */

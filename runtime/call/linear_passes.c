@@ -91,7 +91,7 @@ static bool has_role(const image_manifest *m, uint32_t role) {
 /* Whether one kernel has the chain of gradients and what is made of them, which need no memory then. */
 static bool joins_chain(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GRADS); }
 
-bool linear_erases(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_ROWS) || joins_chain(m); }
+bool linear_has_chains(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_ROWS) || joins_chain(m); }
 
 /* Whether the caller wants the gradient of q, k or v. */
 static bool grad_of(const linear_call *l, int which) {
@@ -237,18 +237,18 @@ static void place_tiles(linear_call *l, room *r, bool backward) {
       take(r, slots_of(l) * (size_t)linear_tiles_layout((int)l->c.info->head_dim, erases, backward).bytes);
 }
 
-static void place_kept(linear_call *l, room *r, bool erases, bool numbers) {
+static void place_kept(linear_call *l, room *r, bool chains, bool numbers) {
   const LinearRowsLayout size = linear_rows_layout((int)l->c.info->head_dim, (int)l->c.info->head_dim_v);
   const size_t slots = slots_of(l), each = rows_of(l) * (size_t)l->p.heads_v * sizeof(float);
   LuattnLinearKept *kept = &l->p.kept;
   LuattnLinearSums *sums = &l->p.sums;
   const uint32_t which = l->c.info->linear_facts[0].numbers;
-  if (erases || numbers) {
+  if (chains || numbers) {
     if (!is_kept(l)) kept->states = take(r, slots * (size_t)size.state);
     if (!joins_chain(l->c.info)) kept->grad_states = take(r, slots * (size_t)size.state);
   }
   if (has_role(l->c.info, LUATTN_ROLE_LINEAR_TILES)) place_tiles(l, r, true);
-  if (erases && l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS) {
+  if (chains && l->c.info->linear_facts[0].cuts == MANIFEST_CUT_MAPS) {
     if (!is_kept(l)) kept->values = take(r, slots * (size_t)size.v);
     if (!joins_chain(l->c.info)) kept->grad_values = take(r, slots * (size_t)size.v);
   }
@@ -264,19 +264,19 @@ static luattn_status place_backward(linear_call *l, room *r) {
   const LuattnLinearParams *p = &l->p;
   const int k_dim = (int)m->head_dim, v_dim = (int)m->head_dim_v;
   const bool any = place_sums(l, r), numbers = any && facts->numbers != 0;
-  const bool erases = linear_erases(m);
+  const bool chains = linear_has_chains(m);
   bool wanted[3];
   linear_tensor o[3];
   for (int i = 0; i < 3; i++) {
-    wanted[i] = erases || grad_of(l, i) || (any && facts->terms >> i & 1) || (i < 2 && numbers) ||
+    wanted[i] = chains || grad_of(l, i) || (any && facts->terms >> i & 1) || (i < 2 && numbers) ||
                 (i == 2 && l->args->dinitial_state != NULL);
     o[i] = place_gradient(l, r, i, wanted[i]);
   }
-  place_kept(l, r, erases, numbers);
+  place_kept(l, r, chains, numbers);
   count_blocks(l, wanted, numbers);
   const linear_tensor q = {p->q, "q", p->heads, k_dim}, k = {p->k, "k", p->heads, k_dim},
                       v = {p->v, "v", p->heads_v, v_dim}, dout = {p->rows.dout, "dout", p->heads_v, v_dim};
-  if (erases) {
+  if (chains) {
     l->pass[1] = (linear_pass){true, q, k, v, v, p->first, {0}, 1, 0, 0};
     /* Of decays of channels its o is dv, where updates add. */
     l->pass[2] = (linear_pass){true, q, k, dout, facts->decays > 1 ? o[2] : dout, l->dlast, l->dfirst, 1, 0, 0};
@@ -290,7 +290,7 @@ static luattn_status place_backward(linear_call *l, room *r) {
   }
   for (int i = 1; i < LINEAR_PASSES; i++)
     if (l->pass[i].wanted) TRY(choose_segments(l, l->pass[i].value.dim > 64 ? 128 : 64, &l->pass[i]));
-  if (erases) l->pass[2].map_blocks = 0; /* it takes the maps of the chain before */
+  if (chains) l->pass[2].map_blocks = 0; /* it takes the maps of the chain before */
   return LUATTN_OK;
 }
 

@@ -150,7 +150,7 @@ static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream str
   LuattnLinearRowMaps of_rows_maps;
   for (int i = 0; by_tma && i < LINEAR_PASSES; i++)
     if (l->pass[i].wanted) TRY(descriptors_fill_linear(k->driver, k->descriptors, l, i, &maps[i]));
-  if (linear_erases(m)) TRY(descriptors_fill_linear_rows(k->driver, k->descriptors, l, &of_rows_maps));
+  if (linear_has_chains(m)) TRY(descriptors_fill_linear_rows(k->driver, k->descriptors, l, &of_rows_maps));
   TRY(clear_sums(k, l, stream));
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const uint32_t role = m->entry[i].role;
