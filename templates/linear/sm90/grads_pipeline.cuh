@@ -7,8 +7,8 @@
 // | `full(GRAD_OF_STATE)`, `empty` | both chains have staged dS; warps that add up have read it | GradSums; chains |
 // | `full(GRAD_OF_R)` | all threads of the chains have staged dR | chains, pairs |
 // | `full(GRAD_P)`, `empty` | P is written; its place, and that of pairs of q, have been read | chains; pairs |
-// | `dout_read` | a thread of each warp of the chains, which has do in registers | pairs |
-// | `pairs_full` | all threads of the pairs have written pairs of k | chains |
+// | `full(GRAD_PAIRS)` | all threads of the pairs have written gradients of pairs of q, and read do | chains |
+// | `pairs_full` | likewise those of pairs of k | chains |
 // | `full(GRAD_SUMS)`, `empty` | 12 warps, and one of GradSums, have stored a chunk's sums; GradSums has read them | GradSums; these |
 #pragma once
 #include "linear/sm90/chunk_loads.cuh"
@@ -33,7 +33,7 @@ enum GradBox {
   // of barriers alone
   GRAD_NUMBERS = 27,
   GRAD_SUMS = 29,
-  GRAD_READ = 30
+  GRAD_KEY_PAIRS = 30
 };
 
 // Numbers of a chunk's tokens behind those of RowTensor's kernel: what a row of do meets q with, scale and q's factor times e^G;
@@ -41,18 +41,19 @@ enum GradBox {
 // e^GC, and GC to the base of 2.
 enum { GRAD_TO_QUERY = 1280, GRAD_TO_KEY = 1536, GRAD_TO_READ = 1792, GRAD_CHUNK = 2048 };
 
-// Sums of a chunk, arrays of LUATTN_CHUNK floats: ways to a query; of each half of k's channels, ways to a key that reads without
-// r, from a key; over pairs of a row of k; over ways of pairs, of 4 warps; of each half of v's channels dw, of k's the gradient of
-// k's factor; of two warps, between the states.
+// Sums of a chunk, arrays of LUATTN_CHUNK floats: of each half of k's channels, ways to a query without its factor, to a key that
+// reads without r, from a key; over pairs of a row of q without its factor, and of a row of k; over ways of pairs, of 4 warps; of each
+// half of v's channels dw, of k's the gradient of k's factor; of two warps, between the states.
 enum {
   SUMS_TO_QUERY = 0,
-  SUMS_TO_READ = 256,
-  SUMS_FROM_KEY = 3 * 256,
-  SUMS_OF_READ = 5 * 256,
-  SUMS_OF_WAYS = 6 * 256,
-  SUMS_OF_WRITE = 10 * 256,
-  SUMS_OF_FACTOR = 12 * 256,
-  SUMS_ACROSS = 14 * 256
+  SUMS_TO_READ = 2 * 256,
+  SUMS_FROM_KEY = 4 * 256,
+  SUMS_OF_QUERY = 6 * 256,
+  SUMS_OF_READ = 7 * 256,
+  SUMS_OF_WAYS = 8 * 256,
+  SUMS_OF_WRITE = 12 * 256,
+  SUMS_OF_FACTOR = 14 * 256,
+  SUMS_ACROSS = 16 * 256
 };
 
 template <class Spec, class Config>
@@ -81,8 +82,7 @@ struct SharedGrads {
   __device__ __forceinline__ u32 sums() const { return numbers(2); }
   __device__ __forceinline__ u32 full(int tensor) const { return sums() + LINEAR_GRAD_SUMS + u32(tensor) * 16; }
   __device__ __forceinline__ u32 empty(int tensor) const { return full(tensor) + 8; }
-  __device__ __forceinline__ u32 dout_read() const { return full(GRAD_READ); }
-  __device__ __forceinline__ u32 pairs_full() const { return empty(GRAD_READ); }
+  __device__ __forceinline__ u32 pairs_full() const { return full(GRAD_KEY_PAIRS); }
 
   __device__ __forceinline__ void init(int tensor, int of_full, int of_empty) const {
     barrier_init(full(tensor), of_full), barrier_init(empty(tensor), of_empty);
@@ -94,10 +94,9 @@ struct SharedGrads {
       init(GRAD_Q + 2 * stage, 1, 12);
       init(GRAD_NUMBERS + stage, 32, 14);
     }
-    init(GRAD_DOUT, 1, 1), init(GRAD_V, 1, 2), init(GRAD_VALUES, 1, 12);
-    init(GRAD_STATE, 1, (Spec::erases ? 12 : 4) + adding);
+    init(GRAD_DOUT, 1, 2), init(GRAD_V, 1, 2), init(GRAD_VALUES, 1, 12), init(GRAD_STATE, 1, 8 + adding);
     init(GRAD_INVERSE, 1, 8), init(GRAD_OF_STATE, 256, 2), init(GRAD_OF_R, 256, 1), init(GRAD_P, 128, 8);
-    init(GRAD_SUMS, 13, 1), init(GRAD_READ, 8, 128);
+    init(GRAD_PAIRS, 128, 1), init(GRAD_KEY_PAIRS, 128, 1), init(GRAD_SUMS, 13, 1);
     barrier_init_done();
   }
 };
@@ -124,12 +123,12 @@ struct GradProducer : ChunkLoads<Config, SharedGrads<Spec, Config>, LuattnLinear
   __device__ __forceinline__ void load_chunk(const Chain &chain, int n) const {
     const int chunk = chain.at(n);
     const i64 slot = chain.slot(p, chunk);
-    load(GRAD_DOUT, maps.dout, chain, chunk, chain.site.hv, 2, n);
     if constexpr (Spec::erases)
       load_kept(GRAD_VALUES, p.kept.values, slot, n);
     else
       load(GRAD_VALUES, maps.v, chain, chunk, chain.site.hv, 2, n);
     load_kept(GRAD_STATE, p.kept.states, slot, n);
+    load(GRAD_DOUT, maps.dout, chain, chunk, chain.site.hv, 2, n);
     if constexpr (Spec::erases) load_kept(GRAD_INVERSE, p.inverses, slot, n);
     if (n + 1 < chain.chunks()) load_rows(chain, n + 1);
     if constexpr (Spec::erases) load(GRAD_V, maps.v, chain, chunk, chain.site.hv, 2, n);

@@ -5,8 +5,9 @@
 //     dR = dU T                         A: dU rounded         B: T, transposed
 //     dS' = a dS' + (scale e^G V) Q - (r e^G dR) K            B: Q and K, transposed
 //
-// where V is the gradient of o; and, with tokens as rows, 64 channels of dk:
+// where V is the gradient of o; and, with tokens as rows, 64 channels of dq and dk:
 //
+//     dq = scale e^G do S' + (dQ e^(G_i - G_j)) k
 //     dr = -e^G dR S' + (dA e^(G_i - G_j)) k                   S: before the chunk
 //     dk = e^(GC - G) U dS + (dQ e^(..))' q + (dA e^(..))' r   dS: of the state behind it
 //
@@ -109,8 +110,6 @@ struct GradChain {
         const float2 by = load_pair(factors + (16 * s + i / 2 * 8) * 4);
         weighed[s][i] = pack<Elem>(half_of<Elem>(v[s][i], 0) * by.x, half_of<Elem>(v[s][i], 1) * by.y);
       }
-    __syncwarp();
-    if (elected()) barrier_arrive(shared.dout_read());
   }
   __device__ __forceinline__ void scale_by_key(float (&x)[32], u32 numbers) const {
     const u32 from = numbers + GRAD_TO_KEY + Fragment::column(lane) * 4;
@@ -199,9 +198,9 @@ struct GradChain {
   __device__ __forceinline__ void store_rows(const float (&x)[2], u32 to) const {
     if (Fragment::first_in_row(lane)) store_number(to + row(0) * 4, x[0]), store_number(to + row(1) * 4, x[1]);
   }
-  // The sum over the group's channels of each row of x times that of k.
-  __device__ __forceinline__ void along_keys(float (&sum)[2], const float (&x)[32], int n) const {
-    const u32 from = shared.at(GRAD_K + n % 2 * 2 + group) + Fragment::column(lane) * 2;
+  // The sum over the group's channels of each row of x times that of k, or of q.
+  __device__ __forceinline__ void along_keys(float (&sum)[2], const float (&x)[32], int n, int tensor = GRAD_K) const {
+    const u32 from = shared.at(tensor + n % 2 * 2 + group) + Fragment::column(lane) * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const u32 at = from + box_place(row(r), 0);
@@ -234,7 +233,6 @@ struct GradChain {
     await(GRAD_OF_R, n), await(GRAD_VALUES, n);
     meet(x, GRAD_VALUES, GRAD_OF_STATE);
     release(GRAD_VALUES);
-    barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
     if constexpr (!decays) return;
     along_keys(part, x, n);
     load_rows(sum, numbers + ROW_SUM), load_rows(key, numbers + ROW_KEY);
@@ -247,7 +245,6 @@ struct GradChain {
   }
   __device__ __forceinline__ void meet_first(float (&x)[32], u32 numbers, int n) const {
     float y[32], part[2], since[2] = {0, 0}, read[2];
-    await(GRAD_STATE, n);
     meet(y, GRAD_OF_R, GRAD_STATE);
     release(GRAD_STATE);
     along_keys(part, y, n);
@@ -258,6 +255,63 @@ struct GradChain {
     store_rows(part, shared.sums() + SUMS_TO_READ + 256 * group);
 #pragma unroll
     for (int i = 0; i < 32; ++i) x[i] += y[i] * since[i / 2 % 2];
+  }
+  // Gradients of pairs of q times factors of their keys, as an A operand.
+  __device__ __forceinline__ void load_pairs(u32 (&z)[4][4], u32 numbers) const {
+    const u32 from = shared.pairs(0) + box_place(16 * warp + lane % 16, 0),
+              keys = numbers + ROW_KEY + Fragment::column(lane) * 4;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      ldmatrix_x4(z[s], from ^ u32((2 * s + lane / 16) * 16));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 key = load_pair(keys + (16 * s + i / 2 * 8) * 4);
+        z[s][i] = pack<Elem>(half_of<Elem>(z[s][i], 0) * key.x, half_of<Elem>(z[s][i], 1) * key.y);
+      }
+    }
+  }
+  // dq of the group's channels, in the place of do.
+  __device__ __forceinline__ void make_dq(float (&y)[32], u32 numbers, int n) const {
+    const u64 keys = wgmma_operand(shared.at(GRAD_K + n % 2 * 2 + group), Shared::box);
+    float part[2], by[2], since[2];
+    await(GRAD_STATE, n);
+    meet(y, GRAD_DOUT, GRAD_STATE);
+    if constexpr (!Spec::erases) release(GRAD_STATE);
+    barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
+    load_rows(by, numbers + GRAD_TO_QUERY);
+    if constexpr (decays || Spec::has_query_factor) {
+      along_keys(part, y, n, GRAD_Q);
+      load_rows(since, numbers + ROW_SUM);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) part[r] *= decays ? fast_exp2(since[r]) : 1.f;
+      store_rows(part, shared.sums() + SUMS_TO_QUERY + 256 * group);
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) y[i] *= by[i / 2 % 2];
+    barrier_wait(shared.full(GRAD_PAIRS), u32(n) & 1);
+    if constexpr (Shared::has_factor) {
+      u32 z[4][4];
+      load_pairs(z, numbers);
+      wgmma_fence();
+      Wgmma<Elem, 64>::sums64(y, z[0], z[1], z[2], z[3], keys);
+    } else {
+      wgmma_fence();
+      Wgmma<Elem, 64>::turned64(y, wgmma_operand(shared.pairs(0), 0), keys, 1);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_arrived(y);
+    named_sync(GRADS_BOTH_CHAINS, 256);  // both have read do
+    const u32 to = shared.at(GRAD_DOUT + group) + box_place(16 * warp + lane % 16, 0);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      u32 a[4];
+      round(a, y, s);
+      stmatrix_x4(to ^ u32((2 * s + lane / 16) * 16), a[0], a[1], a[2], a[3]);
+    }
+    fence_async();
+    sync();
+    if (first()) store_box(GRAD_DOUT, maps.dq, n);
   }
   // dv in the place of v, and dw, of the group's value channels: half of a row's for each thread.
   __device__ __forceinline__ void make_dv(u32 numbers, int n) const {
@@ -285,12 +339,17 @@ struct GradChain {
     if (half == 0) store_number(shared.sums() + SUMS_OF_WRITE + 256 * group + token * 4, sum);
     fence_async();
   }
+  // Releases the place of dv or dq, which TMA has read meanwhile.
+  __device__ __forceinline__ void release_stored(int tensor) const {
+    if (first()) bulk_wait_read(), barrier_arrive(shared.empty(tensor));
+  }
   // dk, with gradients of pairs.
   __device__ __forceinline__ void make_dk(float (&all)[64], u32 numbers, int n) const {
     float(&x)[32] = reinterpret_cast<float(&)[32]>(all);
     const int stage = n % 2 * 2;
     const u64 keys = wgmma_operand(shared.at(GRAD_K + stage + group), Shared::box);
-    barrier_wait(shared.pairs_full(), u32(n) & 1);
+    if constexpr (Spec::erases) barrier_wait(shared.pairs_full(), u32(n) & 1);
+    if constexpr (Spec::erases) release_stored(GRAD_V);
     wgmma_fence();
     if constexpr (Spec::erases) WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(1), 0), keys);
     WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(0), 0),
@@ -326,10 +385,7 @@ struct GradChain {
     }
     fence_async();
     sync();
-    if (first()) {
-      store_box(place, maps.dk, n);
-      if constexpr (Spec::erases) bulk_wait_read_but_last(), barrier_arrive(shared.empty(GRAD_V));
-    }
+    if (first()) store_box(place, maps.dk, n);
   }
   __device__ __forceinline__ void run() {
     float state[64];
@@ -344,7 +400,9 @@ struct GradChain {
       float(&x)[32] = reinterpret_cast<float(&)[32]>(all);
       lane = lane_anew();
       step_back(state, numbers, n);
+      make_dq(x, numbers, n);
       meet_last(x, numbers, n);
+      release_stored(GRAD_DOUT);
       if constexpr (Spec::erases) meet_first(x, numbers, n), make_dv(numbers, n);
       named_sync(GRADS_BOTH_CHAINS, 256);  // both have read dS and dR
       if (Spec::erases && first()) store_box(GRAD_V, maps.dv, n);

@@ -1,10 +1,9 @@
-// linear/sm90/linear_grad_pairs.cuh: the warpgroup of luattn_linear_grads that has a chunk's pairs, and dq, with tokens as rows:
+// linear/sm90/linear_grad_pairs.cuh: the warpgroup of luattn_linear_grads that has a chunk's pairs, with tokens as rows:
 //
 //     P_ij = scale q_i k_j' e^(G_i - G_j)     dQ_ij = do_i U_j'     for j <= i
 //     dA_ij = -dR_i U_j'                                            for j < i
-//     dq = scale [e^G do S' + (dQ e^(G_i - G_j)) k]                 S: before the chunk
 //
-// The chains take P, and then gradients of pairs, for dk.
+// The chains take P, and then gradients of pairs, for dq and dk.
 #pragma once
 #include "linear/sm90/grads_pipeline.cuh"
 #include "linear/sm90/linear_row_group.cuh"
@@ -55,51 +54,26 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     fence_async();
     barrier_arrive(shared.full(GRAD_P));
   }
-  __device__ __forceinline__ void tell() const {
+  __device__ __forceinline__ void tell(u32 barrier) const {
     fence_async();
-    barrier_arrive(shared.pairs_full());
+    barrier_arrive(barrier);
   }
   __device__ __forceinline__ void store_ways(const float (&s)[32]) const {
     if constexpr (decays) PairWays{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS + warp * 256);
   }
-  // Gradients of pairs of q: z, which meets rows of k; sums over each row; ways.
-  __device__ __forceinline__ void make_pairs(u32 (&z)[4][4], float (&sums)[2], float (&s)[32], u32 numbers,
-                                             const float (&factor)[2], int n) const {
-    float d[32];
+  // Gradients of pairs of q, and ways of these.
+  __device__ __forceinline__ void make_pairs(float (&s)[32], u32 numbers, const float (&factor)[2], int n) const {
+    float d[32], sums[2];
+    u32 unused[4][4];
     this->await(GRAD_VALUES, n), this->await(GRAD_DOUT, n);
     this->template dots<128>(d, GRAD_DOUT, GRAD_VALUES);
     wgmma_wait<0>();
     wgmma_arrived(d);
-    this->template weigh<false>(z, sums, s, d, numbers, factor, {1.f, 1.f});
+    this->template weigh<false>(unused, sums, s, d, numbers, factor, {1.f, 1.f});
+    tell(shared.full(GRAD_PAIRS));
     barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
-    if constexpr (!Spec::erases) tell();
+    if constexpr (Spec::has_query_factor) this->store_rows(sums, shared.sums() + SUMS_OF_QUERY);
     if constexpr (!Spec::erases) store_ways(s);
-  }
-  __device__ __forceinline__ void make_dq(const Chain &chain, u32 (&z)[4][4], const float (&sums)[2], u32 numbers,
-                                          const float (&factor)[2], int n) const {
-    const int chunk = chain.at(n), stage = n % 2 * 2;
-    float x[k_dim / 2], since[2], inter[2];
-    this->await(GRAD_STATE, n);
-    this->meet(x, GRAD_DOUT, GRAD_STATE);
-    this->load_rows(since, numbers + ROW_SUM);
-    wgmma_wait<0>();
-    wgmma_arrived(x);
-    this->release(GRAD_STATE);
-    this->along(inter, x, GRAD_Q + stage);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) since[r] = decays ? fast_exp2(since[r]) : 1.f, inter[r] *= since[r];
-#pragma unroll
-    for (int i = 0; i < k_dim / 2; ++i) x[i] *= since[i / 2 % 2];
-    this->join(x, z, GRAD_K + stage);
-    const float ways[2] = {inter[0] * factor[0], inter[1] * factor[1]},
-                of_factor[2] = {(sums[0] + inter[0]) * p.scale, (sums[1] + inter[1]) * p.scale};
-    if constexpr (decays) this->store_rows(ways, shared.sums() + SUMS_TO_QUERY);
-    if constexpr (Spec::has_query_factor) this->store_rows(of_factor, p.sums.query_factor, chain, chunk);
-    wgmma_wait<0>();
-    wgmma_arrived(x);
-    barrier_wait(shared.dout_read(), u32(n) & 1);
-    this->store(x, factor, GRAD_DOUT, maps.dq, chain, chunk);
-    this->release_stored(GRAD_DOUT);
   }
   __device__ __forceinline__ void release_rows(int n) const {
     this->release(GRAD_VALUES), this->release(GRAD_Q + n % 2 * 2);
@@ -122,7 +96,7 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     const u32 to = shared.at(GRAD_INVERSE) + box_place(16 * warp + lane % 16, 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i) stmatrix_x4(to ^ u32((2 * i + lane / 16) * 16), z[i][0], z[i][1], z[i][2], z[i][3]);
-    tell();
+    tell(shared.pairs_full());
     this->store_rows(sums, shared.sums() + SUMS_OF_READ);
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] += ways[i];
@@ -132,13 +106,11 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
       const u32 numbers = shared.numbers(n % 2);
-      float s[32], factor[2], sums[2];
-      u32 z[4][4];
+      float s[32], factor[2];
       barrier_wait(shared.full(GRAD_NUMBERS + n % 2), u32(n / 2) & 1);
       this->load_rows(factor, numbers + ROW_QUERY);
       make_weights(s, numbers, factor, n);
-      make_pairs(z, sums, s, numbers, factor, n);
-      make_dq(chain, z, sums, numbers, factor, n);
+      make_pairs(s, numbers, factor, n);
       if constexpr (Spec::erases)
         make_key_pairs(s, numbers, n);
       else
@@ -146,6 +118,5 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
       __syncwarp();
       if (elected()) barrier_arrive(shared.full(GRAD_SUMS)), barrier_arrive(shared.empty(GRAD_NUMBERS + n % 2));
     }
-    if (warp == 0 && elected()) bulk_wait_read();
   }
 };

@@ -48,9 +48,8 @@ struct GradSums {
     if (to != nullptr && chain.has(t)) to[chain.token(p, t)] = x.x;
     if (to != nullptr && chain.has(t + 1)) to[chain.token(p, t + 1)] = x.y;
   }
-  // read: ways to keys that read.
-  __device__ __forceinline__ float2 sum_ways(u32 at, float2 read) const {
-    const float2 query = load_pair(at + SUMS_TO_QUERY);
+  // Ways to queries and to keys that read.
+  __device__ __forceinline__ float2 sum_ways(u32 at, float2 query, float2 read) const {
     const TokenSums tokens{lane};
     const float2 to = tokens.suffix({query.x + read.x, query.y + read.y}),
                  from = tokens.prefix(both(at + SUMS_FROM_KEY));
@@ -83,19 +82,29 @@ struct GradSums {
     const float2 key = load_pair(numbers + ROW_KEY), read = load_pair(numbers + ROW_READ),
                  write = load_pair(numbers + ROW_WRITE);
     float2 dg = {0, 0}, of_factor = {0, 0}, of_read = {0, 0}, of_write = {0, 0}, to = {0, 0};
+    float2 query = load_pair(numbers + ROW_QUERY), of_query = {0, 0};
     barrier_wait(shared.full(GRAD_SUMS), u32(n) & 1);
+    if constexpr (decays || Spec::has_query_factor) {
+      const float2 from = both(at + SUMS_TO_QUERY);
+      if constexpr (Spec::has_query_factor) {
+        const float2 pairs = load_pair(at + SUMS_OF_QUERY);
+        of_query = {(pairs.x + from.x) * p.scale, (pairs.y + from.y) * p.scale};
+      }
+      query.x *= from.x, query.y *= from.y;
+    }
     if constexpr (Spec::erases) {
       const float2 pairs = load_pair(at + SUMS_OF_READ);
       to = both(at + SUMS_TO_READ), of_write = both(at + SUMS_OF_WRITE);
       of_read = {key.x * (to.x + pairs.x), key.y * (to.y + pairs.y)};
       to.x *= read.x * key.x, to.y *= read.y * key.y;
     }
-    if constexpr (decays) dg = sum_ways(at, to);
+    if constexpr (decays) dg = sum_ways(at, query, to);
     if constexpr (Shared::has_factor) of_factor = both(at + SUMS_OF_FACTOR);
     __syncwarp();
     if (elected()) barrier_arrive(shared.empty(GRAD_SUMS));
     if constexpr (Spec::erases) store(p.sums.read, chain, t, of_read), store(p.sums.write, chain, t, of_write);
     if constexpr (decays) store(p.sums.decay, chain, t, dg);
+    if constexpr (Spec::has_query_factor) store(p.sums.query_factor, chain, t, of_query);
     if constexpr (Shared::has_factor) store_factor(chain, t, of_factor, write);
   }
   __device__ __forceinline__ void run(const Chain &chain) const {

@@ -7,7 +7,7 @@
 // and T.
 //
 // A block has a warp that loads, one that makes numbers of tokens, two that add up (GradSums), two warpgroups that own 64 value
-// channels of dS each, and 64 channels of dk (GradChain), and one that has pairs and dq (GradPairs).
+// channels of dS each, and 64 channels of dq and dk (GradChain), and one that has pairs (GradPairs).
 #pragma once
 #include "arch/warp.cuh"
 #include "linear/sm90/linear_grad_chain.cuh"
