@@ -41,9 +41,10 @@ enum GradBox {
 // e^GC, and GC to the base of 2.
 enum { GRAD_TO_QUERY = 1280, GRAD_TO_KEY = 1536, GRAD_TO_READ = 1792, GRAD_CHUNK = 2048 };
 
-// Sums of a chunk, arrays of LUATTN_CHUNK floats: of each half of k's channels, ways to a query without its factor, to a key that
-// reads without r, from a key; over pairs of a row of q without its factor, and of a row of k; over ways of pairs, of 4 warps; of each
-// half of v's channels dw, of k's the gradient of k's factor; of two warps, between the states.
+// Sums of a chunk, arrays of LUATTN_CHUNK floats: of each half of k's channels, ways to a query without its factor, to a key
+// that reads without r, from a key; over pairs of a row of q without its factor, and of a row of k; over ways of pairs, of 4
+// warps and on the diagonal (PairWayParts); of each half of v's channels dw, of k's the gradient of k's factor; of two warps,
+// between the states.
 enum {
   SUMS_TO_QUERY = 0,
   SUMS_TO_READ = 2 * 256,
@@ -51,9 +52,10 @@ enum {
   SUMS_OF_QUERY = 6 * 256,
   SUMS_OF_READ = 7 * 256,
   SUMS_OF_WAYS = 8 * 256,
-  SUMS_OF_WRITE = 12 * 256,
-  SUMS_OF_FACTOR = 14 * 256,
-  SUMS_ACROSS = 16 * 256
+  SUMS_OF_DIAGONAL = 12 * 256,
+  SUMS_OF_WRITE = 13 * 256,
+  SUMS_OF_FACTOR = 15 * 256,
+  SUMS_ACROSS = 17 * 256
 };
 
 template <class Spec, class Config>

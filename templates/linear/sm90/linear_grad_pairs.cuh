@@ -17,15 +17,14 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
   using Fragment = MmaFragment;
   using Group::decays, Group::k_dim, Group::lane, Group::maps, Group::p, Group::row, Group::shared, Group::warp;
 
-  // P of products of q and k.
-  __device__ __forceinline__ void store_weights(const float (&s)[32], u32 numbers, const float (&factor)[2]) const {
-    const u32 columns_at = numbers + Fragment::column(lane) * 4,
-              to = shared.at(GRAD_P) + box_place(16 * warp + lane % 16, 0);
+  // P of products of q and k, rounded.
+  __device__ __forceinline__ void find_weights(u32 (&stored)[4][4], const float (&s)[32], u32 numbers,
+                                               const float (&factor)[2]) const {
+    const u32 columns_at = numbers + Fragment::column(lane) * 4;
     float row_sum[2];
     this->load_rows(row_sum, numbers + ROW_SUM);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      u32 stored[4];
+    for (int n = 0; n < 4; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = i % 2, e = 8 * n + 2 * i, column = 16 * n + i / 2 * 8;
@@ -38,28 +37,34 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
         const int behind = row(r) - Fragment::column(lane) - column;  // the row less the first column
         const float x = behind >= 0 ? s[e] * key.x * this->decay_between(row_sum[r], sum.x) : 0.f,
                     y = behind >= 1 ? s[e + 1] * key.y * this->decay_between(row_sum[r], sum.y) : 0.f;
-        stored[i] = pack<Elem>(x, y);
+        stored[n][i] = pack<Elem>(x, y);
+        asm volatile("" : "+r"(stored[n][i]));  // else NVVM moves all this behind the wait that follows
       }
-      stmatrix_x4(to ^ u32((2 * n + lane / 16) * 16), stored[0], stored[1], stored[2], stored[3]);
-    }
   }
-  __device__ __forceinline__ void make_weights(float (&s)[32], u32 numbers, const float (&factor)[2], int n) const {
-    const int stage = n % 2 * 2;
-    barrier_wait(shared.full(GRAD_Q + stage), u32(n / 2) & 1);
-    this->template dots<k_dim>(s, GRAD_Q + stage, GRAD_K + stage);
-    wgmma_wait<0>();
-    wgmma_arrived(s);
-    barrier_wait(shared.empty(GRAD_P), u32(n + 1) & 1);
-    store_weights(s, numbers, factor);
-    fence_async();
-    barrier_arrive(shared.full(GRAD_P));
+  __device__ __forceinline__ void stage(u32 to, const u32 (&x)[4][4]) const {
+    to += box_place(16 * warp + lane % 16, 0);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) stmatrix_x4(to ^ u32((2 * i + lane / 16) * 16), x[i][0], x[i][1], x[i][2], x[i][3]);
   }
   __device__ __forceinline__ void tell(u32 barrier) const {
     fence_async();
     barrier_arrive(barrier);
   }
+  __device__ __forceinline__ void make_weights(float (&s)[32], u32 numbers, const float (&factor)[2], int n) const {
+    const int of_rows = n % 2 * 2;
+    u32 weights[4][4];
+    barrier_wait(shared.full(GRAD_Q + of_rows), u32(n / 2) & 1);
+    this->template dots<k_dim>(s, GRAD_Q + of_rows, GRAD_K + of_rows);
+    wgmma_wait<0>();
+    wgmma_arrived(s);
+    find_weights(weights, s, numbers, factor);
+    barrier_wait(shared.empty(GRAD_P), u32(n + 1) & 1);
+    stage(shared.at(GRAD_P), weights);
+    tell(shared.full(GRAD_P));
+  }
   __device__ __forceinline__ void store_ways(const float (&s)[32]) const {
-    if constexpr (decays) PairWays{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS + warp * 256);
+    if constexpr (decays)
+      PairWayParts{warp, lane}.store(s, shared.sums() + SUMS_OF_WAYS, shared.sums() + SUMS_OF_DIAGONAL);
   }
   // Gradients of pairs of q, and ways of these.
   __device__ __forceinline__ void make_pairs(float (&s)[32], u32 numbers, const float (&factor)[2], int n) const {
@@ -71,19 +76,21 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
     wgmma_arrived(d);
     this->template weigh<false>(unused, sums, s, d, numbers, factor, {1.f, 1.f});
     tell(shared.full(GRAD_PAIRS));
-    barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
+    if constexpr (!Spec::erases || Spec::has_query_factor) await_sums(n);
     if constexpr (Spec::has_query_factor) this->store_rows(sums, shared.sums() + SUMS_OF_QUERY);
     if constexpr (!Spec::erases) store_ways(s);
   }
+  // Behind what others wait for: ptxas leaves what follows behind it.
+  __device__ __forceinline__ void await_sums(int n) const { barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1); }
   __device__ __forceinline__ void release_rows(int n) const {
     this->release(GRAD_VALUES), this->release(GRAD_Q + n % 2 * 2);
   }
   // Those of k, whose ways are added to those of q.
   __device__ __forceinline__ void make_key_pairs(const float (&ways)[32], u32 numbers, int n) const {
-    const int stage = n % 2 * 2;
+    const int of_rows = n % 2 * 2;
     float s[32], d[32], key[2], read[2], sums[2];
     u32 z[4][4];
-    this->template dots<k_dim>(s, GRAD_K + stage, GRAD_K + stage);
+    this->template dots<k_dim>(s, GRAD_K + of_rows, GRAD_K + of_rows);
     barrier_wait(shared.full(GRAD_OF_R), u32(n) & 1);
     this->template dots<128>(d, GRAD_OF_R, GRAD_VALUES);
     this->load_rows(key, numbers + ROW_KEY), this->load_rows(read, numbers + ROW_READ);
@@ -93,10 +100,9 @@ struct GradPairs : RowGroup<Spec, Config, SharedGrads<Spec, Config>> {
 #pragma unroll
     for (int i = 0; i < 32; ++i) d[i] = -d[i];
     this->template weigh<true>(z, sums, s, d, numbers, {read[0] * key[0], read[1] * key[1]}, read);
-    const u32 to = shared.at(GRAD_INVERSE) + box_place(16 * warp + lane % 16, 0);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) stmatrix_x4(to ^ u32((2 * i + lane / 16) * 16), z[i][0], z[i][1], z[i][2], z[i][3]);
+    stage(shared.at(GRAD_INVERSE), z);
     tell(shared.pairs_full());
+    await_sums(n);
     this->store_rows(sums, shared.sums() + SUMS_OF_READ);
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] += ways[i];

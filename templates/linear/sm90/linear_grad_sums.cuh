@@ -54,13 +54,8 @@ struct GradSums {
     const float2 to = tokens.suffix({query.x + read.x, query.y + read.y}),
                  from = tokens.prefix(both(at + SUMS_FROM_KEY));
     const float across = load_number(shared.sums() + SUMS_ACROSS) + load_number(shared.sums() + SUMS_ACROSS + 4);
-    float2 sum = {to.x + from.x + across, to.y + from.y + across};
-#pragma unroll
-    for (int warp = 0; warp < 4; ++warp) {
-      const float2 pairs = load_pair(at + SUMS_OF_WAYS + warp * 256);
-      sum.x += pairs.x, sum.y += pairs.y;
-    }
-    return sum;
+    const float2 pairs = PairWayParts::total(lane, shared.sums() + SUMS_OF_WAYS, shared.sums() + SUMS_OF_DIAGONAL);
+    return {to.x + from.x + across + pairs.x, to.y + from.y + across + pairs.y};
   }
   // Of additive updates the gradient of k's factor is that of the factor times w.
   __device__ __forceinline__ void store_factor(const Chain &chain, int t, float2 of_factor, float2 write) const {

@@ -66,6 +66,94 @@ struct PairWays {
   }
 };
 
+// The same with fewer instructions, in two parts, of which a warp that has more time makes the sums (`total`): of blocks of 16
+// columns left of the diagonal one sums over the rows of each column; and for each t of the warp's rows the sum over its rows
+// i >= t of all columns j < t.
+struct PairWayParts {
+  const int warp, lane;
+
+  // Sums over lanes that share columns: of 2 N numbers, of which a lane keeps N; `Bit` of its number says which.
+  template <int N, int Bit>
+  __device__ __forceinline__ void halve(float *x) const {
+    const bool upper = lane & Bit;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float sent = upper ? x[i] : x[i + N], kept = upper ? x[i + N] : x[i];
+      x[i] = kept + __shfl_xor_sync(0xffffffffu, sent, Bit);
+    }
+  }
+  // Then a lane has columns 2 lane and 2 lane + 1; from the diagonal block on these are 0.
+  __device__ __forceinline__ void store_columns(const float (&c)[32], u32 to) const {
+    float x[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int e = i / 2 * 4 + i % 2;
+      x[i] = i / 4 < warp ? c[e] + c[e + 2] : 0.f;
+    }
+    halve<8, 16>(x), halve<4, 8>(x), halve<2, 4>(x);
+    const float two[2] = {x[0], x[1]};
+    store_pair(to + 8 * u32(lane), two);
+  }
+  // The diagonal block, and of both rows what is left of it.
+  __device__ __forceinline__ void split(float (&own)[8], float (&left)[2], const float (&c)[32]) const {
+    left[0] = left[1] = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) own[i] = c[i];
+#pragma unroll
+    for (int n = 0; n < 3; ++n) {
+      const float *const x = c + 8 * n;
+      const float a = x[0] + x[1] + (x[4] + x[5]), b = x[2] + x[3] + (x[6] + x[7]);
+      left[0] += n < warp ? a : 0.f, left[1] += n < warp ? b : 0.f;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) own[i] = n < warp ? x[8 + i] : own[i];
+    }
+    left[0] = row_total(left[0]), left[1] = row_total(left[1]);
+  }
+  __device__ __forceinline__ void store_diagonal(const float (&c)[32], u32 to) const {
+    float own[8], left[2], x[2][4], sums[4];
+    u32 upper[4], lower[4];
+    split(own, left, c);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float a = own[2 * i], b = own[2 * i + 1];
+      upper[i] = pack<bf16_t>(a, b);
+      lower[i] = pack<bf16_t>(a - __uint_as_float(upper[i] << 16), b - __uint_as_float(upper[i] & 0xffff0000u));
+    }
+    const int j = MmaFragment::column(lane), row = MmaFragment::row(lane);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const u32 first = PairWays::ones(j, 8 * n + row), second = PairWays::ones(j + 8, 8 * n + row);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[n][i] = left[i / 2];
+      mma_16x8x16<bf16_t>(x[n], upper, first, second);
+      mma_16x8x16<bf16_t>(x[n], lower, first, second);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int t = 8 * n + j + i;
+        sums[2 * n + i] = (row >= t ? x[n][i] : 0.f) + (row + 8 >= t ? x[n][2 + i] : 0.f);
+      }
+    }
+    halve<2, 16>(sums), halve<1, 8>(sums);
+    const float sum = sums[0] + __shfl_xor_sync(0xffffffffu, sums[0], 4);
+    if (!(lane & 4)) store_number(to + (16 * warp + lane / 16 * 8 + j + lane / 8 % 2) * 4, sum);
+  }
+  // columns: of all warps, arrays of LUATTN_CHUNK floats; diagonal: one.
+  __device__ __forceinline__ void store(const float (&c)[32], u32 columns, u32 diagonal) const {
+    store_columns(c, columns + warp * 256);
+    store_diagonal(c, diagonal);
+  }
+  // Of tokens 2 lane and 2 lane + 1.
+  __device__ __forceinline__ static float2 total(int lane, u32 columns, u32 diagonal) {
+    float2 sum = load_pair(diagonal + 8 * u32(lane));
+#pragma unroll
+    for (int warp = 1; warp < 4; ++warp) {
+      const float2 before = TokenSums{lane}.prefix(load_pair(columns + warp * 256 + 8 * u32(lane)));
+      sum.x += warp > lane / 8 ? before.x : 0.f, sum.y += warp > lane / 8 ? before.y : 0.f;
+    }
+    return sum;
+  }
+};
+
 // A warp that adds up a chunk's ways, and stores dg.
 template <class Spec, class Config>
 struct DecayWays {
