@@ -71,7 +71,7 @@ struct GradChain {
       stmatrix_x4(to, state[s][0], state[s][1], state[s][2], state[s][3]);
     }
   }
-  // x = dS' K'; dS' is staged, and decays; V is loaded.
+  // x = dS' K'; dS' is staged, and decays; V is loaded. Products take what is staged behind the fence of stage_dr.
   __device__ __forceinline__ void read_keys(float (&x)[32], u32 (&v)[4][4], float (&state)[64], u32 numbers,
                                             int n) const {
     u32 rounded[8][4];
@@ -91,7 +91,6 @@ struct GradChain {
     wgmma_commit();
     if constexpr (decays) barrier_wait(shared.empty(GRAD_OF_STATE), u32(n + 1) & 1);
     stage_state(rounded);
-    fence_async();
     if constexpr (decays) barrier_arrive(shared.full(GRAD_OF_STATE));
     wgmma_wait<0>();
     wgmma_arrived(x);
@@ -185,8 +184,6 @@ struct GradChain {
     weigh_negative(weighed, r, numbers);
     wgmma_fence();
     add(state, weighed, shared.at(GRAD_K + stage));
-    wgmma_wait<0>();
-    wgmma_arrived(state);
   }
 
   // ---- with tokens as rows ----
@@ -214,7 +211,7 @@ struct GradChain {
       sum[r] = row_total(all);
     }
   }
-  // x = rows times a state's channels of the group, over value channels.
+  // x = rows times a state's channels of the group, over value channels; committed.
   __device__ __forceinline__ void meet(float (&x)[32], int tensor, int state) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i) x[i] = 0;
@@ -224,15 +221,10 @@ struct GradChain {
       Wgmma<Elem, 64>::turned64(x, wgmma_operand(shared.at(tensor + i), 0),
                                 wgmma_operand(shared.at(state + 2 * i + group), Shared::box), 1);
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_arrived(x);
   }
-  // What dk has of the states.
-  __device__ __forceinline__ void meet_last(float (&x)[32], u32 numbers, int n) const {
+  // What dk has of dS, and of the state before.
+  __device__ __forceinline__ void weigh_last(float (&x)[32], u32 numbers, int n) const {
     float part[2], key[2], sum[2];
-    await(GRAD_OF_R, n), await(GRAD_VALUES, n);
-    meet(x, GRAD_VALUES, GRAD_OF_STATE);
-    release(GRAD_VALUES);
     if constexpr (!decays) return;
     along_keys(part, x, n);
     load_rows(sum, numbers + ROW_SUM), load_rows(key, numbers + ROW_KEY);
@@ -243,10 +235,8 @@ struct GradChain {
 #pragma unroll
     for (int i = 0; i < 32; ++i) x[i] *= until[i / 2 % 2];
   }
-  __device__ __forceinline__ void meet_first(float (&x)[32], u32 numbers, int n) const {
-    float y[32], part[2], since[2] = {0, 0}, read[2];
-    meet(y, GRAD_OF_R, GRAD_STATE);
-    release(GRAD_STATE);
+  __device__ __forceinline__ void weigh_first(float (&x)[32], const float (&y)[32], u32 numbers, int n) const {
+    float part[2], since[2] = {0, 0}, read[2];
     along_keys(part, y, n);
     if constexpr (decays) load_rows(since, numbers + ROW_SUM);
     load_rows(read, numbers + ROW_READ);
@@ -270,14 +260,9 @@ struct GradChain {
       }
     }
   }
-  // dq of the group's channels, in the place of do.
-  __device__ __forceinline__ void make_dq(float (&y)[32], u32 numbers, int n) const {
-    const u64 keys = wgmma_operand(shared.at(GRAD_K + n % 2 * 2 + group), Shared::box);
+  // What dq has of the state before.
+  __device__ __forceinline__ void weigh_query(float (&y)[32], u32 numbers, int n) const {
     float part[2], by[2], since[2];
-    await(GRAD_STATE, n);
-    meet(y, GRAD_DOUT, GRAD_STATE);
-    if constexpr (!Spec::erases) release(GRAD_STATE);
-    barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
     load_rows(by, numbers + GRAD_TO_QUERY);
     if constexpr (decays || Spec::has_query_factor) {
       along_keys(part, y, n, GRAD_Q);
@@ -288,6 +273,10 @@ struct GradChain {
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) y[i] *= by[i / 2 % 2];
+  }
+  // dq, with gradients of pairs; committed.
+  __device__ __forceinline__ void join_pairs(float (&y)[32], u32 numbers, int n) const {
+    const u64 keys = wgmma_operand(shared.at(GRAD_K + n % 2 * 2 + group), Shared::box);
     barrier_wait(shared.full(GRAD_PAIRS), u32(n) & 1);
     if constexpr (Shared::has_factor) {
       u32 z[4][4];
@@ -299,9 +288,9 @@ struct GradChain {
       Wgmma<Elem, 64>::turned64(y, wgmma_operand(shared.pairs(0), 0), keys, 1);
     }
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_arrived(y);
-    named_sync(GRADS_BOTH_CHAINS, 256);  // both have read do
+  }
+  // In the place of do.
+  __device__ __forceinline__ void stage_dq(const float (&y)[32]) const {
     const u32 to = shared.at(GRAD_DOUT + group) + box_place(16 * warp + lane % 16, 0);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -309,9 +298,6 @@ struct GradChain {
       round(a, y, s);
       stmatrix_x4(to ^ u32((2 * s + lane / 16) * 16), a[0], a[1], a[2], a[3]);
     }
-    fence_async();
-    sync();
-    if (first()) store_box(GRAD_DOUT, maps.dq, n);
   }
   // dv in the place of v, and dw, of the group's value channels: half of a row's for each thread.
   __device__ __forceinline__ void make_dv(u32 numbers, int n) const {
@@ -337,11 +323,13 @@ struct GradChain {
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     if (half == 0) store_number(shared.sums() + SUMS_OF_WRITE + 256 * group + token * 4, sum);
-    fence_async();
   }
-  // Releases the place of dv or dq, which TMA has read meanwhile.
-  __device__ __forceinline__ void release_stored(int tensor) const {
-    if (first()) bulk_wait_read(), barrier_arrive(shared.empty(tensor));
+  // Releases places of dq and dv, which TMA has read meanwhile.
+  __device__ __forceinline__ void release_stored() const {
+    if (!first()) return;
+    bulk_wait_read();
+    barrier_arrive(shared.empty(GRAD_DOUT));
+    if constexpr (Spec::erases) barrier_arrive(shared.empty(GRAD_V));
   }
   // dk, with gradients of pairs.
   __device__ __forceinline__ void make_dk(float (&all)[64], u32 numbers, int n) const {
@@ -349,7 +337,6 @@ struct GradChain {
     const int stage = n % 2 * 2;
     const u64 keys = wgmma_operand(shared.at(GRAD_K + stage + group), Shared::box);
     if constexpr (Spec::erases) barrier_wait(shared.pairs_full(), u32(n) & 1);
-    if constexpr (Spec::erases) release_stored(GRAD_V);
     wgmma_fence();
     if constexpr (Spec::erases) WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(1), 0), keys);
     WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(0), 0),
@@ -387,6 +374,76 @@ struct GradChain {
     sync();
     if (first()) store_box(place, maps.dk, n);
   }
+  // dq, and of updates that erase dv.
+  __device__ __forceinline__ void store_both(int n) const {
+    store_box(GRAD_DOUT, maps.dq, n);
+    if constexpr (Spec::erases) store_box(GRAD_V, maps.dv, n);
+  }
+  __device__ __forceinline__ static void finish(float (&x)[32]) {
+    wgmma_wait<0>();
+    wgmma_arrived(x);
+  }
+  // dq, dv, and what dk has of states, x. The state is complete behind the first product.
+  __device__ __forceinline__ void make_rows(float (&x)[32], float (&state)[64], u32 numbers, int n) const {
+    float y[32];
+    await(GRAD_STATE, n);
+    meet(y, GRAD_DOUT, GRAD_STATE);
+    await(GRAD_OF_R, n), await(GRAD_VALUES, n);
+    barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
+    if constexpr (Spec::erases) make_dv(numbers, n);
+    finish(y);
+    wgmma_arrived(state);
+    if constexpr (!Spec::erases) release(GRAD_STATE);
+    meet(x, GRAD_VALUES, GRAD_OF_STATE);
+    weigh_query(y, numbers, n);
+    finish(x);
+    release(GRAD_VALUES);
+    join_pairs(y, numbers, n);
+    finish(y);
+    named_sync(GRADS_BOTH_CHAINS, 256);  // both have read do
+    stage_dq(y);
+    if constexpr (Spec::erases) meet(y, GRAD_OF_R, GRAD_STATE);
+    fence_async();  // of dv, too
+    sync();
+    if (first()) store_both(n);
+    weigh_last(x, numbers, n);
+    if constexpr (!Spec::erases) return release_stored();
+    finish(y);
+    release(GRAD_STATE);
+    weigh_first(x, y, numbers, n);
+    release_stored();
+  }
+  // The same one behind another: with factors of keys there are no registers for products beside other work.
+  __device__ __forceinline__ void make_rows_in_turn(float (&x)[32], float (&state)[64], u32 numbers, int n) const {
+    wgmma_wait<0>();
+    wgmma_arrived(state);
+    await(GRAD_STATE, n);
+    meet(x, GRAD_DOUT, GRAD_STATE);
+    finish(x);
+    if constexpr (!Spec::erases) release(GRAD_STATE);
+    barrier_wait(shared.empty(GRAD_SUMS), u32(n + 1) & 1);
+    weigh_query(x, numbers, n);
+    join_pairs(x, numbers, n);
+    finish(x);
+    named_sync(GRADS_BOTH_CHAINS, 256);  // both have read do
+    stage_dq(x);
+    await(GRAD_OF_R, n), await(GRAD_VALUES, n);
+    if constexpr (Spec::erases) make_dv(numbers, n);
+    fence_async();
+    sync();
+    if (first()) store_both(n);
+    meet(x, GRAD_VALUES, GRAD_OF_STATE);
+    finish(x);
+    release(GRAD_VALUES);
+    weigh_last(x, numbers, n);
+    release_stored();
+    if constexpr (!Spec::erases) return;
+    float y[32];
+    meet(y, GRAD_OF_R, GRAD_STATE);
+    finish(y);
+    release(GRAD_STATE);
+    weigh_first(x, y, numbers, n);
+  }
   __device__ __forceinline__ void run() {
     float state[64];
     if (p.segments.count > 1)
@@ -400,12 +457,11 @@ struct GradChain {
       float(&x)[32] = reinterpret_cast<float(&)[32]>(all);
       lane = lane_anew();
       step_back(state, numbers, n);
-      make_dq(x, numbers, n);
-      meet_last(x, numbers, n);
-      release_stored(GRAD_DOUT);
-      if constexpr (Spec::erases) meet_first(x, numbers, n), make_dv(numbers, n);
+      if constexpr (Shared::has_factor)
+        make_rows_in_turn(x, state, numbers, n);
+      else
+        make_rows(x, state, numbers, n);
       named_sync(GRADS_BOTH_CHAINS, 256);  // both have read dS and dR
-      if (Spec::erases && first()) store_box(GRAD_V, maps.dv, n);
       make_dk(all, numbers, n);
     }
     if (chain.segment == p.segments.count - 1) rows().store_last(state, p);

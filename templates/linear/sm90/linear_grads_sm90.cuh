@@ -15,14 +15,17 @@
 #include "linear/sm90/linear_grad_sums.cuh"
 #include "linear/sm90/rows_left_alone.cuh"
 
-// Of a thread of each warpgroup: 512 in all.
+// Of a thread of each warpgroup: 512 in all. Pairs whose columns have factors take more.
+template <class Spec, class Config>
 struct GradRegisters {
-  static constexpr int others = 32, chain = 160, pairs = 160;
+  static constexpr bool has_factor = SharedGrads<Spec, Config>::has_factor;
+  static constexpr int others = 32, chain = has_factor ? 160 : 168, pairs = 512 - others - 2 * chain;
 };
 
 template <class Spec, class Config>
 LUATTN_FN void linear_grads_sm90(const LuattnLinearParams &p, const LuattnLinearRowMaps &maps, void *memory) {
   using Shared = SharedGrads<Spec, Config>;
+  using Registers = GradRegisters<Spec, Config>;
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
@@ -30,7 +33,7 @@ LUATTN_FN void linear_grads_sm90(const LuattnLinearParams &p, const LuattnLinear
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   const bool left_alone = chain.state_row(p) < 0;
   if (warp < 4) {
-    registers_down<GradRegisters::others>();
+    registers_down<Registers::others>();
     if (warp == 3) RowsLeftAlone<Spec, Config>{p, lane}.run();
     if (left_alone) return;
     if (warp == 0)
@@ -40,10 +43,10 @@ LUATTN_FN void linear_grads_sm90(const LuattnLinearParams &p, const LuattnLinear
     else
       GradSums<Spec, Config>{p, shared, warp - 2, lane}.run(chain);
   } else if (warp < 12) {
-    registers_up<GradRegisters::chain>();
+    registers_up<Registers::chain>();
     if (!left_alone) GradChain<Spec, Config>{p, maps, shared, chain, warp / 4 - 1, warp % 4, lane}.run();
   } else {
-    registers_up<GradRegisters::pairs>();
+    registers_up<Registers::pairs>();
     if (!left_alone) GradPairs<Spec, Config>{{p, maps, shared, 3, warp % 4, lane}}.run(chain);
   }
 }
