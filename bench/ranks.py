@@ -1,7 +1,7 @@
 """ranks.py: attention over the GPUs of one host beside one GPU: errors against float64, efficiency (the time of one GPU over that of all, and over
 their number), and copies alone beside a copy between two GPUs.
 
-    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports group,peer] [--chunks no,yes] [--trace] [--peers causal32k,..]
+    NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/ranks.py [--out FILE.json] [--cases causal32k,..] [--schedules auto,stages,gathered] [--transports auto,group,peer] [--chunks no,yes] [--trace] [--peers causal32k,..]
 
 --peers: of causal cases, torch's context_parallel and a zigzag ring over torch's kernels (zigzag_ring.py) too.
 --trace: of each case and schedule, what the GPUs did in one forward and one backward, and how much of the copies no kernel hides.
@@ -105,6 +105,26 @@ def passes(call, qkv, inputs, dout, device):
     return milliseconds(forward, device), milliseconds(lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True), device)
 
 
+def host_times(call, qkv, inputs, dout, device, count=4):
+    """Milliseconds of the host for a forward and for a backward, with nothing to wait for."""
+    leaves = [*qkv, *(t for t in inputs.values() if t.requires_grad)]
+
+    def forward():
+        with torch.no_grad():
+            call(*qkv, **inputs)
+
+    o, found = call(*qkv, **inputs), []
+    for f in (forward, lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True)):
+        dist.barrier()
+        sync(device)
+        begin = time.perf_counter()
+        for _ in range(count):
+            f()
+        found.append(1e3 * (time.perf_counter() - begin) / count)
+    sync(device)
+    return found
+
+
 # --- traces ---
 
 
@@ -187,7 +207,7 @@ def slowest(numbers, device):
 class Ranks:
     """A case on this rank."""
 
-    def __init__(self, sizes, text, rows, schedule, transport="group", chunks=None, **more):
+    def __init__(self, sizes, text, rows, schedule, transport="auto", chunks=None, **more):
         self.sizes, self.attention = sizes, luattn.attention(text)
         self.inputs = sizes.inputs(self.attention, rows)
         masks = {name: t for name, t in self.inputs.items() if name.startswith("doc")}
@@ -204,11 +224,11 @@ class Ranks:
         """Milliseconds of the keys of a forward alone, and the bytes that the rank receives."""
         if self.inputs:
             return None
-        job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local.exchange(qkv[0].device), (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True, spare=0)
+        job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local.exchanges(qkv[0].device), (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True, spare=0)
 
         def move():
-            one = _passes._Forward(job, self.local.schedules[0], *(t.detach() for t in qkv), (), None)
-            one.job.exchange.begin(one.schedule, one.own.tensors, ())
+            one = _passes._Forward(job, *(t.detach() for t in qkv), (), None)
+            one.exchange.begin(one.schedule, one.own.tensors, ())
             one._begin(len(one.schedule.stages))
             one.finish()
 
@@ -250,7 +270,8 @@ def measure_each(sizes, name, trace, settings):
         best, n, moved = ranks.plan.prediction, dist.get_world_size(), ranks.copies(own)
         row = {
             "case": name, "schedule": schedule, "transport": transport, "chunks": ranks.local.chunks, "apart from one": of_one, "ranks": n, "gathered": ranks.local.gathered, "partition": best.partition, "chunk_rows": best.chunk_rows, "imbalance": best.imbalance,
-            "one": one, "all": times, "efficiency": [x / n / y for x, y in zip(one, times)], "predicted": [best.forward, best.backward],
+            "one": one, "all": times, "efficiency": [x / n / y for x, y in zip(one, times)], "predicted": [best.forward, best.backward], "transports": ranks.plan.layers[0].transports,
+            "host": slowest(host_times(ranks.local, own, ranks.own_inputs, ranks.own(dout), sizes.device), sizes.device),
             "calls": [[len(stage.calls) for stage in schedule.stages] for schedule in ranks.local.schedules],
         }  # fmt: skip
         if moved is not None:
@@ -324,12 +345,12 @@ def of_ring(sizes, name):
     return {"case": name, "zigzag ring": attempts(sizes, attempt), "apart from luattn": errors}
 
 
-def repeats(sizes):
+def repeats(sizes, schedules):
     """Whether two runs under use_deterministic_algorithms have equal bits, at 8k rows."""
     found = []
     for name in ("causal32k", "documents64k", "window64k"):
         rows = 8 * sizes.k * (32 if sizes.k < 1024 else 1)
-        for schedule in ("stages", "gathered"):
+        for schedule in schedules:
             ranks = Ranks(sizes, sizes.cases[name][0], rows, schedule)
             qkv, dout = sizes.tensors(rows)
             own, dout = [ranks.own(t) for t in qkv], ranks.own(dout)
@@ -345,7 +366,7 @@ def repeats(sizes):
     return found
 
 
-def errors(sizes):
+def errors(sizes, schedules):
     """Of half precision against float64, at 8k rows: of one GPU and of all."""
     found = []
     for name in ("causal32k", "documents64k", "window64k"):
@@ -356,7 +377,7 @@ def errors(sizes):
 
         want = run(attention, [t.detach().double().requires_grad_() for t in (q, k, v)], dout.double(), inputs)
         one = run(attention, (q, k, v), dout, inputs)
-        for schedule in ("stages", "gathered"):
+        for schedule in schedules:
             ranks = Ranks(sizes, text, rows, schedule)
             o, dq, dk, dv, *rest = run(ranks.local, [ranks.own(t) for t in (q, k, v)], ranks.own(dout), ranks.own_inputs)
             got = [*(ranks.local.unshard(t.contiguous(), 2) for t in (o, dq, dk, dv)), *rest]
@@ -384,7 +405,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--cases", default="causal32k,causal64k,documents64k,window64k,video64k,capped64k")
     parser.add_argument("--schedules", default="auto,stages,gathered")
-    parser.add_argument("--transports", default="group")
+    parser.add_argument("--transports", default="auto", help="auto, group, peer, or group+peer: of forward and of backward")
     parser.add_argument("--chunks", default="auto", help="auto, no, yes: whether calls have several ranges of rows")
     parser.add_argument("--spare", type=int, default=0, help="multiprocessors that attention leaves to NCCL's kernels")
     parser.add_argument("--trace", action="store_true")
@@ -397,9 +418,10 @@ def main():
     if sizes.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if sizes.device == "cuda" else "gloo")
-    results = {"errors": [] if given.skip_errors else errors(sizes) + repeats(sizes), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
+    schedules = given.schedules.split(",")
+    results = {"errors": [] if given.skip_errors else errors(sizes, schedules) + repeats(sizes, schedules), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
     dist.barrier()
-    transports = given.transports.split(",")
+    transports = [tuple(word.split("+")) if "+" in word else word for word in given.transports.split(",")]
     results["peers"] = []
     for name, f in itertools.product(filter(None, given.peers.split(",")), (of_ring, of_torch)):
         results["peers"].append(f(sizes, name))
@@ -407,7 +429,7 @@ def main():
             print(json.dumps(results["peers"][-1]), flush=True)
     chunks = [{"auto": None, "no": False, "yes": True}[word] for word in given.chunks.split(",")]
     for name in filter(None, given.cases.split(",")):
-        results["cases"] += measure(sizes, name, given.schedules.split(","), given.trace, transports, chunks)
+        results["cases"] += measure(sizes, name, schedules, given.trace, transports, chunks)
     if dist.get_rank() == 0:
         for row in results["errors"]:
             print(json.dumps(row))

@@ -24,7 +24,8 @@ typedef struct chooser {
   double passes[2];    /* seconds of what was judged last: forward, backward */
   luattn_parallel_levels levels[LUATTN_PARALLEL_MAX_LEVELS];
   int num_levels;
-  int gathered[LUATTN_PARALLEL_MAX_LAYERS], best_gathered[LUATTN_PARALLEL_MAX_LAYERS];
+  int gathered[LUATTN_PARALLEL_MAX_LAYERS], best_gathered[LUATTN_PARALLEL_MAX_LAYERS];     /* bits of passes */
+  int overlapped[LUATTN_PARALLEL_MAX_LAYERS], best_overlapped[LUATTN_PARALLEL_MAX_LAYERS]; /* likewise */
   luattn_error *err;
 } chooser;
 
@@ -46,7 +47,7 @@ static luattn_status take_rates(const luattn_parallel_rates *given, luattn_paral
                                  .node = given->node == 0 ? 8 : given->node,
                                  .launch = or_default(given->launch, 5e-6),
                                  .exchange = or_default(given->exchange, 20e-6),
-                                 .serial = given->serial};
+                                 .copies = {given->copies[0], given->copies[1]}};
   const struct {
     const char *name;
     double value;
@@ -58,8 +59,11 @@ static luattn_status take_rates(const luattn_parallel_rates *given, luattn_paral
       return luattn_fail(err, LUATTN_INVALID,
                          "parallel plan: rates.%s: is %g, expected a finite number above 0; leave it 0 for an H200's",
                          all[i].name, all[i].value);
-  if (given->serial != 0 && given->serial != 1)
-    return luattn_fail(err, LUATTN_INVALID, "parallel plan: rates.serial: is %d, expected 0 or 1", given->serial);
+  for (int pass = 0; pass < 2; ++pass)
+    if (given->copies[pass] < LUATTN_COPIES_OVERLAPPED || given->copies[pass] > LUATTN_COPIES_EITHER)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "parallel plan: rates.copies[%d]: is %d, expected %d to %d, of luattn_copies", pass,
+                         given->copies[pass], LUATTN_COPIES_OVERLAPPED, LUATTN_COPIES_EITHER);
   return LUATTN_OK;
 }
 
@@ -170,6 +174,7 @@ static bool judge(chooser *x, const scale *s, const int *rank_of, luattn_paralle
     out->received = fmax(out->received, one.received);
     out->memory = fmax(out->memory, own_bytes(p, one.gathered[0]) + one.in_flight);
     x->gathered[l] = one.gathered[0] | one.gathered[1] << 1;
+    x->overlapped[l] = one.overlapped[0] | one.overlapped[1] << 1;
   }
   out->forward = alone[0] / p->ranks / seconds[0], out->backward = alone[1] / p->ranks / seconds[1];
   out->seconds = seconds[0] + seconds[1];
@@ -212,6 +217,7 @@ static bool try_partition(chooser *x, const scale *s, luattn_partition partition
   if (x->num_candidates == 0 || c.seconds < x->candidate[x->chosen].seconds) {
     x->chosen = x->num_candidates;
     memcpy(x->best_gathered, x->gathered, sizeof x->gathered);
+    memcpy(x->best_overlapped, x->overlapped, sizeof x->overlapped);
     memcpy(x->best, x->rank_of, (size_t)s->chunks * sizeof *x->best);
   }
   x->candidate[x->num_candidates++] = c;
@@ -291,7 +297,7 @@ static luattn_status try_levels(chooser *x) {
 typedef struct whole_plan {
   luattn_parallel_plan plan;
   luattn_parallel_candidate candidate[LUATTN_PARALLEL_MAX_CANDIDATES];
-  int gathered[LUATTN_PARALLEL_MAX_LAYERS];
+  int gathered[LUATTN_PARALLEL_MAX_LAYERS], overlapped[LUATTN_PARALLEL_MAX_LAYERS];
   luattn_parallel_levels levels[LUATTN_PARALLEL_MAX_LEVELS];
   int rank_of[];
 } whole_plan;
@@ -303,6 +309,7 @@ static luattn_status give(const chooser *x, luattn_parallel_plan **out) {
   if (w == NULL) return no_memory(x->err);
   memcpy(w->candidate, x->candidate, sizeof w->candidate);
   memcpy(w->gathered, x->best_gathered, sizeof w->gathered);
+  memcpy(w->overlapped, x->best_overlapped, sizeof w->overlapped);
   memcpy(w->levels, x->levels, sizeof w->levels);
   memcpy(w->rank_of, x->best, (size_t)chunks * sizeof *w->rank_of);
   w->plan = (luattn_parallel_plan){.ranks = x->problem->ranks,
@@ -313,6 +320,7 @@ static luattn_status give(const chooser *x, luattn_parallel_plan **out) {
                                    .chosen = x->chosen,
                                    .candidates = w->candidate,
                                    .gathered = w->gathered,
+                                   .overlapped = w->overlapped,
                                    .num_levels = x->num_levels,
                                    .levels = w->levels};
   *out = &w->plan;

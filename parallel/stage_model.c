@@ -15,6 +15,7 @@ typedef struct exchange {
   const luattn_parallel_problem *problem;
   const luattn_parallel_rates *rates;
   int ranks, nodes, chunk_rows, own; /* own: chunks of a rank */
+  bool serial;                       /* of the times that are asked for: no launch hides a copy */
   double *work;                      /* tiles */
   int *pieces;                       /* chunks of keys that the rank needs */
   int *node_pieces;                  /* [nodes][ranks]: that some rank of the node needs */
@@ -239,10 +240,10 @@ static gathered_calls count_gathered(exchange *x, int rank, bool apart) {
 }
 
 /* As context_parallel's: cut where copies run beside launches, unless that makes many more. */
-static gathered_calls gathered_of(exchange *x, int rank) {
+static gathered_calls gathered_of(exchange *x, int rank, bool serial) {
   enum { APART = 3 };
   const gathered_calls whole = count_gathered(x, rank, false);
-  if (x->rates->serial) return whole;
+  if (serial) return whole;
   const gathered_calls cut = count_gathered(x, rank, true);
   return cut.own + cut.others <= whole.own + whole.others + APART ? cut : count_gathered(x, rank, false);
 }
@@ -306,7 +307,7 @@ static stage_load load_of(const exchange *x, int rank, int stage, int *at, int s
 
 /* Serial copies take turns with launches; others travel beside them, keys after keys and gradients after gradients. */
 static void add_stage(const exchange *x, rank_clock *t, const stage_load *load) {
-  if (x->rates->serial) {
+  if (x->serial) {
     t->now += load->keys + load->work + load->gradients;
     return;
   }
@@ -321,7 +322,7 @@ static double early_share(int calls, bool backward) { return !backward ? 1 : cal
 /* Of all stages' keys in one exchange, whose gradients come back in one. own: seconds of launches with own keys alone;
  * others: of the other ones. */
 static double time_gathered(const exchange *x, const stage_load *all, double own, double others, double early) {
-  if (x->rates->serial) return all->keys + own + others + all->gradients;
+  if (x->serial) return all->keys + own + others + all->gradients;
   const double first = greater_of(early * own, all->keys) + others;
   return greater_of(first + (1 - early) * own, first + all->gradients);
 }
@@ -330,20 +331,26 @@ static double time_gathered(const exchange *x, const stage_load *all, double own
 typedef struct rank_shape {
   int rank, sources, stages;
   rank_calls calls;
-  gathered_calls runs;
+  gathered_calls runs[2]; /* where copies run beside launches; where they are serial */
 } rank_shape;
+
+/* Whether the caller asks for times of a pass with such copies. */
+static bool may_be(const exchange *x, int pass, bool serial) {
+  return x->rates->copies[pass] == LUATTN_COPIES_EITHER || (x->rates->copies[pass] == LUATTN_COPIES_SERIAL) == serial;
+}
 
 static rank_shape shape_of(exchange *x, int rank) {
   rank_shape out = {.rank = rank, .sources = order_sources(x, rank)};
   out.stages = set_stages(x, rank, out.sources);
   out.calls = count_calls(x, rank);
-  out.runs = gathered_of(x, rank);
+  for (int serial = 0; serial < 2; ++serial)
+    if (may_be(x, 0, serial != 0) || may_be(x, 1, serial != 0)) out.runs[serial] = gathered_of(x, rank, serial != 0);
   return out;
 }
 
 static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass_costs *c, bool backward) {
   const rank_calls *calls = &r->calls;
-  const gathered_calls *runs = &r->runs;
+  const gathered_calls *runs = &r->runs[x->serial];
   const double start = x->rates->stage, tiles = x->work[r->rank * x->ranks + r->rank] * c->tile;
   const double part = r->stages > 0 ? c->part : 1, early = early_share(calls->calls[0], backward),
                own = start * calls->calls[0] + part * tiles + calls->merged[0] * c->merge;
@@ -375,8 +382,48 @@ static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass
   return out;
 }
 
+/* What one way of moving rows, and one schedule, takes: of the slowest rank. */
+typedef struct way_time {
+  double seconds[2], in_flight; /* forward, backward; bytes of keys that are there at once */
+} way_time;
+
+enum { WAYS = 4 };
+
+static int way_of(bool serial, bool gathered) { return 2 * serial + gathered; }
+
+/* ways [WAYS]: by way_of. */
+static void add_rank(exchange *x, const rank_shape *shape, const pass_costs costs[2], way_time *ways,
+                     stage_prediction *out) {
+  for (int serial = 0; serial < 2; ++serial) {
+    x->serial = serial != 0;
+    way_time *staged = &ways[way_of(x->serial, false)], *gathered = &ways[way_of(x->serial, true)];
+    for (int pass = 0; pass < 2; ++pass) {
+      if (!may_be(x, pass, x->serial)) continue;
+      const rank_time one = time_of_rank(x, shape, &costs[pass], pass == 1);
+      out->received = greater_of(out->received, one.received);
+      staged->seconds[pass] = greater_of(staged->seconds[pass], one.staged);
+      gathered->seconds[pass] = greater_of(gathered->seconds[pass], one.gathered);
+      staged->in_flight = greater_of(staged->in_flight, one.in_flight[0]);
+      gathered->in_flight = greater_of(gathered->in_flight, one.in_flight[1]);
+    }
+  }
+}
+
+/* The fastest way of a pass of those that the caller leaves; of equal ones the serial one, and the one by stages. */
+static int fastest(const exchange *x, const way_time *ways, int pass) {
+  int best = -1;
+  for (int serial = 1; serial >= 0; --serial)
+    for (int gathered = 0; gathered < 2; ++gathered) {
+      const int schedule = gathered ? LUATTN_SCHEDULE_GATHERED : LUATTN_SCHEDULE_STAGES, way = way_of(serial, gathered);
+      if (!may_be(x, pass, serial != 0)) continue;
+      if (x->problem->schedule != LUATTN_SCHEDULE_AUTO && x->problem->schedule != schedule) continue;
+      if (best < 0 || ways[way].seconds[pass] < ways[best].seconds[pass]) best = way;
+    }
+  return best;
+}
+
 static void predict(exchange *x, stage_prediction *out) {
-  double seconds[2][2] = {{0}}, in_flight[2] = {0}; /* by stages, gathered; forward, backward */
+  way_time ways[WAYS] = {{{0}}};
   const pass_costs costs[2] = {costs_of(x, false), costs_of(x, true)};
   double total = 0;
   for (int r = 0; r < x->ranks; ++r) {
@@ -385,21 +432,16 @@ static void predict(exchange *x, stage_prediction *out) {
     for (int j = 0; j < x->ranks; ++j) tiles += x->work[r * x->ranks + j];
     total += tiles;
     out->most_tiles = greater_of(out->most_tiles, tiles);
-    for (int backward = 0; backward < 2; ++backward) {
-      const rank_time one = time_of_rank(x, &shape, &costs[backward], backward != 0);
-      out->received = greater_of(out->received, one.received);
-      seconds[0][backward] = greater_of(seconds[0][backward], one.staged);
-      seconds[1][backward] = greater_of(seconds[1][backward], one.gathered);
-      for (int g = 0; g < 2; ++g) in_flight[g] = greater_of(in_flight[g], one.in_flight[g]);
-    }
+    add_rank(x, &shape, costs, ways, out);
   }
   for (int pass = 0; pass < 2; ++pass) {
-    const bool faster = x->problem->schedule == LUATTN_SCHEDULE_AUTO && seconds[1][pass] < seconds[0][pass];
+    const int way = fastest(x, ways, pass);
     out->alone[pass] = total * costs[pass].tile + x->rates->stage;
-    out->gathered[pass] = faster || x->problem->schedule == LUATTN_SCHEDULE_GATHERED;
-    out->seconds[pass] = seconds[out->gathered[pass]][pass];
+    out->gathered[pass] = way == way_of(false, true) || way == way_of(true, true);
+    out->overlapped[pass] = way == way_of(false, false) || way == way_of(false, true);
+    out->seconds[pass] = ways[way].seconds[pass];
+    if (pass == 0) out->in_flight = ways[way].in_flight;
   }
-  out->in_flight = in_flight[out->gathered[0]];
 }
 
 bool stage_predict(const luattn_parallel_problem *problem, const luattn_parallel_rates *rates,

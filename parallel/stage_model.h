@@ -27,7 +27,8 @@ typedef struct stage_prediction {
   double
       in_flight; /* of forward, those that are there at once, likewise: of the two largest successive stages, or of all keys
                       * from the first that is needed to the last */
-  bool gathered[2]; /* the schedules that these are of, forward and backward */
+  bool gathered[2];   /* the schedules that these are of, forward and backward */
+  bool overlapped[2]; /* whether they are of copies beside launches */
 } stage_prediction;
 
 /* Bytes of a number of o and of gradients where they are parts of a sum. */

@@ -26,6 +26,13 @@ extern "C" {
 #define LUATTN_PARALLEL_MAX_LEVELS 16
 #define LUATTN_PARALLEL_MAX_LAYERS 64 /* that differ in their masks */
 
+/* How rows travel between GPUs, for predictions. */
+typedef enum luattn_copies {
+  LUATTN_COPIES_OVERLAPPED, /* copy engines move them beside launches */
+  LUATTN_COPIES_SERIAL,     /* no launch hides a copy, as where NCCL's kernels wait for multiprocessors */
+  LUATTN_COPIES_EITHER      /* by the faster of both, of each layer */
+} luattn_copies;
+
 /* What a machine does. A member of 0 is that of one H200 in nodes of 8 with NVLink. */
 typedef struct luattn_parallel_rates {
   double forward, backward; /* FLOP a second of a GPU of a long causal call: 750e12, 605e12 */
@@ -36,7 +43,7 @@ typedef struct luattn_parallel_rates {
   int node;        /* ranks of a node: 8 */
   double launch;   /* seconds of the host for a launch, beside the GPU: a pass takes so long for each at least: 5e-6 */
   double exchange; /* seconds until keys or gradients of a stage are on their way: 20e-6 */
-  int serial; /* 1: no launch hides a copy, as where NCCL's kernels wait for multiprocessors; 0: copy engines move rows */
+  int copies[2];   /* luattn_copies, of forward and of backward */
 } luattn_parallel_rates;
 
 /* Layers of a model that have one mask. */
@@ -100,6 +107,8 @@ typedef struct luattn_parallel_plan {
   const int
       *gathered; /* [num_layers]: bit 0: LUATTN_SCHEDULE_GATHERED is the schedule of the layer's forward, bit 1: of
                         * its backward; else by stages */
+  const int *
+      overlapped; /* [num_layers]: likewise, bits of the passes that are predicted, and cut, for LUATTN_COPIES_OVERLAPPED */
   int num_levels;
   const luattn_parallel_levels *levels; /* [num_levels]: predictions alone; the plan is none of these */
 } luattn_parallel_plan;
@@ -114,7 +123,8 @@ LUATTN_API void luattn_parallel_plan_free(luattn_parallel_plan *plan);
 LUATTN_API const char *luattn_partition_name(luattn_partition partition);
 
 /* How ranks exchange rows: five functions, of memory of the engine's device (host memory on the CPU), in the order of
- * `stream`. They return LUATTN_OK, or fill *err. All ranks call them in one order; no function of luattn waits for
+ * `stream`. With luattn_parallel_call.copies they come with two streams, which the pass orders by events: `sum` with the
+ * call's own, the others with `copies`. They return LUATTN_OK, or fill *err. All ranks call them in one order; no function of luattn waits for
  * another rank otherwise. libluattn_nccl.so has one over NCCL (luattn/nccl.h). Set struct_size =
  * sizeof(luattn_transport). */
 typedef struct luattn_transport {

@@ -409,12 +409,13 @@ class Request(c.Structure):
 TILE, MAX_RANKS, MAX_CHUNKS = 128, 1024, 2048
 PARTITIONS = ("contiguous", "zigzag", "by counts", "by time")  # luattn_partition
 SCHEDULES = ("auto", "stages", "gathered")  # luattn_schedule
+COPIES = ("peer", "group", "auto")  # luattn_copies, by the transport that moves rows so
 PARAMETER_MASKS, PARAMETER_OF_SCORES, PARAMETER_OF_ROWS = 1, 2, 4  # luattn_parameter
 MASK_BY_BATCH, MASK_BY_HEAD = 1, 2  # luattn_mask_differs
 
 
 class ParallelRates(c.Structure):
-    _fields_ = [*((name, c.c_double) for name in ("forward", "backward", "peer", "network", "memory", "stage")), ("node", c.c_int), ("launch", c.c_double), ("exchange", c.c_double), ("serial", c.c_int)]
+    _fields_ = [*((name, c.c_double) for name in ("forward", "backward", "peer", "network", "memory", "stage")), ("node", c.c_int), ("launch", c.c_double), ("exchange", c.c_double), ("copies", c.c_int * 2)]
 
 
 class ParallelLayers(c.Structure):
@@ -452,6 +453,7 @@ class ParallelPlan(c.Structure):
         ("chosen", c.c_int),
         ("candidates", c.POINTER(ParallelCandidate)),
         ("gathered", c.POINTER(c.c_int)),
+        ("overlapped", c.POINTER(c.c_int)),
         ("num_levels", c.c_int),
         ("levels", c.POINTER(ParallelLevels)),
     ]

@@ -259,7 +259,7 @@ static void test_serial(void **unused) {
   luattn_parallel_problem p = problem_of(NULL, 2, 2, rows);
   p.schedule = LUATTN_SCHEDULE_STAGES;
   luattn_parallel_rates serial = rates;
-  serial.serial = 1, serial.exchange = 1e-3;
+  serial.copies[0] = serial.copies[1] = LUATTN_COPIES_SERIAL, serial.exchange = 1e-3;
   stage_prediction got;
   assert_true(stage_predict(&p, &serial, &(chunk_counts){2, tiles}, rows, rank_of, &got));
   const double dims = p.head_dim + p.head_dim_v, keys = rows * p.heads_kv * dims * 2;
@@ -290,7 +290,7 @@ static void test_gathered(void **unused) {
   assert_true(fabs(got.seconds[0] - (fmax(1e-5 + 9 * tile, come) + 1e-5 + 5 * tile)) <= 1e-12);
   assert_true(fabs(got.seconds[1] - (come + others + fmax(own, 2e-5 + 2 * keys / 1e11) + rounding)) <= 1e-12);
   assert_true(got.in_flight == 2 * keys);
-  beside.serial = 1;
+  beside.copies[0] = beside.copies[1] = LUATTN_COPIES_SERIAL;
   assert_true(stage_predict(&p, &beside, &(chunk_counts){4, tiles}, rows, rank_of, &got));
   assert_true(fabs(got.seconds[0] - (come + 1e-5 + 14 * tile)) <= 1e-12);
   assert_true(got.in_flight == 3 * keys);
@@ -299,6 +299,38 @@ static void test_gathered(void **unused) {
   p.ranks = 3, beside.node = 4;
   assert_true(stage_predict(&p, &beside, &(chunk_counts){3, of_all}, rows, apart, &got));
   assert_true(fabs(got.seconds[0] - (2e-5 + 2 * keys / 1e11 + 1e-5 + 3 * tile)) <= 1e-12);
+}
+
+/* Where the caller leaves it, a pass has the faster way of both: copies beside launches, unless these are more, as where
+ * rows are cut for them. */
+static void test_either(void **unused) {
+  (void)unused;
+  const double tiles[16] = {1, 0, 0, 0, 1, 1, 0, 0, 0, 2, 3, 0, 0, 0, 0, 9};
+  const int rank_of[4] = {0, 0, 1, 1}, rows = 1024;
+  luattn_parallel_problem p = problem_of(NULL, 2, 4, rows);
+  luattn_parallel_rates x = rates;
+  double seconds[2][2]; /* by copies, pass */
+  stage_prediction got;
+  for (int stage = 0; stage < 2; ++stage) {
+    x.stage = stage ? 1e-3 : 1e-6;
+    for (int copies = 0; copies < 2; ++copies) {
+      x.copies[0] = x.copies[1] = copies;
+      assert_true(stage_predict(&p, &x, &(chunk_counts){4, tiles}, rows, rank_of, &got));
+      assert_true(got.overlapped[0] == (copies == LUATTN_COPIES_OVERLAPPED) && got.overlapped[1] == got.overlapped[0]);
+      seconds[copies][0] = got.seconds[0], seconds[copies][1] = got.seconds[1];
+    }
+    x.copies[0] = x.copies[1] = LUATTN_COPIES_EITHER;
+    assert_true(stage_predict(&p, &x, &(chunk_counts){4, tiles}, rows, rank_of, &got));
+    for (int pass = 0; pass < 2; ++pass) {
+      assert_true(got.seconds[pass] == fmin(seconds[0][pass], seconds[1][pass]));
+      assert_true(got.overlapped[pass] == (seconds[0][pass] < seconds[1][pass]) &&
+                  got.overlapped[pass] == (stage == 0));
+    }
+    x.copies[0] = LUATTN_COPIES_SERIAL, x.copies[1] = LUATTN_COPIES_OVERLAPPED;
+    assert_true(stage_predict(&p, &x, &(chunk_counts){4, tiles}, rows, rank_of, &got));
+    assert_true(got.seconds[0] == seconds[1][0] && got.seconds[1] == seconds[0][1] && !got.overlapped[0] &&
+                got.overlapped[1]);
+  }
 }
 
 /* Ranks whose queries lie in two runs, and keys in ranges: each pair of them is a launch. */
@@ -364,7 +396,7 @@ static void test_refusals(void **unused) {
   x.rates.peer = -1, refuse(x, "rates.peer: is -1"), x = p;
   x.rates.launch = -1, refuse(x, "rates.launch: is -1"), x = p;
   x.rates.exchange = -1, refuse(x, "rates.exchange: is -1"), x = p;
-  x.rates.serial = 2, refuse(x, "rates.serial: is 2"), x = p;
+  x.rates.copies[1] = 3, refuse(x, "rates.copies[1]: is 3"), x = p;
   x.rates.node = -1, refuse(x, "rates.node: is -1"), x = p;
   x.schedule = 3, refuse(x, "schedule: is 3, expected 0 to 2"), x = p;
   x.struct_size = 8, refuse(x, "struct_size");
@@ -383,6 +415,7 @@ int main(void) {
                                      cmocka_unit_test(test_stages),
                                      cmocka_unit_test(test_serial),
                                      cmocka_unit_test(test_gathered),
+                                     cmocka_unit_test(test_either),
                                      cmocka_unit_test(test_launches),
                                      cmocka_unit_test(test_edges),
                                      cmocka_unit_test(test_refusals)};

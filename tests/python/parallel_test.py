@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 import warnings
+import weakref
 
 from problems import EXAMPLES, ROOT, example, inputs_of, rand, torch  # exits without torch, so first
 
@@ -18,8 +19,8 @@ import luattn
 import torch.distributed as dist
 from luattn import flash_attn, flex
 from luattn.parallel import ContextParallel, HeadParallel, Plan, plan
+from luattn.parallel._exchange import Exchange
 from luattn.parallel._peer_copies import PeerExchange
-from luattn.parallel._stages import schedule_of
 
 sys.path.append(f"{ROOT}/tests/templates")
 import random_specs
@@ -434,11 +435,12 @@ def check_memory(n):
 
 
 class HostMemory:
-    """What GPUs see of each other, in files that processes share. late: copies are made when they are waited for, else at once."""
+    """What GPUs see of each other, in files that processes share. late: copies are made when the rank waits for any, else at once."""
 
     def __init__(self, folder, group, late):
         self.folder, self.group, self.late = folder, group, late
-        self.size, self.words = 0, self.shared(f"words{late}", 4096, torch.int32)
+        self.waiting = []
+        self.size, self.kept, self.words = 0, weakref.WeakKeyDictionary(), self.shared(f"words{late}", 4096, torch.int32)
 
     def shared(self, name, size, dtype):
         return [torch.from_file(os.path.join(self.folder, f"{name}_{rank}"), shared=True, size=size, dtype=dtype) for rank in range(self.group.size())]
@@ -446,6 +448,7 @@ class HostMemory:
     def enter(self, size, channels):
         assert self.group.size() * channels <= 4096
         if size > self.size:
+            self.kept.clear()
             self.size, self.tensors = size, self.shared(f"{size}{self.late}", size, torch.uint8)
         dist.barrier(self.group)
         self.of(self.group.rank()).fill_(255)
@@ -457,22 +460,29 @@ class HostMemory:
     def of(self, rank):
         return self.tensors[rank]
 
-    def send(self, rank, channel, copies):
+    def send(self, parcels):
         def run():
-            copies()
-            word = self.words[rank][channel * self.group.size() + self.group.rank() :]
-            assert word[0] == 0
-            word[0] = 1
+            for rank, channel, copies in parcels:
+                for to, t in copies:
+                    assert to.is_contiguous() and t.is_contiguous() and to.dtype is t.dtype and to.shape == t.shape
+                    to.copy_(t)
+                word = self.words[rank][channel * self.group.size() + self.group.rank() :]
+                assert word[0] == 0
+                word[0] = 1
 
+        self.waiting.append(run)
         if not self.late:
-            run()
-        return run
+            self.copy()
+
+    def copy(self):
+        while self.waiting:
+            self.waiting.pop(0)()
 
     def sent(self, started):
-        if self.late:
-            started()
+        self.copy()
 
     def receive(self, rank, channel):
+        self.copy()
         word = self.words[self.group.rank()][channel * self.group.size() + rank :]
         while word[0] == 0:
             time.sleep(1e-4)
@@ -492,18 +502,42 @@ def check_peer_copies(n):
         for schedule in ("stages", "gathered"):
             for attention in attentions:
                 for of_ranks in (chunks, None):
-                    p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", schedule=schedule, rank_of=of_ranks, batch=B)
+                    planned = "peer" if of_ranks is None or late else "group"  # by "peer" rows without other ranks' keys come first
+                    p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", schedule=schedule, rank_of=of_ranks, batch=B, transport=planned)
                     local = ContextParallel(attention, None, p)
-                    local._exchanges[torch.device("cpu")] = PeerExchange(local.group, p.chunk_rows, memory), "of a test"
-                    apart = of_ranks is None or late  # rows without other ranks' keys come first
-                    local.schedules = tuple(schedule_of(p, local.layer, local.rank, local.gathered[i], i == 1, local.chunks, apart) for i in range(2))
+                    with_exchanges(local, memory, ("peer", "peer"))
                     Case(attention, rows).compare(local)
                     assert "copies between GPUs (of a test)" in repr(local)
+    check_equal_bits(n, memory)
     dist.barrier()
     if dist.get_rank() == 0:
         shutil.rmtree(folder[0])
     refuses(lambda: ContextParallel(attention, None, p, transport="nccl"), "transport: is the string 'nccl'", "peer, group")
     refuses(lambda: ContextParallel(attention, None, p, transport="peer")(*(torch.zeros(B, h, p.rows, D, dtype=torch.float64) for h in (H, HKV, HKV))), 'is "peer", and the tensors are on cpu')
+
+
+def with_exchanges(local, memory, transports):
+    peer, group = PeerExchange(local.group, local.plan.chunk_rows, memory), Exchange(local.group, local.plan.chunk_rows)
+    local._exchanges[torch.device("cpu")] = tuple(peer if word == "peer" else group for word in transports), "of a test"
+
+
+def check_equal_bits(n, memory):
+    """Whichever way rows travel in a pass, of a plan whose passes are cut for different ways."""
+    attention, rows = luattn.attention(WINDOW), 128 * 4 * n
+    case = Case(attention, rows, n)
+    for planned in (("group", "peer"), ("peer", "group")):
+        p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B, schedule="gathered", transport=planned)
+        assert p.layers[0].transports == planned
+        found = []
+        for transports in (("group", "group"), ("group", "peer"), ("peer", "group"), ("peer", "peer")):
+            local = ContextParallel(attention, None, p)
+            with_exchanges(local, memory, transports)
+            q, k, v, dout = (local.shard(t.detach(), 2).requires_grad_() for t in (*case.qkv, case.dout))
+            o = local(q, k, v)
+            found.append([o.detach(), *torch.autograd.grad(o, (q, k, v), dout.detach())])
+            assert ("copies between GPUs" in repr(local)) is ("peer" in transports), repr(local)
+        for others in found[1:]:
+            assert all(torch.equal(x, y) for x, y in zip(found[0], others)), planned
 
 
 DRAWN = """return attention { name = 'drawn', online_func = dropout(0.3),

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._stages import Round, Schedule, ranges_of
+from ._stages import Round, Schedule, Stage, ranges_of
 
 
 class Rows(NamedTuple):
@@ -46,7 +46,12 @@ class Exchange:
         """Before a pass. keys, made: tensors of keys, and of their gradients that go back, for the size of a row."""
 
     def end(self) -> None:
-        """After a pass, all of whose rounds have been waited for."""
+        """After a pass, all of whose rounds have been waited for: nothing reads the rank's keys any more."""
+
+    def memory(self, stage: Stage, keys: Sequence[Tensor]) -> list[Tensor]:
+        """For a stage's keys, with 0 where no chunk will lie. keys: the rank's own, for the size of a row."""
+        new = torch.Tensor.new_zeros if stage.gaps else torch.Tensor.new_empty
+        return [new(t, (stage.rows, *t.shape[1:])) for t in keys]
 
     def _ops(self, op: Callable[..., dist.Work | None], chunks: Sequence[int], rows: Rows, peer: int) -> list[dist.P2POp]:
         """Chunks that follow each other in the whole do so at both ends, and travel at once."""

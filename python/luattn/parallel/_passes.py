@@ -43,7 +43,7 @@ class Job:
     spec: Spec
     schedules: tuple[Schedule, Schedule]  # of forward and backward
     plan: Plan
-    exchange: Exchange
+    exchanges: tuple[Exchange, Exchange]  # likewise
     parameters: Sequence[Parameter]
     axes: Sequence[tuple[str, ...]]
     scalars: Sequence[float]
@@ -80,8 +80,11 @@ def _rows(t: Tensor, first: int, count: int) -> Tensor:
 class _Pass:
     """One pass of a call on this rank. keys: k, v, and inputs that lie along the keys."""
 
-    def __init__(self, job: Job, schedule: Schedule, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scale: Any) -> None:
-        self.job, self.schedule, self.q, self.inputs, self.scale = job, schedule, q, inputs, scale
+    number: int  # 0: forward, 1: backward
+
+    def __init__(self, job: Job, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scale: Any) -> None:
+        self.job, self.q, self.inputs, self.scale = job, q, inputs, scale
+        self.schedule, self.exchange = job.schedules[self.number], job.exchanges[self.number]
         self.of_keys = [i for i, axes in enumerate(job.axes) if side_of(axes) == "kv"]
         self.dims = [2, 2, *(job.axes[i].index("kv") for i in self.of_keys)]
         self.keys = [k, v, *(inputs[i] for i in self.of_keys)]
@@ -95,15 +98,14 @@ class _Pass:
         for i in range(len(self.works), end):
             rounds = [self.schedule.rounds[t] for t in self.schedule.stages[i].rounds]
             received = self._buffer(i) if any(one.received for one in rounds) else None
-            self.works.append(self.job.exchange.keys(rounds, self.own, received))
+            self.works.append(self.exchange.keys(rounds, self.own, received))
 
     def _buffer(self, i: int) -> Rows:
         """Memory for a stage's keys, with the rank's own chunks among them."""
         if i in self.buffers:
             return self.buffers[i]
         stage, size = self.schedule.stages[i], self.job.plan.chunk_rows
-        new = torch.Tensor.new_zeros if stage.gaps else torch.Tensor.new_empty
-        tensors = [new(t, (stage.rows, *t.shape[1:])) for t in self.own.tensors]
+        tensors = self.exchange.memory(stage, self.own.tensors)
         copy_all([
             (_rows(to, stage.place[first], (end - first) * size), _rows(t, self.own.place[first], (end - first) * size))
             for first, end in ranges_of([c for c in self.schedule.own if c in stage.place])
@@ -128,7 +130,7 @@ class _Pass:
         self._begin(len(self.schedule.stages))
         for works in self.works:
             wait(works)
-        self.job.exchange.end()
+        self.exchange.end()
 
     @contextlib.contextmanager
     def whole_exchange(self) -> Iterator[None]:
@@ -180,6 +182,8 @@ class _Pass:
 
 
 class _Forward(_Pass):
+    number = 0
+
     def run(self) -> tuple[Tensor, Tensor, Tensor]:
         """o, lse and what is saved, of the rank's rows."""
         job = self.job
@@ -190,7 +194,7 @@ class _Forward(_Pass):
         self.done: list[tuple[Tensor, Tensor]] = [(self.q.new_empty(0), self.q.new_empty(0))] * len(runs)
         self.parts: list[list[_Part]] = [[] for _ in runs]
         self.left = list(self.schedule.parts)
-        job.exchange.begin(self.schedule, self.own.tensors, ())
+        self.exchange.begin(self.schedule, self.own.tensors, ())
         with self.whole_exchange():
             for i, stage in enumerate(self.schedule.stages):
                 keys = self.arrive(i)
@@ -278,6 +282,8 @@ class _Gradients(NamedTuple):
 
 
 class _Backward(_Pass):
+    number = 1
+
     def run(self, rows: tuple[Tensor, Tensor, Tensor], dout: Tensor, dlse: Tensor | None) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         """dq, dk, dv, and the gradients of inputs and scalars by name. rows: o, lse and saved."""
         job, schedule = self.job, self.schedule
@@ -290,7 +296,7 @@ class _Backward(_Pass):
         # Of k and v, and of the inputs along the keys that have a gradient.
         self.back = [0, 1, *(2 + j for j, i in enumerate(self.of_keys) if job.parameters[i].name in self.named)]
         self.mine: Rows | None = None
-        job.exchange.begin(schedule, self.own.tensors, [self._empty(i, 1) for i in self.back])
+        self.exchange.begin(schedule, self.own.tensors, [self._empty(i, 1) for i in self.back])
         self.returning: list[tuple[list[Work], list[Rows], Rows]] = []
         self.among: list[Rows] = []  # gradients of other stages' keys, with own ones among them
         with self.whole_exchange():
@@ -418,7 +424,7 @@ class _Backward(_Pass):
         for some in [found] if self.schedule.at_once else [[one] for one in found]:
             if len(self.returning) == RETURNING:
                 self._take_back()
-            works, returned = self.job.exchange.gradients(some, made)
+            works, returned = self.exchange.gradients(some, made)
             self.returning.append((works, returned, made))
 
     def _take_back(self) -> None:
@@ -449,7 +455,7 @@ class Distributed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, job, q, k, v, count, *tensors):  # type: ignore[no-untyped-def]
         scale = tensors[-1] if job.scale is None else job.scale
-        o, lse, saved = _Forward(job, job.schedules[0], q, k, v, tensors[:count], scale).run()
+        o, lse, saved = _Forward(job, q, k, v, tensors[:count], scale).run()
         ctx.job, ctx.count = job, count
         ctx.save_for_backward(q, k, v, o, lse, saved, *tensors)
         ctx.set_materialize_grads(False)
@@ -467,10 +473,10 @@ class Distributed(torch.autograd.Function):
         dout = torch.zeros_like(o) if dout is None else dout
         scale = tensors[-1] if job.scale is None else job.scale
         with torch.no_grad():
-            dq, dk, dv, named = _Backward(job, job.schedules[1], q, k, v, tensors[:count], scale).run((o, lse, saved), dout, dlse)
+            dq, dk, dv, named = _Backward(job, q, k, v, tensors[:count], scale).run((o, lse, saved), dout, dlse)
             whole = {p.name for p in job.parameters if not side_of(p.axes)} | {"scale"}
             if job.sums:
-                job.exchange.add_up([d for name, d in named.items() if name in whole])
+                job.exchanges[1].add_up([d for name, d in named.items() if name in whole])
         found: list[Any] = [named.get(name) for name in (*(p.name for p in job.parameters), "scale")]
         found = [torch.zeros_like(t) if need and d is None else d for d, t, need in zip(found, tensors, needs[5:])]  # what nothing reads
         grads = [d.reshape(t.shape).to(t.device, t.dtype) if need else None for d, t, need in zip(found, tensors, needs[5:])]

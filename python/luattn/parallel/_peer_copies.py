@@ -4,30 +4,41 @@ Attention's kernels hold every multiprocessor until they end, so kernels that se
 needs no multiprocessor: a copy runs on a stream of its own beside the kernels. After it, the engine copies a 1 into a word of the receiver, which waits for it
 between two of its own kernels: ranks wait for what they need alone.
 
-Each round of a pass has a place of its own in the memory of the receiver. A pass begins with a barrier of all ranks: then nobody reads what came in the one
-before."""
+Keys are copied to where the receiver's calls read them, among its own; gradients of each round have a place of their own in the memory of the receiver. A pass begins
+with a barrier of all ranks: then nobody reads what came in the one before."""
 
 import datetime
 import itertools
 import math
 import socket
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import Unsupported
-from ._exchange import Exchange, Rows, Work, copy_all
-from ._stages import Round, Schedule, ranges_of
+from ._exchange import Exchange, Rows, Work
+from ._stages import Round, Schedule, Stage, ranges_of
 
 _ALIGNED = 512
 
 
+class Parcel(NamedTuple):
+    """What goes to a rank, which is told by a channel: copies (to, from) of contiguous tensors of one type and shape."""
+
+    rank: int
+    channel: int
+    copies: Sequence[tuple[Tensor, Tensor]]
+
+
 class Memory(Protocol):
-    """Of the ranks of a group, seen by all of them."""
+    """Of the ranks of a group, seen by all of them. kept: what users have cut of it; empty where the memory is new."""
+
+    kept: "weakref.WeakKeyDictionary[Any, dict[Any, Any]]"
 
     def enter(self, size: int, channels: int) -> None:
         """Before a pass, which takes so many bytes of each rank, and channels: nobody reads or writes them any more. All ranks call it alike, on streams that need not be those
@@ -39,8 +50,8 @@ class Memory(Protocol):
     def of(self, rank: int) -> Tensor:
         """The bytes of a rank."""
 
-    def send(self, rank: int, channel: int, copies: Callable[[], None]) -> Any:
-        """Runs copies of what the current stream has made, beside what follows in it, and then tells the rank by a channel. What sent() waits for."""
+    def send(self, parcels: Sequence[Parcel]) -> Any:
+        """Copies what the current stream has made, beside what follows in it, and then tells the ranks. What sent() waits for."""
 
     def sent(self, started: Any) -> None:
         """The current stream waits until these copies are done."""
@@ -58,8 +69,10 @@ class PeerMemory:
         self._last = torch.cuda.Event()
         self._one = torch.ones(1, dtype=torch.int32, device=device)
         self._bytes = 0
+        self.kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self._limit = _timeout_of(group, device) // datetime.timedelta(milliseconds=1)
 
+    @torch.inference_mode(False)
     def _reserve(self, size: int) -> None:
         """Anew, and seen by all."""
         import torch.distributed._symmetric_memory as symmetric
@@ -67,25 +80,30 @@ class PeerMemory:
         if self._bytes:
             self._barrier()  # no rank writes to what goes now
         torch.cuda.synchronize(self._device)
+        self.kept.clear()
         self._bytes = -(-size // 2**21) * 2**21
         mine = symmetric.empty(self._bytes, dtype=torch.uint8, device=self._device)
         self._handle = symmetric.rendezvous(mine, self._group)
         self._of = [mine if r == self._rank else self._handle.get_buffer(r, (self._bytes,), torch.uint8) for r in range(self._ranks)]
-        self._words = [self._handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
+        pads = [self._handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
+        self._channels = pads[self._rank].numel() // self._ranks
+        # As wait_signal of symmetric memory reads them; channel 0 is the barrier's.
+        self._words = [pad[self._rank :: self._ranks].split(1) for pad in pads]
+        self._signals = pads[self._rank][self._ranks :]
 
     def enter(self, size: int, channels: int) -> None:
-        torch.cuda.current_stream(self._device).wait_event(self._last)
+        here = torch.cuda.current_stream(self._device)
+        here.wait_event(self._last)
         if size > self._bytes:
             self._reserve(size)
-        words = self._words[self._rank].numel()
-        if self._ranks * (channels + 1) > words:
+        if channels >= self._channels:
             raise Unsupported(
-                f"luattn.parallel.ContextParallel: transport: is \"peer\", and symmetric memory has {words} words for signals, where {self._ranks} ranks of "
-                f"one host with {channels} channels need {self._ranks * (channels + 1)}; give \"group\""
+                f"luattn.parallel.ContextParallel: transport: is \"peer\", and symmetric memory has signals for {self._channels} channels, where {self._ranks} ranks of one host "
+                f"need {channels + 1}; give \"group\""
             )
         # What a pass that raised left: copies on their way, and signals that nobody has waited for.
-        torch.cuda.current_stream(self._device).wait_stream(self._copies)
-        self._words[self._rank][self._ranks :].zero_()
+        here.wait_stream(self._copies)
+        self._signals.zero_()
         self._barrier()
 
     def leave(self) -> None:
@@ -94,15 +112,14 @@ class PeerMemory:
     def of(self, rank: int) -> Tensor:
         return self._of[rank]
 
-    def send(self, rank: int, channel: int, copies: Callable[[], None]) -> torch.cuda.Event:
+    def send(self, parcels: Sequence[Parcel]) -> torch.cuda.Event:
         self._copies.wait_stream(torch.cuda.current_stream(self._device))
-        word = self._ranks * (channel + 1) + self._rank  # as wait_signal of symmetric memory reads it; channel 0 is the barrier's
         with torch.cuda.stream(self._copies):
-            copies()
-            self._words[rank][word : word + 1].copy_(self._one)
-        made = torch.cuda.Event()
-        made.record(self._copies)
-        return made
+            for rank, channel, copies in parcels:
+                for to, t in copies:
+                    to.copy_(t, non_blocking=True)
+                self._words[rank][channel + 1].copy_(self._one, non_blocking=True)
+        return self._copies.record_event()
 
     def sent(self, started: torch.cuda.Event) -> None:
         torch.cuda.current_stream(self._device).wait_event(started)
@@ -124,112 +141,156 @@ def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> datetime.time
 
 
 class _Places:
-    """Where rounds and their tensors begin, from byte `first` on: tensors that have these bytes a row."""
+    """Memory of a rank for tensors that have these bytes a row, from byte `first` on: blocks of so many rows of all of them, one after another."""
 
-    def __init__(self, first: int, rounds: int, rows: int, row_bytes: Sequence[int]) -> None:
-        self._places, self._first, self._size = [], first, 0
-        for n in row_bytes:
-            self._places.append(self._size)
-            self._size += -(-n * rows // _ALIGNED) * _ALIGNED
-        self.end = first + rounds * self._size
+    def __init__(self, first: int, rows: Sequence[int], row_bytes: Sequence[int]) -> None:
+        self.end, self._of = first, []
+        for n in rows:
+            self._of.append([])
+            for size in row_bytes:
+                self._of[-1].append(self.end)
+                self.end += -(-size * n // _ALIGNED) * _ALIGNED
 
-    def of(self, round_: int) -> list[int]:
-        return [self._first + round_ * self._size + place for place in self._places]
+    def tensors(self, memory: Tensor, block: int, first: int, rows: int, like: Sequence[Tensor]) -> list[Tensor]:
+        """Rows of a block, from `first` on, as such tensors."""
+        made = []
+        for at, t, size in zip(self._of[block], like, _row_bytes(like)):
+            made.append(memory[at + first * size : at + (first + rows) * size].view(t.dtype).view(rows, *t.shape[1:]))
+        return made
 
 
 def _row_bytes(tensors: Sequence[Tensor]) -> list[int]:
     return [t.element_size() * math.prod(t.shape[1:]) for t in tensors]
 
 
-class _Round:
+class _Waiting:
     def __init__(self, wait: Callable[[], None]) -> None:
-        self._wait = wait
+        self.wait = wait
 
-    def wait(self) -> None:
-        self._wait()
+
+# Of a parcel: each range of rows at the receiver, and where it begins and how many it is in each of the sender's tensors.
+_Route = list[tuple[Tensor, int, int, int]]
+
+
+class _Layout:
+    """Where tensors of a pass lie in the memory of the ranks, which is the same in each call with tensors of the same kinds; what is cut of it is kept."""
+
+    def __init__(self, memory: Memory, schedule: Schedule, chunk_rows: int, keys: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        self.schedule, self._memory, self._chunk_rows = schedule, memory, chunk_rows
+        self._like = [t.new_empty((0, *t.shape[1:])) for t in keys], [t.new_empty((0, *t.shape[1:])) for t in made]
+        self._keys = _Places(0, schedule.landing.rows, _row_bytes(keys))
+        self._made = _Places(self._keys.end, [schedule.round_chunks * chunk_rows] * len(schedule.rounds), _row_bytes(made))
+        self.size = self._made.end
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What make() gives, as long as the memory is the same."""
+        kept = self._memory.kept.setdefault(self, {})
+        if key not in kept:
+            with torch.inference_mode(False):
+                kept[key] = make()
+        return kept[key]
+
+    def _block(self, t: int) -> int:
+        return next(b for b, stage in enumerate(self.schedule.arriving) if t in stage.rounds)
+
+    def _route(self, places: _Places, rank: int, block: int, chunks: Sequence[int], there: dict[int, int], here: dict[int, int], like: Sequence[Tensor]) -> _Route:
+        """Chunks that follow each other do so at both ends."""
+        found = []
+        for first, end in ranges_of(chunks):
+            n = (end - first) * self._chunk_rows
+            found += [(to, i, here[first], n) for i, to in enumerate(places.tensors(self._memory.of(rank), block, there[first], n, like)) if to.numel()]
+        return found
+
+    def keys_to(self, t: int, own: dict[int, int]) -> _Route:
+        one = self.schedule.rounds[t]
+        return self._once(("to", t), lambda: self._route(self._keys, one.to, self._block(t), one.sent, self.schedule.landing.place[t], own, self._like[0]))
+
+    def keys_here(self, stage: Stage, rank: int) -> list[Tensor]:
+        """With 0 where no chunk will lie."""
+        b = next(b for b, x in enumerate(self.schedule.arriving) if x is stage)
+        tensors, gaps = self._once(("here", b), lambda: self._with_gaps(b, stage, rank))
+        if gaps:
+            torch._foreach_zero_(gaps)
+        return list(tensors)
+
+    def _with_gaps(self, b: int, stage: Stage, rank: int) -> tuple[list[Tensor], list[Tensor]]:
+        tensors = self._keys.tensors(self._memory.of(rank), b, 0, stage.rows, self._like[0])
+        at, gaps = 0, []
+        for first in [*sorted(stage.place.values()), stage.rows]:
+            gaps += [t[at:first] for t in tensors if at < first]
+            at = first + self._chunk_rows
+        return tensors, gaps
+
+    def gradients_to(self, t: int, made: dict[int, int]) -> _Route:
+        one = self.schedule.rounds[t]
+        return self._once(("back", t), lambda: self._route(self._made, one.source, t, one.received, self.compact(one.received), made, self._like[1]))
+
+    def gradients_here(self, t: int, rank: int) -> list[Tensor]:
+        """Of the rank's own chunks."""
+        rows = len(self.schedule.rounds[t].sent) * self._chunk_rows
+        return list(self._once(("made", t), lambda: self._made.tensors(self._memory.of(rank), t, 0, rows, self._like[1])))
+
+    def compact(self, chunks: Sequence[int]) -> dict[int, int]:
+        return {c: i * self._chunk_rows for i, c in enumerate(chunks)}
 
 
 class PeerExchange(Exchange):
+    """Keys come to lie where the receiver's calls read them."""
+
     def __init__(self, group: dist.ProcessGroup, chunk_rows: int, memory: Memory) -> None:
         super().__init__(group, chunk_rows)
         self._memory, self._rank = memory, group.rank()
+        self._layouts: dict[Any, _Layout] = {}
 
     def begin(self, schedule: Schedule, keys: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-        self._rounds, rows = len(schedule.rounds), schedule.round_chunks * self.chunk_rows
+        kinds = id(schedule), *((t.dtype, t.shape[1:]) for t in (*keys, *made))
+        if kinds not in self._layouts:
+            self._layouts[kinds] = _Layout(self._memory, schedule, self.chunk_rows, keys, made)
+        self._layout, self._rounds = self._layouts[kinds], len(schedule.rounds)
         self._begun, self._returned = itertools.count(), itertools.count()
-        self._keys = _Places(0, self._rounds, rows, _row_bytes(keys))
-        self._made = _Places(self._keys.end, self._rounds, rows, _row_bytes(made))
+        self._sent: list[Any] = []  # of keys
         if self._rounds:
-            self._memory.enter(self._made.end, 2 * self._rounds)
+            self._memory.enter(self._layout.size, 2 * self._rounds)
 
     def end(self) -> None:
+        while self._sent:
+            self._memory.sent(self._sent.pop())
         if self._rounds:
             self._memory.leave()
 
+    def memory(self, stage: Stage, keys: Sequence[Tensor]) -> list[Tensor]:
+        return self._layout.keys_here(stage, self._rank) if stage.rounds else super().memory(stage, keys)
+
     def keys(self, rounds: Sequence[Round], own: Rows, received: Rows | None) -> list[Work]:
-        return [self._keys_of(one, own, received) for one in rounds]
-
-    def _keys_of(self, one: Round, own: Rows, received: Rows | None) -> Work:
-        number = next(self._begun)
-        at = self._keys.of(number)
-        started = self._send(one.to, number, at, one.sent, own)
-
-        def wait() -> None:
-            self._wait(started, one.source, number, one.received)
-            if received is not None:
-                self._take(at, one.received, received)
-
-        return _Round(wait)
+        numbers = list(itertools.islice(self._begun, len(rounds)))
+        parcels = [self._parcel(one.to, t, self._layout.keys_to(t, own.place), own) for t, one in zip(numbers, rounds) if one.sent]
+        if parcels:
+            self._sent.append(self._memory.send(parcels))
+        coming = [(one.source, t) for t, one in zip(numbers, rounds) if one.received]
+        return [_Waiting(lambda: self._receive(coming))] if coming else []
 
     def gradients(self, rounds: Sequence[Round], made: Rows) -> tuple[list[Work], list[Rows]]:
-        works, returned = zip(*(self._gradients_of(one, made) for one in rounds)) if rounds else ((), ())
-        return list(works), [rows for rows in returned if rows is not None]
+        numbers = list(itertools.islice(self._returned, len(rounds)))
+        layout, channel = self._layout, self._rounds
+        parcels = [self._parcel(one.source, channel + t, layout.gradients_to(t, made.place), made) for t, one in zip(numbers, rounds) if one.received]
+        started = self._memory.send(parcels) if parcels else None
+        coming = [(one.to, channel + t) for t, one in zip(numbers, rounds) if one.sent]
 
-    def _gradients_of(self, one: Round, made: Rows) -> tuple[Work, Rows | None]:
-        number = next(self._returned)
-        at, channel = self._made.of(number), self._rounds + number
-        started = self._send(one.source, channel, at, one.received, made)
-        returned = Rows([self._slot(at[i], t, len(one.sent)) for i, t in enumerate(made.tensors)], self._compact(one.sent)) if one.sent else None
-        return _Round(lambda: self._wait(started, one.to, channel, one.sent)), returned
+        def wait() -> None:
+            """Until what this rank sent is no longer read, too."""
+            if started is not None:
+                self._memory.sent(started)
+            self._receive(coming)
 
-    def _send(self, rank: int, channel: int, at: Sequence[int], chunks: Sequence[int], rows: Rows) -> Any:
-        return self._memory.send(rank, channel, lambda: self._push(rank, at, chunks, rows)) if chunks else None
+        returned = [Rows(layout.gradients_here(t, self._rank), layout.compact(one.sent)) for t, one in zip(numbers, rounds) if one.sent]
+        return [_Waiting(wait)], returned
 
-    def _wait(self, started: Any, source: int, channel: int, chunks: Sequence[int]) -> None:
-        """Until what this rank sent is no longer read, and what it receives is there."""
-        if started is not None:
-            self._memory.sent(started)
-        if chunks:
-            self._memory.receive(source, channel)
+    def _parcel(self, rank: int, channel: int, route: _Route, rows: Rows) -> Parcel:
+        return Parcel(rank, channel, [(to, rows.tensors[i][first : first + n]) for to, i, first, n in route])
 
-    def _compact(self, chunks: Sequence[int]) -> dict[int, int]:
-        return {c: i * self.chunk_rows for i, c in enumerate(chunks)}
-
-    def _push(self, rank: int, at: Sequence[int], chunks: Sequence[int], rows: Rows) -> None:
-        """Copies chunks, one after another, to where the other rank reads them."""
-        to, place = self._memory.of(rank), self._compact(chunks)
-        for first, end in ranges_of(chunks):
-            for begin, t, size in zip(at, rows.tensors, _row_bytes(rows.tensors)):
-                part = t[rows.place[first] : rows.place[first] + (end - first) * self.chunk_rows]
-                begin += place[first] * size
-                to[begin : begin + part.numel() * part.element_size()].copy_(part.view(-1).view(torch.uint8))
-
-    def _slot(self, at: int, like: Tensor, chunks: int) -> Tensor:
-        """What has come, as rows of such a tensor."""
-        shape = (chunks * self.chunk_rows, *like.shape[1:])
-        size = like.element_size() * math.prod(shape)
-        return self._memory.of(self._rank)[at : at + size].view(like.dtype).view(shape)
-
-    def _take(self, at: Sequence[int], chunks: Sequence[int], received: Rows | None) -> None:
-        if received is None:
-            return
-        place, pairs = self._compact(chunks), []
-        for begin, t in zip(at, received.tensors):
-            slot = self._slot(begin, t, len(chunks))
-            for first, end in ranges_of(chunks):
-                n = (end - first) * self.chunk_rows
-                pairs.append((t[received.place[first] : received.place[first] + n], slot[place[first] : place[first] + n]))
-        copy_all(pairs)
+    def _receive(self, coming: Sequence[tuple[int, int]]) -> None:
+        for rank, channel in coming:
+            self._memory.receive(rank, channel)
 
 
 # --- which exchange a group has ---
@@ -248,26 +309,47 @@ def _why_not(device: torch.device) -> str:
     return "" if hasattr(symmetric, "rendezvous") and hasattr(symmetric, "empty") else f"torch {torch.__version__} has no symmetric memory"
 
 
-def exchange_of(group: dist.ProcessGroup, chunk_rows: int, device: torch.device, transport: str) -> tuple[Exchange, str]:
-    """The exchange of a group, and why it is that one. transport: one of rank_plan.TRANSPORTS. All ranks call it alike."""
-    if transport == "group":
-        return Exchange(group, chunk_rows), "as told"
+def exchanges_of(
+    group: dist.ProcessGroup, chunk_rows: int, device: torch.device, told: tuple[str, str], planned: tuple[str, str]
+) -> tuple[tuple[Exchange, Exchange], str]:
+    """The exchanges of a group in forward and in backward, and why they are those. told: of the caller, capi.COPIES; planned: of the plan, for "auto". All ranks
+    call it alike."""
+    by_group, wanted = Exchange(group, chunk_rows), tuple(plan if word == "auto" else word for word, plan in zip(told, planned))
+    why = "as the plan predicts" if "auto" in told else "as told"
+    if "peer" not in wanted:
+        return (by_group, by_group), why
     if group.size() == 1:
-        return Exchange(group, chunk_rows), "there is one rank"
-    why = _why_not(device)
-    if not why and group not in _MEMORIES:
-        said: list[Any] = [None] * group.size()
-        dist.all_gather_object(said, (socket.gethostname(), _sees_all(device)), group=group)
-        hosts = {host for host, _ in said}
-        if len(hosts) > 1:
-            why = f"its ranks are on {len(hosts)} hosts"
-        elif not all(sees for _, sees in said):
-            why = "its GPUs do not see each other's memory"
-        else:
-            _MEMORIES[group] = PeerMemory(group, device)
-    if why:
-        raise Unsupported(f'luattn.parallel.ContextParallel: transport: is "peer", and {why}; give "group"')
-    return PeerExchange(group, chunk_rows, _MEMORIES[group]), "as told"
+        return (by_group, by_group), "there is one rank"
+    why_not = _why_no_memory(group, device)
+    if why_not and "peer" in told:
+        raise Unsupported(f'luattn.parallel.ContextParallel: transport: is "peer", and {why_not}; give "auto" or "group"')
+    if why_not:
+        if device.type == "cuda":
+            warnings.warn(f'luattn.parallel.ContextParallel: rows travel by the group, where the plan has copies between GPUs, since {why_not}; make the plan with transport="group"', stacklevel=4)
+        return (by_group, by_group), why_not
+    peer = PeerExchange(group, chunk_rows, _MEMORIES[group])
+    forward, backward = (peer if word == "peer" else by_group for word in wanted)
+    return (forward, backward), why
+
+
+def _why_no_memory(group: dist.ProcessGroup, device: torch.device) -> str:
+    """Why the ranks have no memory that all see, the same on all; "" where they do, from then on in _MEMORIES."""
+    if device.type != "cuda":
+        return _why_not(device)
+    if group in _MEMORIES:
+        return ""
+    said: list[Any] = [None] * group.size()
+    dist.all_gather_object(said, (socket.gethostname(), _why_not(device), _sees_all(device)), group=group)
+    hosts = {host for host, *_ in said}
+    reasons = [why for _, why, _ in said if why]
+    if reasons:
+        return str(reasons[0])
+    if len(hosts) > 1:
+        return f"its ranks are on {len(hosts)} hosts"
+    if not all(sees for *_, sees in said):
+        return "its GPUs do not see each other's memory"
+    _MEMORIES[group] = PeerMemory(group, device)
+    return ""
 
 
 def _sees_all(device: torch.device) -> bool:

@@ -1,7 +1,9 @@
 """What one rank computes and exchanges for one layer: in which rounds keys travel, which of them a stage has, and its calls."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from .rank_plan import Layer, Plan
 
@@ -94,9 +96,17 @@ def _split_own(stages: Sequence[Stage], exchanges: int, rows: int) -> list[Stage
     return [replace(own, calls=early, unwritten=_unwritten(both, rows)), *others, replace(own, calls=late, unwritten=())]
 
 
+class Landing(NamedTuple):
+    """Where what a rank sends comes to lie. place[t]: of round t, from which row on of the receiver's keys each chunk does; rows[b]: of the b-th stage with rounds, the most
+    rows that the keys of any rank take."""
+
+    place: tuple[dict[int, int], ...]
+    rows: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """Of a rank. parts[i]: in how many calls run i is. round_chunks: the most that a round of any rank brings, the same on all ranks."""
+    """Of a rank. parts[i]: in how many calls run i is. round_chunks: the most that a round of any rank brings, the same on all ranks. of_rank: another rank's."""
 
     runs: tuple[Run, ...]
     rounds: tuple[Round, ...]
@@ -106,6 +116,23 @@ class Schedule:
     round_chunks: int
     together: bool  # calls have chunks
     at_once: bool  # gradients go back in one exchange
+    ranks: int
+    of_rank: Callable[[int], "Schedule"] = field(repr=False, compare=False)
+
+    @functools.cached_property
+    def arriving(self) -> tuple[Stage, ...]:
+        """Stages with rounds, of which all ranks have equally many."""
+        return tuple(stage for stage in self.stages if stage.rounds)
+
+    @functools.cached_property
+    def landing(self) -> Landing:
+        others = [self.of_rank(rank).arriving for rank in range(self.ranks)]
+        place: list[dict[int, int]] = [{} for _ in self.rounds]
+        for b, stage in enumerate(self.arriving):
+            for t in stage.rounds:
+                there = others[self.rounds[t].to][b].place
+                place[t] = {c: there[c] for c in self.rounds[t].sent}
+        return Landing(tuple(place), tuple(max(stages[b].rows for stages in others) for b in range(len(self.arriving))))
 
 
 def order_of(rank: int, world_size: int, node: int) -> list[tuple[int, int]]:
@@ -282,4 +309,5 @@ def schedule_of(plan: Plan, layer: Layer, rank: int, gathered: bool, backward: b
     for stage in stages:
         for one in stage.calls:
             parts[one.run] += 1
-    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks, together, gathered)
+    others = functools.partial(schedule_of, plan, layer, gathered=gathered, backward=backward, together=together, apart=apart)
+    return Schedule(tuple(runs), tuple(rounds), tuple(stages), tuple(parts), tuple(maker.own), maker.round_chunks, together, gathered, plan.world_size, others)

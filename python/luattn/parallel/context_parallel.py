@@ -19,9 +19,9 @@ from ..attention import Attention
 from ..errors import InvalidError, Unsupported
 from ._exchange import Exchange
 from ._passes import Distributed, Job, Parameter, side_of
-from ._peer_copies import PeerExchange, exchange_of
+from ._peer_copies import PeerExchange, exchanges_of
 from ._stages import schedule_of
-from .rank_plan import TRANSPORTS, Plan
+from .rank_plan import Plan, transports_of
 
 _PLACE = "luattn.parallel.ContextParallel"
 _REFUSED = {
@@ -42,14 +42,16 @@ class ContextParallel:
 
     group: of torch.distributed, gloo for tensors on the CPU, NCCL on GPUs; None: the default one. schedule: as plan()'s; None: what the plan chose.
     transport: "group": rows travel by sends and receives of the group, whose kernels wait for attention's; "peer": by the copy engines of GPUs of one host, beside
-    these kernels (torch's symmetric memory). chunks: whether a call has all rows of the rank that need keys of the same stages, wherever they lie in the sequence, and all
-    of these keys (luattn_batch_options.q_chunks), so that a stage is one launch; False: a call has one range of rows and one of keys, as inputs with axes q and kv take; None:
-    True over gloo, whose tensors are on the CPU. spare_multiprocessors: how many attention's kernels leave to those of NCCL (luattn_args.spare_multiprocessors).
+    these kernels (torch's symmetric memory); "auto": as the plan chose for each pass, but by the group where GPUs do not see each other; or two of these, for forward and
+    for backward. Results have the same bits by each: calls of a pass are those of the plan's transport. chunks: whether a call has all rows of the rank that need keys
+    of the same stages, wherever they lie in the sequence, and all of these keys (luattn_batch_options.q_chunks), so that a stage is one launch; False: a call has one range
+    of rows and one of keys, as inputs with axes q and kv take; None: True over gloo, whose tensors are on the CPU. spare_multiprocessors: how many attention's kernels
+    leave to those of NCCL (luattn_args.spare_multiprocessors).
 
     Errors: InvalidError, where ranks have other plans or specs; Unsupported, where rows of this spec do not merge (the message has one that shows it)."""
 
     def __init__(
-        self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: str = "group", chunks: bool | None = None,
+        self, attention: Attention, group: Any, plan: Plan, *, schedule: str | None = None, sum_gradients: bool = True, transport: Any = "auto", chunks: bool | None = None,
         spare_multiprocessors: int = 0,
     ) -> None:  # fmt: skip
         if not isinstance(attention, Attention):
@@ -58,8 +60,7 @@ class ContextParallel:
             raise InvalidError(f"{_PLACE}: plan: is {what(plan)}, expected what luattn.parallel.plan(..) makes")
         if schedule not in (None, *capi.SCHEDULES):
             raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}, or None")
-        if transport not in TRANSPORTS:
-            raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}")
+        self._transports = transports_of(_PLACE, transport)
         self.attention, self.plan = attention, plan
         self._sums = take(_PLACE, "sum_gradients", "flag", sum_gradients)
         self.group = _group_of(group)
@@ -70,10 +71,9 @@ class ContextParallel:
         self.gathered, self.why = self._order(schedule)
         self.chunks = self._has_chunks(chunks)
         self._spare = take(_PLACE, "spare_multiprocessors", "integer", spare_multiprocessors)
-        forward, backward = (schedule_of(plan, self.layer, self.rank, self.gathered[i], i == 1, self.chunks, transport == "peer") for i in range(2))
+        forward, backward = (schedule_of(plan, self.layer, self.rank, self.gathered[i], i == 1, self.chunks, self.layer.transports[i] == "peer") for i in range(2))
         self.schedules = forward, backward
-        self._transport = transport
-        self._exchanges: dict[torch.device, tuple[Exchange, str]] = {}
+        self._exchanges: dict[torch.device, tuple[tuple[Exchange, Exchange], str]] = {}
         self._seen: dict[str, tuple[Tensor, int]] = {}  # what the mask reads, as the last call had it, and its version
         self._agreed: set[Any] = set()  # what tensors of calls were
         self._compare()
@@ -109,7 +109,7 @@ class ContextParallel:
 
     def _compare(self) -> None:
         """That all ranks have one plan and one spec. Once."""
-        said = self._said_by_all({"plans": self.plan.hash, "specs": self.attention.text, "schedules": self.gathered, "transports": self._transport, "chunks": self.chunks})
+        said = self._said_by_all({"plans": self.plan.hash, "specs": self.attention.text, "schedules": self.gathered, "transports": self._transports, "chunks": self.chunks})
         for rank, others in enumerate(said):
             for kind, first in said[0].items():
                 if others[kind] != first:
@@ -159,7 +159,7 @@ class ContextParallel:
 
     def __repr__(self) -> str:
         order = ", ".join(f"{name}: {'keys gathered' if gathered else 'own keys first'}" for name, gathered in zip(("forward", "backward"), self.gathered))
-        transport = "".join(f", over {device}: {'copies between GPUs' if isinstance(x, PeerExchange) else 'by the group'} ({why})" for device, (x, why) in self._exchanges.items())
+        transport = "".join(f", over {device}: {_said_of(both)} ({why})" for device, (both, why) in self._exchanges.items())
         order += ", in chunks" if self.chunks else ""
         return f"<luattn.parallel.ContextParallel {self.attention.name}, rank {self.rank} of {self.plan.world_size}, {order} ({self.why}){transport}>"
 
@@ -204,7 +204,7 @@ class ContextParallel:
             raise Unsupported(f"{_PLACE}: is inside a transform of torch.func (grad, vmap, ..), which does not see the other ranks: use .backward() or torch.autograd.grad")
         self._agree({**named, **{f"scalar {i}": t for i, t in enumerate(learned) if t is not None}})
         job = Job(
-            spec, self.schedules, self.plan, self.exchange(q.device), self._parameters, tuple(info.axes for info in spec.inputs),
+            spec, self.schedules, self.plan, self.exchanges(q.device), self._parameters, tuple(info.axes for info in spec.inputs),
             values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
             by_lse=not self.gathered[0] and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
             spare=self._spare,
@@ -213,10 +213,10 @@ class ContextParallel:
         o = o.transpose(1, 2) if swapped else o
         return (o, lse) if return_lse else o
 
-    def exchange(self, device: torch.device) -> Exchange:
-        """How rows on such a device travel, which all ranks ask alike."""
+    def exchanges(self, device: torch.device) -> tuple[Exchange, Exchange]:
+        """How rows on such a device travel in forward and in backward, which all ranks ask alike."""
         if device not in self._exchanges:
-            self._exchanges[device] = exchange_of(self.group, self.plan.chunk_rows, device, self._transport)
+            self._exchanges[device] = exchanges_of(self.group, self.plan.chunk_rows, device, self._transports, self.layer.transports)
         return self._exchanges[device][0]
 
     def _seed(self, seed: Any, q: Tensor) -> Tensor | None:
@@ -290,6 +290,11 @@ class ContextParallel:
             raise InvalidError(f"{_PLACE}: {p.name}: the mask reads it, and the plan was made with other values: make a plan with inputs={{'{p.name}': ..}} of this call")
         if isinstance(given, Tensor) and given.is_cuda and not given.is_inference():  # which counts no writes
             self._seen[p.name] = given, given._version
+
+
+def _said_of(exchanges: tuple[Exchange, Exchange]) -> str:
+    first, second = ("copies between GPUs" if isinstance(x, PeerExchange) else "by the group" for x in exchanges)
+    return first if first == second else f"forward {first}, backward {second}"
 
 
 def _text(said: Any) -> str:

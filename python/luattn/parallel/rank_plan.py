@@ -21,6 +21,7 @@ _PLACE = "luattn.parallel.plan"
 # until an exchange is on its way.
 _SECONDS = {"stage": 60e-6, "launch": 250e-6, "exchange": 120e-6}
 TRANSPORTS = ("peer", "group")  # copies between GPUs of one host; the group's own sends and receives
+PASSES = ("forward", "backward")
 _RATES = ("forward", "backward", "peer", "network", "memory", "stage", "launch", "exchange")
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -55,7 +56,8 @@ class Levels:
 @dataclass(frozen=True)
 class Layer:
     """Layers of one mask. needs[i][j]: not 0 where chunk i of queries needs chunk j of keys. gathered: in forward, and in backward, all keys come before the
-    first call; else a rank's own are computed first. masks: what the mask reads, by name, as the plan was given it."""
+    first call; else a rank's own are computed first. transports: by which rows travel in forward, and in backward, one of TRANSPORTS each. Calls of a pass are
+    cut for its transport, so that a ContextParallel that is told another one has the same bits. masks: what the mask reads, by name, as the plan was given it."""
 
     text: str
     name: str
@@ -65,6 +67,7 @@ class Layer:
     masks: Mapping[str, Any] = field(repr=False)
     sizes: tuple[int, int] = (1, 1)  # batch, heads
     differs: int = 0  # luattn_mask_differs
+    transports: tuple[str, str] = ("group", "group")
 
 
 class Plan:
@@ -91,7 +94,7 @@ class Plan:
         """Equal where the partition and the masks are, and what masks read."""
         said = hashlib.sha256(repr((self.q_len, self.world_size, self.chunk_rows, self.node, self.rank_of)).encode())
         for layer in self.layers:
-            said.update(repr((layer.text, layer.gathered)).encode())
+            said.update(repr((layer.text, layer.gathered, layer.transports)).encode())
             said.update(b"".join(layer.needs))
             for name, x in sorted(layer.masks.items()):
                 said.update(name.encode() + _counting.bytes_of(x))
@@ -206,7 +209,7 @@ class Plan:
             where = f"{x.across} ranks, rows over {left}" if left > 1 else f"{x.across} ranks alone"
             lines.append(f"heads over {where}: forward {x.forward:.3f}, backward {x.backward:.3f}, {x.exchanged / 1e6:.1f} MB exchanged")
         for layer in self.layers:
-            orders = [f"{name}: {'all keys first' if x else 'own keys first'}" for name, x in zip(("forward", "backward"), layer.gathered)]
+            orders = [f"{name}: {'all keys first' if x else 'own keys first'}, by {by}" for name, x, by in zip(PASSES, layer.gathered, layer.transports)]
             lines.append(f"layers of {layer.name}, {layer.weight:g}: {', '.join(orders)}")
         for rank in range(min(self.world_size, 16)):
             found = [f"{first}-{end - 1}" for first, end in self.ranges(rank)]
@@ -303,21 +306,38 @@ def _counted(spec: Spec, shape: _Shape, chunk_rows: int, chunks: int, given: Map
     return _counting.widened(tiles, real, chunks), read
 
 
-def _layer_of(of: Attention, weight: float, shape: _Shape, tiles: Any, chunks: int, times: int, gathered: tuple[bool, bool], read: Mapping[str, Any]) -> Layer:
+def transports_of(place: str, told: Any) -> tuple[str, str]:
+    """Of forward and backward: capi.COPIES, of one word for both or of two."""
+    found = tuple(told) if isinstance(told, (tuple, list)) else (told, told)
+    if len(found) != 2 or any(x not in capi.COPIES for x in found):
+        raise InvalidError(f"{place}: transport: is {what(told)}, expected one of {', '.join(capi.COPIES)}, or two of them, for forward and backward")
+    return found[0], found[1]
+
+
+def _copies_of(told: Any, world_size: int, node: int) -> tuple[str, str]:
+    """Between nodes no copy engine moves rows."""
+    first, second = ("group" if x == "auto" and world_size > node else x for x in transports_of(_PLACE, told))
+    return first, second
+
+
+def _layer_of(
+    of: Attention, weight: float, shape: _Shape, tiles: Any, chunks: int, times: int, gathered: tuple[bool, bool], transports: tuple[str, str], read: Mapping[str, Any]
+) -> Layer:  # fmt: skip
     """times: how many of the counted chunks one of the plan's has."""
     differs = lib.luattn_spec_mask_differs(of._spec.pointer)
-    return Layer(of.text, of.name, weight, _counting.needs_of(tiles, chunks, times), gathered, read, (shape.batch, shape.heads[0]), differs)
+    return Layer(of.text, of.name, weight, _counting.needs_of(tiles, chunks, times), gathered, read, (shape.batch, shape.heads[0]), differs, transports)
 
 
-def _rates_of(rates: Mapping[str, float] | None, node: int, serial: bool) -> capi.ParallelRates:
+def _rates_of(rates: Mapping[str, float] | None, node: int, transports: tuple[str, str]) -> capi.ParallelRates:
     for name in rates or {}:
         if name not in _RATES:
             raise InvalidError(f"{_PLACE}: rates: there is no '{name}'; there are {', '.join(_RATES)}")
-    return capi.ParallelRates(**{name: float(x) for name, x in (_SECONDS | dict(rates or {})).items()}, node=node, serial=serial)
+    copies = (ctypes.c_int * 2)(*map(capi.COPIES.index, transports))
+    return capi.ParallelRates(**{name: float(x) for name, x in (_SECONDS | dict(rates or {})).items()}, node=node, copies=copies)
 
 
 def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], weights: Sequence[float], rates: capi.ParallelRates, schedule: int) -> Any:
-    """rank_of, chunk_rows, gathered, candidates, the chosen one and levels, of the library."""
+    """rank_of, chunk_rows, gathered, overlapped, candidates, the chosen one and levels, of the library."""
     layers = (capi.ParallelLayers * len(tiles))(*(capi.ParallelLayers(ctypes.addressof(t), w) for t, w in zip(tiles, weights)))
     problem = capi.ParallelProblem(
         ctypes.sizeof(capi.ParallelProblem), shape.world_size, chunks, chunk_rows, len(tiles), ctypes.addressof(layers), *shape.heads, *shape.head_dim,
@@ -331,9 +351,9 @@ def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], w
             Candidate(capi.PARTITIONS[c.partition], *(getattr(c, name) for name, *_ in capi.ParallelCandidate._fields_[1:]))
             for c in p.candidates[: p.num_candidates]
         ]
-        return p.rank_of[: p.chunks], p.chunk_rows, [(bool(x & 1), bool(x & 2)) for x in p.gathered[: len(tiles)]], candidates, p.chosen, [
-            Levels(*(getattr(x, name) for name, *_ in x._fields_)) for x in p.levels[: p.num_levels]
-        ]
+        gathered, overlapped = ([(bool(x & 1), bool(x & 2)) for x in bits[: len(tiles)]] for bits in (p.gathered, p.overlapped))
+        levels = [Levels(*(getattr(x, name) for name, *_ in x._fields_)) for x in p.levels[: p.num_levels]]
+        return p.rank_of[: p.chunks], p.chunk_rows, gathered, overlapped, candidates, p.chosen, levels
     finally:
         lib.luattn_parallel_plan_free(made)
 
@@ -365,7 +385,7 @@ def plan(
     rates: Mapping[str, float] | None = None,
     schedule: str = "auto",
     rank_of: Sequence[int] | None = None,
-    transport: str = "group",
+    transport: Any = "auto",
 ) -> Plan:
     """Shares a sequence of q_len rows out to ranks: one plan for all layers of a model, whose attentions are `specs`: one, or a list, each as
     attention() takes it or has made it. It is a function of its arguments: ranks that call it with equal ones have equal plans.
@@ -374,7 +394,9 @@ def plan(
     weights: how many layers have each spec. heads: (of queries, of keys), head_dim: (of q and k, of v), dtype: of what is predicted; where the mask
     differs by heads, they are the call's. batch: entries, where it differs by them.
 
-    node: ranks of one machine. transport: as ContextParallel's, of the prediction: by "group" no kernel hides a copy.
+    node: ranks of one machine. transport: how rows travel, which ContextParallel takes over: "group": by the group, where no kernel hides a copy; "peer": by
+    copy engines, where rows that need no other rank's keys come first in forward and last in backward; "auto": for each layer and pass the one that is predicted to
+    be faster, on one machine; or two of these words, for forward and for backward.
     rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
     and a launch takes 60 us of the GPU and 250 us of the host, and an exchange 120 us until rows are on their way, as from Python.
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
@@ -388,9 +410,8 @@ def plan(
     found = _attentions(specs)
     if schedule not in capi.SCHEDULES:
         raise InvalidError(f"{_PLACE}: schedule: is {what(schedule)}, expected one of {', '.join(capi.SCHEDULES)}")
-    if transport not in TRANSPORTS:
-        raise InvalidError(f"{_PLACE}: transport: is {what(transport)}, expected one of {', '.join(TRANSPORTS)}")
     node = take(_PLACE, "node", "integer", node)
+    transports = _copies_of(transport, shape.world_size, node or 8)
     of_layers = _inputs_of(inputs, found)
     numbers = [take(_PLACE, f"weights[{i}]", "real", x) for i, x in enumerate(_list_of("weights", weights, len(found), 1.0))]
     unit = shape.world_size * capi.TILE
@@ -402,10 +423,11 @@ def plan(
     candidates: list[Candidate] = []
     levels: list[Levels] = []
     chosen, used_rows = 0, chunk_rows
-    gathered = [(schedule == "gathered",) * 2] * len(found)
+    gathered, overlapped = [(schedule == "gathered",) * 2] * len(found), [tuple(x == "peer" for x in transports)] * len(found)
     if partition is None:
-        partition, used_rows, gathered, candidates, chosen, levels = _choose(
-            shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, node, transport == "group"), capi.SCHEDULES.index(schedule)
+        partition, used_rows, gathered, overlapped, candidates, chosen, levels = _choose(
+            shape, chunk_rows, chunks, tiles, numbers, _rates_of(rates, node, transports), capi.SCHEDULES.index(schedule)
         )
-    layers = [_layer_of(a, numbers[i], shape, tiles[i], chunks, used_rows // chunk_rows, gathered[i], read[i]) for i, a in enumerate(found)]
+    by = [("peer" if x else "group", "peer" if y else "group") for x, y in overlapped]
+    layers = [_layer_of(a, numbers[i], shape, tiles[i], chunks, used_rows // chunk_rows, gathered[i], by[i], read[i]) for i, a in enumerate(found)]
     return Plan(shape.q_len, shape.world_size, used_rows, partition, layers, node or 8, candidates, chosen, schedule, levels)
