@@ -179,7 +179,7 @@ static luattn_status refuse_capture(const parallel_streams *on, luattn_error *er
   void *const stream[] = {on->calls, on->copies};
   for (int i = 0; i < 2; ++i) {
     bool captured;
-    TRY(stream_is_captured(on->at.driver, stream[i], &captured, err));
+    TRY(stream_is_captured(on->at.driver, on->at.device, stream[i], &captured, err));
     if (captured)
       return luattn_fail(
           err, LUATTN_UNSUPPORTED,

@@ -19,6 +19,9 @@ luattn_status stream_follow(luattn_driver *d, int device, void *later, void *ear
   return result == 0 ? LUATTN_OK : driver_fail(d, err, result, call, "ordering two streams of device %d", device);
 }
 
-luattn_status stream_is_captured(const luattn_driver *d, void *stream, bool *out, luattn_error *err) {
-  return check_captured(d, stream, out, err);
+luattn_status stream_is_captured(luattn_driver *d, int device, void *stream, bool *out, luattn_error *err) {
+  TRY(driver_enter(d, device, err)); /* the default stream is one of the current context */
+  const luattn_status status = check_captured(d, stream, out, err);
+  driver_pop(d);
+  return status;
 }

@@ -10,7 +10,7 @@
  * LUATTN_CUDA. */
 luattn_status stream_follow(luattn_driver *driver, int device, void *later, void *earlier, luattn_error *err);
 
-/* Whether a CUDA graph captures the stream. Errors: LUATTN_CUDA. */
-luattn_status stream_is_captured(const luattn_driver *driver, void *stream, bool *out, luattn_error *err);
+/* Whether a CUDA graph captures a stream of the device. Errors: LUATTN_CUDA. */
+luattn_status stream_is_captured(luattn_driver *driver, int device, void *stream, bool *out, luattn_error *err);
 
 #endif

@@ -12,6 +12,7 @@ luattn_status check_captured(const luattn_driver *d, cu_stream stream, bool *out
   int status = 0;
   const cu_result result = d->stream_is_capturing != NULL ? d->stream_is_capturing(stream, &status) : 0;
   *out = status != 0;
-  return result == 0 ? LUATTN_OK
-                     : driver_fail(d, err, result, "cuStreamIsCapturing", "LUATTN_CHECK: asking about the stream");
+  return result == 0
+             ? LUATTN_OK
+             : driver_fail(d, err, result, "cuStreamIsCapturing", "asking whether a CUDA graph captures a stream");
 }

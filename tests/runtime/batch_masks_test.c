@@ -354,7 +354,7 @@ static void checked(void **state) {
   }
   fake_fail("cuStreamIsCapturing", 1, 900);
   assert_int_equal(luattn_launch(s.kernel, &s.p.args, &stream, &s.err), LUATTN_CUDA);
-  assert_non_null(strstr(s.err.message, "LUATTN_CHECK: asking about the stream"));
+  assert_non_null(strstr(s.err.message, "asking whether a CUDA graph captures a stream"));
   unsetenv("LUATTN_CHECK");
   shared_close(&s);
 }
