@@ -207,6 +207,13 @@ static bool swap_for_time(chooser *x, const scale *s, int *rank_of, luattn_paral
   return judge(x, s, rank_of, c);
 }
 
+/* Predictions that differ by less than 1 % do not say which is faster: contiguous and zigzag, whose ranks have the fewest
+ * runs of rows, are taken then. */
+static bool is_faster(const luattn_parallel_candidate *c, const luattn_parallel_candidate *best) {
+  const bool fewer_runs = best->partition < LUATTN_PARTITION_BY_COUNTS && c->partition >= LUATTN_PARTITION_BY_COUNTS;
+  return c->seconds < (fewer_runs ? 0.99 : 1) * best->seconds;
+}
+
 static bool try_partition(chooser *x, const scale *s, luattn_partition partition) {
   luattn_parallel_candidate c = {.partition = partition, .chunk_rows = s->chunk_rows};
   if (x->num_candidates == LUATTN_PARALLEL_MAX_CANDIDATES) return true;
@@ -214,7 +221,7 @@ static bool try_partition(chooser *x, const scale *s, luattn_partition partition
   const chunk_counts counts = {s->chunks, s->sum};
   if (!partition_fill(partition, &counts, x->problem->ranks, x->rank_of) || !judge(x, s, x->rank_of, &c)) return false;
   if (partition == LUATTN_PARTITION_BY_TIME && !swap_for_time(x, s, x->rank_of, &c)) return false;
-  if (x->num_candidates == 0 || c.seconds < x->candidate[x->chosen].seconds) {
+  if (x->num_candidates == 0 || is_faster(&c, &x->candidate[x->chosen])) {
     x->chosen = x->num_candidates;
     memcpy(x->best_gathered, x->gathered, sizeof x->gathered);
     memcpy(x->best_overlapped, x->overlapped, sizeof x->overlapped);

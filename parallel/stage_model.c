@@ -378,7 +378,7 @@ static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass
   out.gathered = time_gathered(x, &all, alone + start * runs->own, work - alone + start * runs->others,
                                early_share(runs->own, backward)) +
                  rounding;
-  out.gathered = greater_of(out.gathered, host * (runs->own + runs->others + runs->ranges / 2.0));
+  out.gathered = greater_of(out.gathered, host * (runs->own + runs->others + runs->ranges / 5.0));
   return out;
 }
 

@@ -7,7 +7,7 @@
  * compute for its queries (luattn_mask_chunks, luattn/compiler.h), so the choice of chunks balances exactly what runs.
  *
  * The plan tries partitions at several sizes of chunks, contiguous, zigzag, by counts and by time, predicts the time
- * of each, and takes the fastest. It is a function of its arguments alone: equal on all ranks. */
+ * of each, and takes the fastest: contiguous or zigzag where no other is 1 % faster. It is a function of its arguments alone: equal on all ranks. */
 #ifndef LUATTN_PUBLIC_PARALLEL_H
 #define LUATTN_PUBLIC_PARALLEL_H
 

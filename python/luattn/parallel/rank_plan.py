@@ -17,9 +17,9 @@ from ..errors import InvalidError, Unsupported
 from . import _counting
 
 _PLACE = "luattn.parallel.plan"
-# Seconds from Python, as two H200 showed them (bench/results/context_parallel_h200.md): of a launch of long rows on the GPU, with its last tiles, and on the host;
-# until an exchange is on its way.
-_SECONDS = {"stage": 60e-6, "launch": 250e-6, "exchange": 120e-6}
+# From Python, as two and four H200 showed them (bench/results/context_parallel_h200.md): seconds of a launch of long rows on the GPU, with its last tiles, and on the host;
+# until an exchange is on its way; bytes a second of ranges of keys from several GPUs at once.
+_FROM_PYTHON = {"stage": 25e-6, "launch": 150e-6, "exchange": 50e-6, "peer": 330e9}
 TRANSPORTS = ("peer", "group")  # copies between GPUs of one host; the group's own sends and receives
 PASSES = ("forward", "backward")
 _RATES = ("forward", "backward", "peer", "network", "memory", "stage", "launch", "exchange")
@@ -333,7 +333,7 @@ def _rates_of(rates: Mapping[str, float] | None, node: int, transports: tuple[st
         if name not in _RATES:
             raise InvalidError(f"{_PLACE}: rates: there is no '{name}'; there are {', '.join(_RATES)}")
     copies = (ctypes.c_int * 2)(*map(capi.COPIES.index, transports))
-    return capi.ParallelRates(**{name: float(x) for name, x in (_SECONDS | dict(rates or {})).items()}, node=node, copies=copies)
+    return capi.ParallelRates(**{name: float(x) for name, x in (_FROM_PYTHON | dict(rates or {})).items()}, node=node, copies=copies)
 
 
 def _choose(shape: _Shape, chunk_rows: int, chunks: int, tiles: Sequence[Any], weights: Sequence[float], rates: capi.ParallelRates, schedule: int) -> Any:
@@ -398,7 +398,7 @@ def plan(
     copy engines, where rows that need no other rank's keys come first in forward and last in backward; "auto": for each layer and pass the one that is predicted to
     be faster, on one machine; or two of these words, for forward and for backward.
     rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
-    and a launch takes 60 us of the GPU and 250 us of the host, and an exchange 120 us until rows are on their way, as from Python.
+    and a launch takes 25 us of the GPU and 150 us of the host, an exchange 50 us until rows are on their way, and rows come at 330 GB/s, as from Python.
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
     each run of rows that lie after each other, once they are there, which is for functions whose parts do not merge, too; "auto": the one that is
     predicted to be faster, by layer.
