@@ -119,7 +119,9 @@ class PeerMemory:
                 for to, t in copies:
                     to.copy_(t, non_blocking=True)
                 self._words[rank][channel + 1].copy_(self._one, non_blocking=True)
-        return self._copies.record_event()
+        made = torch.cuda.Event()
+        made.record(self._copies)
+        return made
 
     def sent(self, started: torch.cuda.Event) -> None:
         torch.cuda.current_stream(self._device).wait_event(started)
@@ -144,17 +146,18 @@ class _Places:
     """Memory of a rank for tensors that have these bytes a row, from byte `first` on: blocks of so many rows of all of them, one after another."""
 
     def __init__(self, first: int, rows: Sequence[int], row_bytes: Sequence[int]) -> None:
-        self.end, self._of = first, []
+        self.end = first
+        self._blocks: list[list[int]] = []
         for n in rows:
-            self._of.append([])
+            self._blocks.append([])
             for size in row_bytes:
-                self._of[-1].append(self.end)
+                self._blocks[-1].append(self.end)
                 self.end += -(-size * n // _ALIGNED) * _ALIGNED
 
     def tensors(self, memory: Tensor, block: int, first: int, rows: int, like: Sequence[Tensor]) -> list[Tensor]:
         """Rows of a block, from `first` on, as such tensors."""
         made = []
-        for at, t, size in zip(self._of[block], like, _row_bytes(like)):
+        for at, t, size in zip(self._blocks[block], like, _row_bytes(like)):
             made.append(memory[at + first * size : at + (first + rows) * size].view(t.dtype).view(rows, *t.shape[1:]))
         return made
 
@@ -203,7 +206,8 @@ class _Layout:
 
     def keys_to(self, t: int, own: dict[int, int]) -> _Route:
         one = self.schedule.rounds[t]
-        return self._once(("to", t), lambda: self._route(self._keys, one.to, self._block(t), one.sent, self.schedule.landing.place[t], own, self._like[0]))
+        made: _Route = self._once(("to", t), lambda: self._route(self._keys, one.to, self._block(t), one.sent, self.schedule.landing.place[t], own, self._like[0]))
+        return made
 
     def keys_here(self, stage: Stage, rank: int) -> list[Tensor]:
         """With 0 where no chunk will lie."""
@@ -223,7 +227,8 @@ class _Layout:
 
     def gradients_to(self, t: int, made: dict[int, int]) -> _Route:
         one = self.schedule.rounds[t]
-        return self._once(("back", t), lambda: self._route(self._made, one.source, t, one.received, self.compact(one.received), made, self._like[1]))
+        found: _Route = self._once(("back", t), lambda: self._route(self._made, one.source, t, one.received, self.compact(one.received), made, self._like[1]))
+        return found
 
     def gradients_here(self, t: int, rank: int) -> list[Tensor]:
         """Of the rank's own chunks."""

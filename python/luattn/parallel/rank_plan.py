@@ -128,11 +128,11 @@ class Plan:
         self, of: Attention, *, inputs: Mapping[str, Any] | None = None, heads: Any = (32, 8), batch: int = 1, seed: Any = None, schedule: str | None = None
     ) -> "Plan":
         """The same partition, which also knows the keys of this attention: of a mask that became known later, or reads other data. Arguments are plan()'s;
-        schedule: None: that of the plan's first layer."""
+        schedule: None: that of the plan's first layer, whose transports it has."""
         shape = _shape_of(self.q_len, self.world_size, heads, 128, "bfloat16", batch)
         tiles, read = _counted(of._spec, shape, self.chunk_rows, len(self.rank_of), inputs or {}, seed)
         gathered = self.layers[0].gathered if schedule in (None, "auto") else (schedule == "gathered",) * 2
-        made = _layer_of(of, 1.0, shape, tiles, len(self.rank_of), 1, gathered, read)
+        made = _layer_of(of, 1.0, shape, tiles, len(self.rank_of), 1, gathered, self.layers[0].transports, read)
         others = [layer for layer in self.layers if layer.text != of.text]
         return Plan(self.q_len, self.world_size, self.chunk_rows, self.rank_of, [*others, made], self.node, self.candidates, self.chosen, self.schedule, self.levels)
 
