@@ -348,6 +348,12 @@ static rank_shape shape_of(exchange *x, int rank) {
   return out;
 }
 
+/* Seconds of the host at least: the pass itself takes what some launches do. */
+static double host_seconds(const exchange *x, double launches) {
+  enum { OF_PASS = 2 };
+  return x->rates->launch * (OF_PASS + launches);
+}
+
 static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass_costs *c, bool backward) {
   const rank_calls *calls = &r->calls;
   const gathered_calls *runs = &r->runs[x->serial];
@@ -372,13 +378,12 @@ static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass
   if (r->stages > 0) t.now += (1 - early) * own;
   const double once = r->stages > 1 ? (r->stages - 1) * x->rates->exchange : 0; /* of exchanges that are one */
   all.keys -= once, all.gradients -= backward ? once : 0;
-  const double host = x->rates->launch, alone = runs->own_tiles * c->tile,
-               rounding = x->ranks > 1 ? c->rounding * x->own : 0;
-  out.staged = greater_of(greater_of(t.now, t.returned) + rounding, host * launches);
+  const double alone = runs->own_tiles * c->tile, rounding = x->ranks > 1 ? c->rounding * x->own : 0;
+  out.staged = greater_of(greater_of(t.now, t.returned) + rounding, host_seconds(x, launches));
   out.gathered = time_gathered(x, &all, alone + start * runs->own, work - alone + start * runs->others,
                                early_share(runs->own, backward)) +
                  rounding;
-  out.gathered = greater_of(out.gathered, host * (runs->own + runs->others + runs->ranges / 5.0));
+  out.gathered = greater_of(out.gathered, host_seconds(x, runs->own + runs->others + runs->ranges / 5.0));
   return out;
 }
 

@@ -10,8 +10,9 @@
  * forward, and but for the shortest run last in backward. Otherwise no copy is hidden.
  *
  * A launch has the chunks of queries that lie after each other, and a range of keys; each takes
- * luattn_parallel_rates.stage, and of the host .launch, as copies of five ranges of keys do. Backward ends with gradients
- * that become those of the call, from float32. A chunk that several ranks of a node need crosses the network once. */
+ * luattn_parallel_rates.stage, and of the host .launch, as copies of five ranges of keys do; a pass takes the host's
+ * time of two more. Backward ends with gradients that become those of the call, from float32. A chunk that several ranks
+ * of a node need crosses the network once. */
 #ifndef LUATTN_STAGE_MODEL_H
 #define LUATTN_STAGE_MODEL_H
 

@@ -37,11 +37,13 @@ typedef enum luattn_copies {
 typedef struct luattn_parallel_rates {
   double forward, backward; /* FLOP a second of a GPU of a long causal call: 750e12, 605e12 */
   double peer;              /* bytes a second that a GPU receives from others of its node: 380e9 */
-  double network;  /* the same from another node, where a node fetches what several of its GPUs need once: 45e9 */
-  double memory;   /* bytes a second of its own memory: 3.6e12 */
-  double stage;    /* seconds to start a launch and to end its last tiles: 12e-6 */
-  int node;        /* ranks of a node: 8 */
-  double launch;   /* seconds of the host for a launch, beside the GPU: a pass takes so long for each at least: 5e-6 */
+  double network; /* the same from another node, where a node fetches what several of its GPUs need once: 45e9 */
+  double memory;  /* bytes a second of its own memory: 3.6e12 */
+  double stage;   /* seconds to start a launch and to end its last tiles: 12e-6 */
+  int node;       /* ranks of a node: 8 */
+  double
+      launch; /* seconds of the host for a launch, beside the GPU: a pass takes so long for each, and for two more, at
+                    * least: 5e-6 */
   double exchange; /* seconds until keys or gradients of a stage are on their way: 20e-6 */
   int copies[2];   /* luattn_copies, of forward and of backward */
 } luattn_parallel_rates;

@@ -148,8 +148,9 @@ def attend_state(
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and state of a spec of parts (of another spec: what it saves), without gradients. out: memory for o, which need not be used."""
-    every = [x for x in (q, k, v, *inputs, *scalars, scale) if isinstance(x, Tensor)]
-    _tangents.refuse(f"{spec.name}: return_state", every, "a state has no tangent; leave return_state out")
+    if _tangents.is_dual_level():  # else each tensor would be asked, in each part of a pass over ranks
+        every = [x for x in (q, k, v, *inputs, *scalars, scale) if isinstance(x, Tensor)]
+        _tangents.refuse(f"{spec.name}: return_state", every, "a state has no tangent; leave return_state out")
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
     if _fit.needs_padding(spec, q, v):
         wide = _fit.padded(spec, q, k, v)

@@ -215,6 +215,11 @@ class ContextParallel:
 
     def exchanges(self, device: torch.device) -> tuple[Exchange, Exchange]:
         """How rows on such a device travel in forward and in backward, which all ranks ask alike."""
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if "peer" in self._transports:
+                raise Unsupported(f'{_PLACE}: transport: is "peer", and the stream is being captured into a CUDA graph, which cannot wait for what is outside of it; give "auto" or "group"')
+            by_group = Exchange(self.group, self.plan.chunk_rows)
+            return by_group, by_group
         if device not in self._exchanges:
             self._exchanges[device] = exchanges_of(self.group, self.plan.chunk_rows, device, self._transports, self.layer.transports)
         return self._exchanges[device][0]
