@@ -20,8 +20,8 @@ from .._once import once
 from .._spec import Spec
 from .._torch_merge import merge_into
 from ..errors import Error
+from ._call_streams import run_concurrently
 from ._exchange import Exchange, Rows, Work, copy_all, rows_first, wait
-from ._lanes import beside
 from ._stages import RETURNING, Call, Schedule, Stage, ranges_of
 from .rank_plan import Plan
 
@@ -198,7 +198,7 @@ class _Forward(_Pass):
         with self.whole_exchange():
             for i, stage in enumerate(self.schedule.stages):
                 keys = self.arrive(i)
-                made = beside(self.q.device, [functools.partial(self._part, call, keys) for call in stage.calls], leaves_room=job.spare > 0)
+                made = run_concurrently(self.q.device, [functools.partial(self._part, call, keys) for call in stage.calls], leaves_room=job.spare > 0)
                 for call, part in zip(stage.calls, made):
                     self._add(call, part)
                 self._merge_stage()
@@ -318,7 +318,7 @@ class _Backward(_Pass):
         if stage.own and self.mine is None:
             self.mine = self._made_for(stage)
         made = self._of_own() if stage.own else self._made_for(stage)
-        found = beside(self.q.device, [functools.partial(self._part, call, keys, made) for call in stage.calls], leaves_room=self.job.spare > 0)
+        found = run_concurrently(self.q.device, [functools.partial(self._part, call, keys, made) for call in stage.calls], leaves_room=self.job.spare > 0)
         for call, gradients in zip(stage.calls, found):
             self._add(call, gradients, made)
         if not stage.own and any(c in made.place for c in self.schedule.own):

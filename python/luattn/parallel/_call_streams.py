@@ -1,4 +1,4 @@
-"""Streams on which calls of a stage run beside each other: while the last tiles of one end, multiprocessors begin with the next one's."""
+"""Runs calls of a stage on several streams: while the last tiles of one end, multiprocessors begin with the next one's."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -9,13 +9,13 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-LANES = 3  # each takes memory of its own for the calls that it runs
+STREAMS = 3  # each takes memory of its own for the calls that it runs
 
 
 @functools.lru_cache(64)
 def _streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
     """Besides the current one. Nothing else runs on them."""
-    return tuple(torch.cuda.Stream(device) for _ in range(1, LANES))
+    return tuple(torch.cuda.Stream(device) for _ in range(1, STREAMS))
 
 
 def _tensors_of(x: object) -> Iterator[Tensor]:
@@ -29,10 +29,10 @@ def _tensors_of(x: object) -> Iterator[Tensor]:
             yield from _tensors_of(one)
 
 
-def beside(device: torch.device, calls: Sequence[Callable[[], T]], leaves_room: bool = False) -> list[T]:
+def run_concurrently(device: torch.device, calls: Sequence[Callable[[], T]], leaves_room: bool = False) -> list[T]:
     """The results of calls that read and write nothing of each other's, for the current stream. One after the other where each leaves
     multiprocessors to an exchange, which the next one would take."""
-    if device.type != "cuda" or len(calls) < 2 or LANES < 2 or leaves_room:
+    if device.type != "cuda" or len(calls) < 2 or STREAMS < 2 or leaves_room:
         return [f() for f in calls]
     here, others = torch.cuda.current_stream(device), _streams(device)[: len(calls) - 1]
     for stream in others:
@@ -40,10 +40,10 @@ def beside(device: torch.device, calls: Sequence[Callable[[], T]], leaves_room: 
     found: list[T] = []
     try:
         for i, f in enumerate(calls):
-            lane = i % (1 + len(others))
-            with torch.cuda.stream(others[lane - 1] if lane else here):
+            at = i % (1 + len(others))
+            with torch.cuda.stream(others[at - 1] if at else here):
                 found.append(f())
-            if lane:
+            if at:
                 for t in _tensors_of(found[-1]):
                     if t.is_cuda:
                         t.record_stream(here)
