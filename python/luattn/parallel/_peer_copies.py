@@ -73,7 +73,7 @@ class PeerMemory:
         self._limit = _timeout_of(group, device) // datetime.timedelta(milliseconds=1)
 
     @torch.inference_mode(False)
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Anew, and seen by all."""
         import torch.distributed._symmetric_memory as symmetric
 
@@ -95,7 +95,7 @@ class PeerMemory:
         here = torch.cuda.current_stream(self._device)
         here.wait_event(self._last)
         if size > self._bytes:
-            self._reserve(size)
+            self.reserve(size)
         if channels >= self._channels:
             raise Unsupported(
                 f"luattn.parallel.ContextParallel: transport: is \"peer\", and symmetric memory has signals for {self._channels} channels, where {self._ranks} ranks of one host "
@@ -343,8 +343,7 @@ def _why_no_memory(group: dist.ProcessGroup, device: torch.device) -> str:
         return _why_not(device)
     if group in _MEMORIES:
         return ""
-    said: list[Any] = [None] * group.size()
-    dist.all_gather_object(said, (socket.gethostname(), _why_not(device), _sees_all(device)), group=group)
+    said = _said_by_all(group, (socket.gethostname(), _why_not(device), _sees_all(device)))
     hosts = {host for host, *_ in said}
     reasons = [why for _, why, _ in said if why]
     if reasons:
@@ -353,8 +352,22 @@ def _why_no_memory(group: dist.ProcessGroup, device: torch.device) -> str:
         return f"its ranks are on {len(hosts)} hosts"
     if not all(sees for *_, sees in said):
         return "its GPUs do not see each other's memory"
-    _MEMORIES[group] = PeerMemory(group, device)
+    memory, failure = PeerMemory(group, device), ""
+    try:
+        memory.reserve(_ALIGNED)
+    except RuntimeError as e:  # as where a container does not let processes share handles
+        failure = f"torch's symmetric memory fails: {(str(e).strip() or type(e).__name__).splitlines()[0]}"
+    failures = [x for x in _said_by_all(group, failure) if x]
+    if failures:
+        return str(failures[0])
+    _MEMORIES[group] = memory
     return ""
+
+
+def _said_by_all(group: dist.ProcessGroup, mine: Any) -> list[Any]:
+    said: list[Any] = [None] * group.size()
+    dist.all_gather_object(said, mine, group=group)
+    return said
 
 
 def _sees_all(device: torch.device) -> bool:
