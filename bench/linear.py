@@ -311,6 +311,13 @@ def spread(a):
         time.sleep(0.05)
 
 
+def write(to, rows, there):
+    """Begins the file anew: after each problem, so that a later one that hangs costs none of the figures before it."""
+    if to:
+        with open(to, "w") as f:
+            json.dump({"device": torch.cuda.get_device_name() if there else "", "torch": torch.__version__, "command": sys.argv[1:], "rows": rows}, f, indent=1)
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--only", default="", help="operators that match this regular expression")
@@ -346,11 +353,10 @@ def main():
                 for row in run(make(operator, cell, gates, "cuda" if there else "cpu", small), a.contenders.split(","), a, clock):
                     rows.append(row)
                     print(line(row), flush=True)
+                write(a.json, rows, there)
                 if there:
                     torch.cuda.empty_cache()
-    if a.json:
-        with open(a.json, "w") as f:
-            json.dump({"device": torch.cuda.get_device_name() if there else "", "torch": torch.__version__, "command": sys.argv[1:], "rows": rows}, f, indent=1)
+    write(a.json, rows, there)
 
 
 if __name__ == "__main__":
