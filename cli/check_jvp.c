@@ -38,6 +38,8 @@ static luattn_status fill(const cli_problem *p, uint64_t seed, cli_tangents *t, 
   shape[ndim - 1] = p->dim_v;
   TRY(array_new(&t->o, real, ndim, shape, p->heads_last, err));
   if (p->info.has_lse) TRY(array_new(&t->lse, real, ndim - 1, shape, false, err));
+  if (p->dout.storage != NULL) TRY(fill_like(&p->dout, p->heads_last, &seed, &t->dout, err));
+  if (p->dlse.storage != NULL) TRY(fill_like(&p->dlse, false, &seed, &t->dlse, err));
   t->given.q = array_tensor(&t->q), t->given.k = array_tensor(&t->k), t->given.v = array_tensor(&t->v);
   t->given.o = array_tensor(&t->o), t->given.lse = array_tensor(&t->lse);
   t->given.inputs = t->inputs, t->given.scalars = t->scalar;
@@ -57,7 +59,7 @@ luattn_status tangents_new(const cli_problem *p, uint64_t seed, cli_tangents *ou
 }
 
 void tangents_free(cli_tangents *t) {
-  array *const all[] = {&t->q, &t->k, &t->v, &t->o, &t->lse};
+  array *const all[] = {&t->q, &t->k, &t->v, &t->o, &t->lse, &t->dout, &t->dlse};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) array_free(all[i]);
   for (size_t i = 0; i < sizeof t->input / sizeof *t->input; i++) array_free(&t->input[i]);
 }

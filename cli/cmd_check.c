@@ -101,6 +101,30 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
   return status;
 }
 
+/* --jvp on a device. */
+static luattn_status tangents_against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu, bool *failed,
+                                          luattn_error *err) {
+  luattn_status status = LUATTN_OK;
+  for (uint32_t i = 0; i < KERNEL_DTYPES && status == LUATTN_OK; i++) {
+    cli_options o = *given;
+    cli_problem p;
+    check_report r;
+    if (o.dtype != NULL && strcmp(o.dtype, kernel_dtype_name(i)) != 0) continue;
+    o.dtype = kernel_dtype_name(i);
+    TRY(problem_read(spec, &o, true, &p, err));
+    status = check_jvp_kernels(gpu, &o, &p, &r, err);
+    if (status == LUATTN_OK) {
+      char title[512], text[PROBLEM_TEXT];
+      snprintf(title, sizeof title, "%s: tangents by kernels in %s on %s against the CPU path, relative (%s)",
+               p.info.name, kernel_dtype_name(i), gpu_name(gpu), problem_text(&p, text));
+      check_print(title, &r);
+      *failed |= r.failed > 0;
+    }
+    problem_free(&p);
+  }
+  return status;
+}
+
 /* Kernels and the CPU path share the backward that the spec gives, so only differences can tell whether it is
  * right. Without --full it checks a small problem, unless files fix the size. */
 static luattn_status given_backward(const cli_options *given, const luattn_spec *spec, bool *failed,
@@ -178,6 +202,7 @@ static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *
   if (status == LUATTN_OK && plain) status = against_plain_lua(o, spec, failed, err);
   if (status == LUATTN_OK && o->jvp) status = spec_can_be_reread(o->spec, err);
   if (status == LUATTN_OK && o->jvp) status = forward_mode(o, spec, failed, err);
+  if (status == LUATTN_OK && o->jvp && gpu != NULL && !packed) status = tangents_against_cpu(o, spec, gpu, failed, err);
   if (status == LUATTN_OK && by_hand) status = given_backward(o, spec, failed, err);
   if (status == LUATTN_OK && gpu != NULL && !packed) status = against_cpu(o, spec, gpu, failed, err);
   gpu_close(gpu);

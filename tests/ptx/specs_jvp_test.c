@@ -1,0 +1,63 @@
+/* specs_jvp_test.c: tangents of forward and of backward, by kernels, of whole files of specs, against the CPU path; prints
+ * for each spec the largest error of each, relative to the largest number of the result.
+ *
+ * specs_jvp_test DTYPE SPEC.lua.. */
+#include <math.h>
+#include <string.h>
+
+#include "cli/check_jvp.h"
+
+/* More than a tile of 32 rows and of 32 keys, neither a multiple of it; grids by their axes. */
+static const char *const shapes[] = {"2,2,1,37,45,8,6", "2,2,1,37,45,8,6", "1,2,1,8x9,9x8,8,6", "1,2,1,4x5x7,4x6x7,8,6",
+                                     "1,2,1,3x3x3x4,3x4x3x3,8,6"};
+
+/* Whose tangents are all 0. */
+static bool is_constant(const char *path) { return strstr(path, "keeps_nothing") != NULL; }
+
+static double worst(const check_report *r, bool backward) {
+  double most = 0;
+  for (int i = 0; i < r->count; i++) {
+    const bool of_gradient =
+        strstr(r->line[i].name, "tangent of d") != NULL || strstr(r->line[i].name, "scalar g") != NULL;
+    if (of_gradient == backward && !(r->line[i].error <= most)) most = r->line[i].error;
+  }
+  return most;
+}
+
+/* Returns 0 if all results are within tolerance. */
+static int check(cli_gpu *gpu, const char *dtype, const char *path) {
+  luattn_spec *spec;
+  luattn_error err;
+  cli_problem p;
+  check_report r;
+  if (luattn_spec_load(path, NULL, &spec, &err) != LUATTN_OK) return printf("%s: FAILED: %s\n", path, err.message), 1;
+  const cli_options o = {.spec = path, .dtype = dtype, .seed = 1, .shape = shapes[luattn_spec_grid(spec, NULL)]};
+  luattn_status status = problem_read(spec, &o, true, &p, &err);
+  const bool backward = status == LUATTN_OK && p.info.has_backward;
+  if (status == LUATTN_OK) {
+    status = check_jvp_kernels(gpu, &o, &p, &r, &err);
+    problem_free(&p);
+  }
+  luattn_spec_free(spec);
+  if (status != LUATTN_OK) return printf("%s: FAILED: %s\n", path, err.message), 1;
+  printf("%s: tangents of forward %.3g, of backward ", path, worst(&r, false));
+  printf(backward ? "%.3g\n" : "none\n", worst(&r, true));
+  const bool is_same = worst(&r, false) == 0 && !is_constant(path);
+  if (is_same) printf("FAILED: no number is rounded, so that all are 0: nothing is compared\n");
+  if (r.failed > 0) check_print("FAILED", &r);
+  fflush(stdout);
+  return r.failed > 0 || is_same;
+}
+
+int main(int argc, char **argv) {
+  cli_gpu *gpu;
+  luattn_error err;
+  const cli_options o = {.device = "cuda"};
+  if (argc < 3) return 2;
+  if (gpu_open(&o, &gpu, &err) != LUATTN_OK) return fprintf(stderr, "%s\n", err.message), 1;
+  int failed = 0;
+  for (int i = 2; i < argc; i++) failed += check(gpu, argv[1], argv[i]);
+  gpu_close(gpu);
+  printf("%d specs, %d failed\n", argc - 2, failed);
+  return failed > 0;
+}
