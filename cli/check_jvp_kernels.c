@@ -6,6 +6,7 @@
 #include "cli/check_jvp.h"
 #include "cli/gpu.h"
 #include "cli/random_array.h"
+#include "gen/cpu/cpu.h"
 
 /* ---- one side's results ---- */
 
@@ -154,6 +155,7 @@ typedef struct comparison {
   check_report *out;
   luattn_dtype dtype;
   double shaken_by; /* what the shaken side's inputs moved by, in units of the type's roundings */
+  double exponent;  /* the magnitude of a row's exponents */
 } comparison;
 
 static double unit_of(luattn_dtype type) {
@@ -161,7 +163,7 @@ static double unit_of(luattn_dtype type) {
 }
 
 /* Relative to the largest number. Allowed: of f64 and f32 what sums round, of half types what P, dS and their tangents do;
- * and four times what one rounding of q, k and v does to the result. */
+ * four times what one rounding of q, k and v does to the result; and what rounded scores do to weights (check.c). */
 static void compare(const comparison *c, const char *name, const array *got, const array *want, const array *shaken) {
   double worst = 0, most = 1, moved = 0;
   if (want->storage == NULL || got->storage == NULL) return;
@@ -174,7 +176,8 @@ static void compare(const comparison *c, const char *name, const array *got, con
     if (isfinite(y) && isfinite(z)) moved = fmax(moved, fabs(z - y));
   }
   const double base = c->dtype == LUATTN_F64 ? 1e-12 : c->dtype == LUATTN_F32 ? 2e-5 : 4 * unit_of(c->dtype);
-  check_add(c->out, name, worst / most, base + 4 * moved / most / c->shaken_by);
+  const double scores = 4 * 0.82 * (c->dtype == LUATTN_F64 ? 0x1p-53 : 0x1p-24) * c->exponent;
+  check_add(c->out, name, worst / most, base + scores + 4 * moved / most / c->shaken_by);
 }
 
 static void compare_forward(const comparison *c, const side *got, const side *want, const side *shaken) {
@@ -233,27 +236,34 @@ static luattn_status run_shaken(const cli_problem *p, const cli_tangents *t, sid
 
 typedef struct sides {
   side got, want, shaken;
+  double exponent; /* comparison.exponent */
 } sides;
 
 static luattn_status check_on_device(gpu_buffers *b, const cli_problem *p, const cli_tangents *t, sides *s,
                                      check_report *out, luattn_error *err) {
-  const comparison c = {out, p->dtype, ldexp(1 / unit_of(p->dtype), -shaken_bits(p->dtype))};
+  const comparison c = {out, p->dtype, ldexp(1 / unit_of(p->dtype), -shaken_bits(p->dtype)), s->exponent};
   gpu_call forward = {0};
   TRY(forward_on_device(b, p, t, &s->got, &forward, err));
   compare_forward(&c, &s->got, &s->want, &s->shaken);
-  for (int rows = 0; rows < 2 && p->info.has_backward; rows++) {
-    gpu_call backward = {0};
+  luattn_status status = LUATTN_OK;
+  for (int rows = 0; rows < 2 && p->info.has_backward && status == LUATTN_OK; rows++) {
     if (rows && (!p->info.has_lse || problem_num_saved(p) > 0)) break; /* there are none, or more than o and lse */
-    TRY(backward_on_device(b, p, t, &s->got, rows ? &forward : NULL, &backward, err));
-    compare_backward(&c, &p->info, rows ? ", from rows" : "", &s->got, &s->want, &s->shaken);
+    gpu_buffers own = {.g = b->g};
+    gpu_call backward = {0};
+    status = backward_on_device(&own, p, t, &s->got, rows ? &forward : NULL, &backward, err);
+    gpu_buffers_free(&own);
+    if (status == LUATTN_OK) compare_backward(&c, &p->info, rows ? ", from rows" : "", &s->got, &s->want, &s->shaken);
   }
-  return LUATTN_OK;
+  return status;
 }
 
 static luattn_status check_sides(cli_gpu *gpu, const cli_problem *p, const cli_tangents *t, sides *s, check_report *out,
                                  luattn_error *err) {
   gpu_buffers b = {.g = gpu};
+  cli_binding bind;
   TRY(run_cpu(p, t, &s->want, err));
+  const luattn_args forward = problem_args(p, &s->shaken.of, false, &bind);
+  TRY(cpu_forward_score_noise(p->spec, &forward, &s->exponent, err)); /* what it writes, run_shaken overwrites */
   TRY(run_shaken(p, t, &s->shaken, err));
   const luattn_status status = check_on_device(&b, p, t, s, out, err);
   gpu_buffers_free(&b);

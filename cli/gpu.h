@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-#define GPU_MAX_BUFFERS 128
+#define GPU_MAX_BUFFERS 64
 
 struct cli_gpu {
   luattn_engine *engine;
