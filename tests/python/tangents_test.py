@@ -2,11 +2,12 @@
 tangent without a word."""
 
 import unittest
+from unittest import mock
 
 from problems import ROOT, example, inputs_of, torch  # exits without torch, so first
 
 import luattn
-from luattn import flash_attn, flex
+from luattn import _tangents, flash_attn, flex
 from torch.autograd import forward_ad
 
 VARIANT = luattn.attention(
@@ -94,6 +95,55 @@ class Values(Case):
                 u, du = of(f, leaf)
                 found.append(torch.autograd.grad((u - du.detach()).square().sum(), leaf))
             self.close(*found)
+
+    def test_fully_shard(self):
+        """torch.func.jvp of a module whose weights FSDP's hooks gather, in a group of one process: tangents, and gradients of the primal."""
+        import tempfile
+
+        import torch.distributed as dist
+
+        try:
+            from torch.distributed.fsdp import fully_shard
+        except ImportError:
+            self.skipTest("this torch has no fully_shard")
+        causal = luattn.attention("return attention { block_mask = causal() }")
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.qkv, self.out = torch.nn.Linear(8, 24), torch.nn.Linear(8, 8)
+
+            def forward(self, x):
+                q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+                return self.out(causal(q, k, v).transpose(1, 2).flatten(2))
+
+        def run(net):
+            u, du = torch.func.jvp(net, (x,), (along,))
+            (u - du.detach()).square().sum().backward()
+            grads = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in net.parameters()]
+            return [u.detach(), du.detach(), *(g.clone() for g in grads)]
+
+        net, x, along = Net(), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+        want = run(net)
+        self.assertTrue(all(t.abs().max() > 0 for t in want))
+        net.zero_grad()
+        with tempfile.TemporaryDirectory() as folder:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+            try:
+                got = run(fully_shard(net, mesh=dist.device_mesh.init_device_mesh("cpu", (1,))))
+            finally:
+                dist.destroy_process_group()
+        self.close(got, want)
+
+    def test_autocast(self):
+        """Casts tangents as it casts what they belong to."""
+        full = luattn.attention("return attention { }")
+        q, k, v, *along = (torch.randn(1, 2, 5, 8) for _ in range(6))
+        half = [t.bfloat16() for t in (q, k, v, *along)]
+        want = luattn.jvp(full, half[:3], half[3:])
+        with torch.autocast("cpu", torch.bfloat16):
+            got = torch.func.jvp(full, (q, k, v), tuple(along))
+        self.close(got, want)
 
     def test_jvp_of_examples(self):
         """By name, of float32 and half types, beside forward_ad, in each layout."""
@@ -417,6 +467,23 @@ class SpecsBesideJax(Case):
 
 
 class Refusals(Case):
+    def test_a_torch_without_levels(self):
+        """What functorch keeps to itself and a version lacks, is refused there by name, and the other ways work."""
+        q, k, v = (rand(1, 2, 5, 8) for _ in range(3))
+        full = luattn.attention("return attention { }")
+        transforms = torch.func.jvp(lambda q: full(q, k, v), (q,), (k,))
+        with mock.patch.object(_tangents, "_LEVEL", None):
+            for call in (
+                lambda: torch.func.jvp(lambda q: full(q, k, v), (q,), (k,)),
+                lambda: torch.func.grad(lambda q: full(q, k, v).sum())(q),
+                lambda: torch.func.vjp(lambda q: full(q, k, v), q),
+            ):
+                with self.assertRaisesRegex(luattn.Unsupported, "has no torch.autograd.function._SingleLevelFunction"):
+                    call()
+            self.close(luattn.jvp(full, (q, k, v), (k, None, None)), transforms)
+            with forward_ad.dual_level():
+                self.close(forward_ad.unpack_dual(full(forward_ad.make_dual(q, k), k, v)), transforms)
+
     def test_words(self):
         q, k, v, bias, shift, cap = arguments()
         given = {"bias": bias, "shift": shift}
@@ -449,6 +516,7 @@ class Refusals(Case):
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q, k), **given), "tangents: .*or a dict by name"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (k, None, None), **given), r"'q': has shape \(1, 2, 9, 8\), expected \(1, 4, 7, 8\)"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q.float(), None, None), **given), "'q': has type torch.float32, expected torch.float64"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (q.to("meta"), None, None), **given), "'q': has device meta, expected cpu"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), {"bios": q}, **given), "'bios': the call has no such argument"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q.numpy(), None, None), **given), "'q': is a NumPy array of float64, expected a tensor of torch"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (1.0, None, None), **given), "'q': is 1.0, expected a tensor of torch"),
