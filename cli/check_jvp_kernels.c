@@ -180,11 +180,29 @@ static void compare(const comparison *c, const char *name, const array *got, con
   check_add(c->out, name, worst / most, base + scores + 4 * moved / most / c->shaken_by);
 }
 
+/* Rows that keep nothing have tangents of exactly 0. */
+static void check_empty_rows(const comparison *c, const side *got, const side *want) {
+  if (want->of.lse.storage == NULL) return;
+  const int64_t rows = array_count(&want->of.lse), dim = rows > 0 ? array_count(&want->o) / rows : 0;
+  double most = 0;
+  int64_t found = 0;
+  for (int64_t r = 0; r < rows; r++) {
+    if (array_get(&want->of.lse, r) != -INFINITY) continue;
+    found++;
+    for (int64_t d = -1; d < dim; d++) {
+      const double x = fabs(d < 0 ? array_get(&got->lse, r) : array_get(&got->o, r * dim + d));
+      if (!(x <= most)) most = x;
+    }
+  }
+  if (found > 0) check_add(c->out, "rows that keep nothing", most, 0);
+}
+
 static void compare_forward(const comparison *c, const side *got, const side *want, const side *shaken) {
   compare(c, "out", &got->of.o, &want->of.o, &shaken->of.o);
   compare(c, "lse", &got->of.lse, &want->of.lse, &shaken->of.lse);
   compare(c, "tangent of out", &got->o, &want->o, &shaken->o);
   compare(c, "tangent of lse", &got->lse, &want->lse, &shaken->lse);
+  check_empty_rows(c, got, want);
 }
 
 static void compare_backward(const comparison *c, const luattn_spec_info *info, const char *how, const side *got,

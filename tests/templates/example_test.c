@@ -41,14 +41,21 @@ static const char *edited(arena *a, const char *text, const edit *e) {
   return arena_printf(a, "%.*s%s%s", (int)(at - text), text, e->to, at + strlen(e->from));
 }
 
-/* Compiles the spec with an edit. Returns NULL, or the reason why compilation fails. */
-static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch, const char *const *options, int n,
-                           const edit *e) {
+/* Whether a header serves tangents alone. What fills padded rows asks tangent_params whether a call has any. */
+static bool is_of_tangents(const char *name) {
+  return strstr(name, "jvp") != NULL || strstr(name, "dual") != NULL || strstr(name, "contract/tangent") != NULL;
+}
+
+/* Compiles the spec with an edit, without headers of tangents where `plain` says so. Returns NULL, or the reason why
+ * compilation fails. */
+static const char *why_not_of(arena *a, nvrtc *lib, const char *name, const char *arch, const char *const *options,
+                              int n, const edit *e, bool plain) {
   luattn_error err;
   template_file headers[300];
   int count = 0;
   assert_true(luattn_embedded_template_count + 2 <= (int)(sizeof headers / sizeof headers[0]));
-  for (int i = 0; i < luattn_embedded_template_count; i++) headers[count++] = luattn_embedded_templates[i];
+  for (int i = 0; i < luattn_embedded_template_count; i++)
+    if (!plain || !is_of_tangents(luattn_embedded_templates[i].name)) headers[count++] = luattn_embedded_templates[i];
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
   headers[count++] = (template_file){"spec.cuh", edited(a, read_file(a, "spec.cuh"), e), 0};
   nvrtc_result r;
@@ -58,6 +65,11 @@ static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *a
   assert_true(r.cubin_size > 0);
   assert_null(r.remark);
   return NULL;
+}
+
+static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch, const char *const *options, int n,
+                           const edit *e) {
+  return why_not_of(a, lib, name, arch, options, n, e, false);
 }
 
 /* Compiles with exactly the shared memory of the layout, computed by hand; one byte less must fail. */
@@ -182,9 +194,37 @@ static void test_contract(void **state) {
   arena_close(a);
 }
 
+/* A kernel without tangents has none of their code: it compiles where that is missing. A kernel with tangents does not. */
+static void test_apart_from_tangents(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *arch, *threads;
+  } kernels[] = {{"entry/fwd_sm80.cu", "sm_80", "256"},
+                 {"entry/fwd_jvp_sm80.cu", "sm_80", "256"},
+                 {"entry/bwd_sm80.cu", "sm_80", "256"},
+                 {"entry/fwd_sm90.cu", "sm_90a", "384"},
+                 {"entry/fwd_simt.cu", "sm_80", "256"}};
+  nvrtc_file file;
+  nvrtc lib;
+  luattn_error err;
+  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
+  arena *a = arena_open(NULL);
+  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+    if (i > 1 && !drawn("apart from tangents", (int)i, 3)) continue;
+    const char *const options[] = {
+        "-std=c++20",          "-default-device",     "-DEXAMPLE_SHARED_BYTES=232448",
+        "-DEXAMPLE_TILE_M=64", "-DEXAMPLE_TILE_N=64", arena_printf(a, "-DEXAMPLE_THREADS=%s", kernels[i].threads)};
+    const char *why = why_not_of(a, &lib, kernels[i].name, kernels[i].arch, options, 6, NULL, true);
+    const bool is_apart = why == NULL || strstr(why, "cannot open source file") == NULL;
+    if (is_apart == is_of_tangents(kernels[i].name))
+      fail_msg("%s: %s", kernels[i].name, why == NULL ? "compiles" : why);
+  }
+  arena_close(a);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sm80), cmocka_unit_test(test_sm90),
-                                     cmocka_unit_test(test_simt), cmocka_unit_test(test_private_sizes),
-                                     cmocka_unit_test(test_contract)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sm80),     cmocka_unit_test(test_sm90),
+                                     cmocka_unit_test(test_simt),     cmocka_unit_test(test_private_sizes),
+                                     cmocka_unit_test(test_contract), cmocka_unit_test(test_apart_from_tangents)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
