@@ -52,6 +52,12 @@ typedef struct cell {
   "function(s, r) local m = max(r.m, reduce_max(s)) local shift, p = exp(r.m - m), exp(s - m) return p, { m = m, " \
   "x = max(r.x, reduce_max(abs(s - 0.5))), l = r.l * shift + reduce_sum(p) }, shift end, online_fwd_epilogue = "   \
   "function(o, r, b, h) return o * r.x / (r.l + 1 + abs(sinks[h])), { m = r.m, x = r.x, l = r.l } end }"
+/* A maximum that drops out, but for what it starts at, of which the sum is 1. */
+#define WEIGHED_SINK                                                                                                 \
+  "inputs = { sinks = { axes = {'h'}, grad = true, dtype = 'f32' } }, online_func = { online_rowscales = { m = "     \
+  "function(b, h) return sinks[h] end, l = 1 }, final_rowscales = { 'lse' }, online_fwd = function(s, r) local m = " \
+  "max(r.m, reduce_max(s)) local shift, p = exp(r.m - m), exp(s - m) return p, { m = m, l = r.l * shift + "          \
+  "reduce_sum(p) }, shift end, online_fwd_epilogue = function(o, r) return o / r.l, { lse = r.m + log(r.l) } end }"
 static const cell cells[] = {
     {"block_mask = causal_bottom_right()", "qkvol", false},
     {"scalars = { cap = 3 }, score_mod = softcap('cap'), block_mask = sliding_window(20, 5)", "qkvc", false},
@@ -76,7 +82,8 @@ static const cell cells[] = {
     {BENT, "kl", true},
     {"block_mask = causal_bottom_right(), " SUMS, "qkvo", false},
     {BIAS MAXIMUM, "qkvbo", false},
-    {MAXIMA, "qks", true}};
+    {MAXIMA, "qks", true},
+    {WEIGHED_SINK, "qksol", false}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* What gradients are of comes first, then dout and dlse, then tangents of all these, then what is written. */

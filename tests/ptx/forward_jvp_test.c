@@ -43,6 +43,12 @@ typedef struct cell {
   "r) local m = max(r.m, reduce_max(s)) local shift, p = exp(r.m - m), exp(s - m) return p, { m = m, l = r.l * "     \
   "shift + reduce_sum(p) }, shift end, online_fwd_epilogue = function(o, r) return o * (1 + sin(r.m)) / (r.l + "     \
   "1.5), { m = r.m, l = r.l } end }"
+/* A maximum that drops out, but for what it starts at, of which the sum is 1. */
+#define WEIGHED_SINK                                                                                                 \
+  "inputs = { sinks = { axes = {'h'}, grad = true, dtype = 'f32' } }, online_func = { online_rowscales = { m = "     \
+  "function(b, h) return sinks[h] end, l = 1 }, final_rowscales = { 'lse' }, online_fwd = function(s, r) local m = " \
+  "max(r.m, reduce_max(s)) local shift, p = exp(r.m - m), exp(s - m) return p, { m = m, l = r.l * shift + "          \
+  "reduce_sum(p) }, shift end, online_fwd_epilogue = function(o, r) return o / r.l, { lse = r.m + log(r.l) } end }"
 static const cell cells[] = {
     {"block_mask = causal_bottom_right()", "qkv"},
     {"scalars = { cap = 3 }, score_mod = softcap('cap'), block_mask = sliding_window(20, 5)", "qkvc"},
@@ -71,7 +77,9 @@ static const cell cells[] = {
     {BENT "block_mask = causal_bottom_right()", "qkvc"},
     {"scalars = { cap = 3 }, value_mod = function(x) return cap * x + x * x end", "c"},
     {BIAS MAXIMUM, "qkvb"},
-    {"block_mask = causal_bottom_right(), " MAXIMUM, "k"}};
+    {"block_mask = causal_bottom_right(), " MAXIMUM, "k"},
+    {WEIGHED_SINK, "qks"},
+    {WEIGHED_SINK, "qkv"}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* Of the specs, all save at most one number of a row, or with a maximum two. */

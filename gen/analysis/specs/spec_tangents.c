@@ -117,9 +117,66 @@ static void step_tangents(leaves *l, bool score, const bool *has, int num_state,
   l->count = count;
 }
 
+/* Whether x is 0 where these states are. */
+static bool vanishes_with(const ir *g, ir_ref x, uint32_t states) {
+  const ir_node *n = ir_get(g, x);
+  double c;
+  switch (n->op) {
+    case IR_VAR:
+      return ir_var_of(n) == VAR_STATE && states >> ir_index_of(n) & 1;
+    case IR_MUL:
+      return vanishes_with(g, n->arg[0], states) || vanishes_with(g, n->arg[1], states);
+    case IR_NEG:
+    case IR_DIV:
+      return vanishes_with(g, n->arg[0], states);
+    case IR_ADD:
+    case IR_SUB:
+      return vanishes_with(g, n->arg[0], states) && vanishes_with(g, n->arg[1], states);
+    default:
+      return ir_is_const(g, x, &c) && c == 0;
+  }
+}
+
+/* Whether what stabiliser i starts at counts in a step, whose new stabilisers are constants: as where a sum starts at 1, in
+ * units of that. Sums that start at 0 are 0 in any. */
+static bool start_counts(const leaves *l, const traced_online *on, const online_split *s, uint32_t stabilisers, int i) {
+  ir *g = l->g;
+  const ir_ref x = ir_variable(g, VAR_STATE, (uint32_t)i), along = ir_variable(g, VAR_STATE_TANGENT, (uint32_t)i);
+  ir_ref root[SPEC_MAX_RED + SPEC_MAX_STATE + 1], held[SPEC_MAX_STATE], constant[SPEC_MAX_STATE];
+  uint32_t zeros = 0;
+  double c;
+  int n = 0, num_held = 0;
+  for (int j = 0; j < on->num_state; j++) {
+    if (stabilisers >> j & 1)
+      held[num_held] = s->next[j], constant[num_held++] = ir_variable(g, VAR_DELTA, 0); /* never in an online step */
+    else
+      root[n++] = s->next[j], zeros |= (uint32_t)(ir_is_const(g, on->init[j], &c) && c == 0) << j;
+  }
+  for (int k = 0; k < s->num_red; k++) root[n++] = s->term[k];
+  root[n++] = s->prob;
+  for (int k = 0; k < n; k++) {
+    const ir_ref y = ir_substitute(g, root[k], held, constant, num_held);
+    ir_ref tangent;
+    ir_tangent(g, &y, 1, &x, &along, 1, &tangent);
+    if (tangent != IR_NONE && !vanishes_with(g, tangent, zeros)) return true;
+  }
+  return false;
+}
+
+/* Stabilisers without those that start with a tangent that counts. */
+static uint32_t true_stabilisers(const leaves *l, const traced_online *on, const spec_tangents *t) {
+  uint32_t out = t->of.stabilisers;
+  for (int i = 0; i < on->num_state; i++)
+    if (t->of.stabilisers >> i & 1 && tangent_of(l, on->init[i]) != IR_NONE &&
+        start_counts(l, on, &t->split, t->of.stabilisers, i))
+      out &= ~(1u << i);
+  return out;
+}
+
 /* A state has a tangent if it starts with one, or if a step gives it one. */
 static void online_tangents(leaves *l, const traced_online *on, bool score, spec_tangents *out) {
   bool has[SPEC_MAX_STATE] = {false}, more = true;
+  out->of.stabilisers = true_stabilisers(l, on, out);
   for (int i = 0; i < on->num_state; i++) {
     out->init[i] = out->of.stabilisers >> i & 1 ? IR_NONE : tangent_of(l, on->init[i]);
     has[i] = out->init[i] != IR_NONE;
