@@ -155,7 +155,7 @@ typedef struct comparison {
   check_report *out;
   luattn_dtype dtype;
   double shaken_by; /* what the shaken side's inputs moved by, in units of the type's roundings */
-  double exponent;  /* the magnitude of a row's exponents */
+  double scores;    /* what rounded scores do, relative to the result: sides */
 } comparison;
 
 static double unit_of(luattn_dtype type) {
@@ -163,8 +163,10 @@ static double unit_of(luattn_dtype type) {
 }
 
 /* Relative to the largest number. Allowed: of f64 and f32 what sums round, of half types what P, dS and their tangents do;
- * four times what one rounding of q, k and v does to the result; and what rounded scores do to weights (check.c). */
-static void compare(const comparison *c, const char *name, const array *got, const array *want, const array *shaken) {
+ * four times what one rounding of q, k and v does to the result; what roundings of scores do to weights; and of sums that
+ * cancel, as large as the gradient's terms are, the same part of these. terms: NULL: none. */
+static void compare(const comparison *c, const char *name, const array *got, const array *want, const array *shaken,
+                    const array *terms) {
   double worst = 0, most = 1, moved = 0;
   if (want->storage == NULL || got->storage == NULL) return;
   for (int64_t i = 0, n = array_count(want); i < n; i++) {
@@ -176,8 +178,10 @@ static void compare(const comparison *c, const char *name, const array *got, con
     if (isfinite(y) && isfinite(z)) moved = fmax(moved, fabs(z - y));
   }
   const double base = c->dtype == LUATTN_F64 ? 1e-12 : c->dtype == LUATTN_F32 ? 2e-5 : 4 * unit_of(c->dtype);
-  const double scores = 4 * 0.82 * (c->dtype == LUATTN_F64 ? 0x1p-53 : 0x1p-24) * c->exponent;
-  check_add(c->out, name, worst / most, base + scores + 4 * moved / most / c->shaken_by);
+  double sum = 0;
+  for (int64_t i = 0, n = terms != NULL && terms->storage != NULL ? array_count(terms) : 0; i < n; i++)
+    sum = fmax(sum, fabs(array_get(terms, i)));
+  check_add(c->out, name, worst / most, base * (1 + sum / most) + 4 * c->scores + 4 * moved / most / c->shaken_by);
 }
 
 /* Rows that keep nothing have tangents of exactly 0. */
@@ -198,28 +202,35 @@ static void check_empty_rows(const comparison *c, const side *got, const side *w
 }
 
 static void compare_forward(const comparison *c, const side *got, const side *want, const side *shaken) {
-  compare(c, "out", &got->of.o, &want->of.o, &shaken->of.o);
-  compare(c, "lse", &got->of.lse, &want->of.lse, &shaken->of.lse);
-  compare(c, "tangent of out", &got->o, &want->o, &shaken->o);
-  compare(c, "tangent of lse", &got->lse, &want->lse, &shaken->lse);
+  compare(c, "out", &got->of.o, &want->of.o, &shaken->of.o, NULL);
+  compare(c, "lse", &got->of.lse, &want->of.lse, &shaken->of.lse, NULL);
+  compare(c, "tangent of out", &got->o, &want->o, &shaken->o, NULL);
+  compare(c, "tangent of lse", &got->lse, &want->lse, &shaken->lse, NULL);
   check_empty_rows(c, got, want);
 }
 
-static void compare_backward(const comparison *c, const luattn_spec_info *info, const char *how, const side *got,
-                             const side *want, const side *shaken) {
-  const array *const arrays[][3] = {{&got->of.dq, &want->of.dq, &shaken->of.dq},
-                                    {&got->of.dk, &want->of.dk, &shaken->of.dk},
-                                    {&got->of.dv, &want->of.dv, &shaken->of.dv},
-                                    {&got->of.scalar_grads, &want->of.scalar_grads, &shaken->of.scalar_grads}};
-  static const char *const names[] = {"dq", "dk", "dv", "scalar gradients"};
+typedef struct sides {
+  side got, want, shaken, terms; /* terms: of gradients, the root of the sum of squares of what each adds up */
+  double scores; /* what roundings of hooks do to o, and those of scores by their size to weights (check.c) */
+} sides;
+
+static void compare_backward(const comparison *c, const luattn_spec_info *info, const char *how, const sides *s) {
+  static const struct {
+    const char *name;
+    size_t at;
+  } of[] = {{"dq", offsetof(cli_result, dq)},
+            {"dk", offsetof(cli_result, dk)},
+            {"dv", offsetof(cli_result, dv)},
+            {"scalar gradients", offsetof(cli_result, scalar_grads)}};
+  const cli_result *const r[] = {&s->got.of, &s->want.of, &s->shaken.of, &s->terms.of};
   char name[80];
-  for (int i = 0; i < 4; i++) {
-    snprintf(name, sizeof name, "tangent of %s%s", names[i], how);
-    compare(c, name, arrays[i][0], arrays[i][1], arrays[i][2]);
-  }
-  for (size_t i = 0; i < info->num_inputs; i++) {
-    snprintf(name, sizeof name, "tangent of d_%.40s%s", info->inputs[i].name, how);
-    compare(c, name, &got->of.input_grad[i], &want->of.input_grad[i], &shaken->of.input_grad[i]);
+  for (size_t i = 0; i < 4 + info->num_inputs; i++) {
+    const size_t at = i < 4 ? of[i].at : offsetof(cli_result, input_grad) + (i - 4) * sizeof(array);
+    const array *x[4];
+    for (int k = 0; k < 4; k++) x[k] = (const array *)(const void *)((const char *)r[k] + at);
+    snprintf(name, sizeof name, "tangent of %s%.40s%s", i < 4 ? "" : "d_",
+             i < 4 ? of[i].name : info->inputs[i - 4].name, how);
+    compare(c, name, x[0], x[1], x[2], i < 3 ? NULL : x[3]);
   }
 }
 
@@ -252,14 +263,36 @@ static luattn_status run_shaken(const cli_problem *p, const cli_tangents *t, sid
 
 /* ---- the check ---- */
 
-typedef struct sides {
-  side got, want, shaken;
-  double exponent; /* comparison.exponent */
-} sides;
+/* `shaken` serves as memory. */
+static luattn_status measure_scores(const cli_problem *p, sides *s, luattn_error *err) {
+  const array *got = &s->shaken.of.o, *want = &s->want.of.o;
+  const bool f64 = p->dtype == LUATTN_F64;
+  double exponent, worst = 0, most = 1;
+  cli_binding bind;
+  const luattn_args args = problem_args(p, &s->shaken.of, false, &bind);
+  TRY(cpu_forward_score_noise(p->spec, &args, &exponent, err));
+  TRY(f64 ? cpu_forward_coarse(p->spec, &args, err) : luattn_cpu_forward_in(p->spec, &args, LUATTN_F32, err));
+  for (int64_t i = 0, n = array_count(want); i < n; i++) {
+    worst = fmax(worst, fabs(array_get(got, i) - array_get(want, i)));
+    most = fmax(most, fabs(array_get(want, i)));
+  }
+  s->scores = worst / most / (f64 ? CPU_COARSENESS : 1) + 0.82 * (f64 ? 0x1p-53 : 0x1p-24) * exponent;
+  return LUATTN_OK;
+}
+
+/* Of gradients whose tangents are compared. */
+static luattn_status measure_terms(const cli_problem *p, sides *s, luattn_error *err) {
+  cli_binding bind, of_want;
+  if (!p->info.has_backward) return LUATTN_OK;
+  const luattn_args want = problem_args(p, &s->want.of, true, &of_want);
+  luattn_args args = problem_args(p, &s->terms.of, true, &bind);
+  args.o = want.o, args.lse = want.lse, args.saved = want.saved;
+  return cpu_gradient_noise(p->spec, &args, err);
+}
 
 static luattn_status check_on_device(gpu_buffers *b, const cli_problem *p, const cli_tangents *t, sides *s,
                                      check_report *out, luattn_error *err) {
-  const comparison c = {out, p->dtype, ldexp(1 / unit_of(p->dtype), -shaken_bits(p->dtype)), s->exponent};
+  const comparison c = {out, p->dtype, ldexp(1 / unit_of(p->dtype), -shaken_bits(p->dtype)), s->scores};
   gpu_call forward = {0};
   TRY(forward_on_device(b, p, t, &s->got, &forward, err));
   compare_forward(&c, &s->got, &s->want, &s->shaken);
@@ -270,7 +303,7 @@ static luattn_status check_on_device(gpu_buffers *b, const cli_problem *p, const
     gpu_call backward = {0};
     status = backward_on_device(&own, p, t, &s->got, rows ? &forward : NULL, &backward, err);
     gpu_buffers_free(&own);
-    if (status == LUATTN_OK) compare_backward(&c, &p->info, rows ? ", from rows" : "", &s->got, &s->want, &s->shaken);
+    if (status == LUATTN_OK) compare_backward(&c, &p->info, rows ? ", from rows" : "", s);
   }
   return status;
 }
@@ -278,10 +311,9 @@ static luattn_status check_on_device(gpu_buffers *b, const cli_problem *p, const
 static luattn_status check_sides(cli_gpu *gpu, const cli_problem *p, const cli_tangents *t, sides *s, check_report *out,
                                  luattn_error *err) {
   gpu_buffers b = {.g = gpu};
-  cli_binding bind;
   TRY(run_cpu(p, t, &s->want, err));
-  const luattn_args forward = problem_args(p, &s->shaken.of, false, &bind);
-  TRY(cpu_forward_score_noise(p->spec, &forward, &s->exponent, err)); /* what it writes, run_shaken overwrites */
+  TRY(measure_scores(p, s, err));
+  TRY(measure_terms(p, s, err));
   TRY(run_shaken(p, t, &s->shaken, err));
   const luattn_status status = check_on_device(&b, p, t, s, out, err);
   gpu_buffers_free(&b);
@@ -297,9 +329,11 @@ luattn_status check_jvp_kernels(cli_gpu *gpu, const cli_options *o, const cli_pr
   TRY(tangents_new(p, (uint64_t)o->seed + 1, &t, err));
   luattn_status status = side_new(p, f64, f64, &s.want, err);
   if (status == LUATTN_OK) status = side_new(p, f64, f64, &s.shaken, err);
+  if (status == LUATTN_OK) status = side_new(p, f64, f64, &s.terms, err);
   if (status == LUATTN_OK)
     status = side_new(p, dtype_dl(p->dtype), p->dtype == LUATTN_F64 ? f64 : dtype_dl(LUATTN_F32), &s.got, err);
   if (status == LUATTN_OK) status = check_sides(gpu, p, &t, &s, out, err);
-  side_free(&s.want), side_free(&s.shaken), side_free(&s.got), tangents_free(&t);
+  side_free(&s.want), side_free(&s.shaken), side_free(&s.got);
+  side_free(&s.terms), tangents_free(&t);
   return status;
 }
