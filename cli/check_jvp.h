@@ -21,9 +21,12 @@ void tangents_free(cli_tangents *t);
  * a spec whose backward is derived, by <J t, u> = <t, J' u>. p is float64. */
 luattn_status check_jvp(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err);
 
+/* Along what kernels are checked. */
+enum { CHECK_ALONG_Q = 1, CHECK_ALONG_KV = 2, CHECK_ALONG_OTHERS = 4 /* inputs and scalars */, CHECK_ALONG_ALL = 7 };
+
 /* Checks kernels' tangents of forward, and of backward where the spec has one, along random directions, against the CPU
  * path's: relative to the largest number of each result. */
-luattn_status check_jvp_kernels(cli_gpu *gpu, const cli_options *o, const cli_problem *p, check_report *out,
-                                luattn_error *err);
+luattn_status check_jvp_kernels(cli_gpu *gpu, const cli_options *o, const cli_problem *p, unsigned along,
+                                check_report *out, luattn_error *err);
 
 #endif

@@ -320,13 +320,23 @@ static luattn_status check_sides(cli_gpu *gpu, const cli_problem *p, const cli_t
   return status;
 }
 
-luattn_status check_jvp_kernels(cli_gpu *gpu, const cli_options *o, const cli_problem *p, check_report *out,
-                                luattn_error *err) {
+/* Leaves out what is not in `along`. */
+static void keep_along(cli_tangents *t, unsigned along) {
+  if (!(along & CHECK_ALONG_Q)) t->given.q = NULL;
+  if (!(along & CHECK_ALONG_KV)) t->given.k = t->given.v = NULL;
+  if (along & CHECK_ALONG_OTHERS) return;
+  for (size_t i = 0; i < sizeof t->input / sizeof *t->input; i++) array_free(&t->input[i]);
+  t->given.num_inputs = t->given.num_scalars = 0;
+}
+
+luattn_status check_jvp_kernels(cli_gpu *gpu, const cli_options *o, const cli_problem *p, unsigned along,
+                                check_report *out, luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   cli_tangents t;
   sides s = {0};
   *out = (check_report){0};
   TRY(tangents_new(p, (uint64_t)o->seed + 1, &t, err));
+  keep_along(&t, along);
   luattn_status status = side_new(p, f64, f64, &s.want, err);
   if (status == LUATTN_OK) status = side_new(p, f64, f64, &s.shaken, err);
   if (status == LUATTN_OK) status = side_new(p, f64, f64, &s.terms, err);

@@ -112,7 +112,7 @@ static luattn_status tangents_against_cpu(const cli_options *given, const luattn
     if (o.dtype != NULL && strcmp(o.dtype, kernel_dtype_name(i)) != 0) continue;
     o.dtype = kernel_dtype_name(i);
     TRY(problem_read(spec, &o, true, &p, err));
-    status = check_jvp_kernels(gpu, &o, &p, &r, err);
+    status = check_jvp_kernels(gpu, &o, &p, CHECK_ALONG_ALL, &r, err);
     if (status == LUATTN_OK) {
       char title[512], text[PROBLEM_TEXT];
       snprintf(title, sizeof title, "%s: tangents by kernels in %s on %s against the CPU path, relative (%s)",
