@@ -210,7 +210,7 @@ static void test_apart_from_tangents(void **state) {
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
   arena *a = arena_open(NULL);
   for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
-    if (i > 1 && !drawn("apart from tangents", (int)i, 3)) continue;
+    if (!drawn("apart from tangents", (int)i, 5)) continue;
     const char *const options[] = {
         "-std=c++20",          "-default-device",     "-DEXAMPLE_SHARED_BYTES=232448",
         "-DEXAMPLE_TILE_M=64", "-DEXAMPLE_TILE_N=64", arena_printf(a, "-DEXAMPLE_THREADS=%s", kernels[i].threads)};
