@@ -21,7 +21,8 @@ static int dim_qk, dim_v = 24; /* any number in f32 and f64 */
 static const int q_lens[BATCH] = {37, 0, 75}, k_lens[BATCH] = {53, 9, 103};
 static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = UINT64_C(0x9876543210), .offset = 77};
 
-/* Of the names, what has a tangent: q, k, v, of the input b(ias) or s(inks), and of c(ap). m: keys have a mean. */
+/* Of the names, what has a tangent: q, k, v, of the input b(ias) or s(inks), and of c(ap). m: keys have a mean; L: tangents are of
+ * size 10000, so that those of weights are near the end of float16. */
 typedef struct cell {
   const char *fields, *along;
 } cell;
@@ -79,7 +80,8 @@ static const cell cells[] = {
     {BIAS MAXIMUM, "qkvb"},
     {"block_mask = causal_bottom_right(), " MAXIMUM, "k"},
     {WEIGHED_SINK, "qks"},
-    {WEIGHED_SINK, "qkv"}};
+    {WEIGHED_SINK, "qkv"},
+    {"block_mask = causal_bottom_right()", "qkvL"}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* Of the specs, all save at most one number of a row, or with a maximum two. */
@@ -146,7 +148,7 @@ static void call_open(call *c, kind k, const cell *x, bool packed) {
     const int of = i % 3, heads = of == 0 ? HEADS : HEADS_KV, rows = of == 0 ? MOST_Q : MOST_K,
               dim = of == 2 ? dim_v : dim_qk;
     const int64_t dense[] = {BATCH, heads, rows, dim}, one[] = {of == 0 ? total_q : total_k, heads, dim};
-    random_array(&c->of[i], k, packed ? 3 : 4, packed ? one : dense, i == Q ? 3 : 1);
+    random_array(&c->of[i], k, packed ? 3 : 4, packed ? one : dense, i == Q ? 3 : i >= Q_T && has(x, 'L') ? 1e4 : 1);
     if (i == K && has(x, 'm')) add_mean(&c->of[i], dim);
   }
   for (int i = 0; i < 2; ++i) {

@@ -19,6 +19,7 @@ static const struct {
 } others[] = {{"mask_between_tiles.lua", "1,1,1,70,70,8,6", NULL, false},
               {"rising_pairs.lua", "1,1,1,265,270,8,6", NULL, false},
               {"learned_mlp.lua", NULL, "or set LUATTN_COMPILE_LIMIT", false},
+              {"skipped_by_all.lua", "1,1,1,205,840,8,6", NULL, false},
               {"keeps_nothing.lua", NULL, NULL, true}};
 enum { OTHERS = sizeof others / sizeof *others };
 

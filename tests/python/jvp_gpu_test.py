@@ -64,9 +64,8 @@ def plainly(name, q, k, v, along, rounded):
 
 
 class Errors(unittest.TestCase):
-    def check(self, name, dtype, dim, mean, size=1):
+    def check(self, name, dtype, dim, mean):
         q, k, v, *along = (torch.randn(2, 4, LENGTH, dim, device="cuda", dtype=dtype) for _ in range(6))
-        along = [t * size for t in along]
         if mean:  # scores' tangents have a large part that all keys share, which centring takes off
             q, k = q / mean, k + mean * torch.randn(dim, device="cuda", dtype=dtype)
         attention = luattn.attention(f'return attention {{ name = "{name}", {SPECS[name]} }}')
@@ -123,8 +122,6 @@ class Errors(unittest.TestCase):
                                 self.check(name, dtype, dim, 0)
                         with self.subTest("keys with a mean of 16 times their spread", family=family, dtype=dtype, dim=dim):
                             self.assertLess(self.check("full", dtype, dim, 16), 2 * self.check("full", dtype, dim, 0))
-                    with self.subTest("tangents of 10000", family=family, dtype=dtype):  # those of weights are near the end of float16
-                        self.check("full", dtype, 64, 0, 10000)
 
 
 if __name__ == "__main__":
