@@ -163,25 +163,26 @@ static double unit_of(luattn_dtype type) {
 }
 
 /* Relative to the largest number. Allowed: of f64 and f32 what sums round, of half types what P, dS and their tangents do;
- * four times what one rounding of q, k and v does to the result; what roundings of scores do to weights; and of sums that
- * cancel, as large as the gradient's terms are, the same part of these. terms: NULL: none. */
+ * what one rounding of q, k and v does to the result, of f64 and f32 four times that; what roundings of scores do to
+ * weights; and of sums that cancel, as large as the gradient's terms are, the same part of these. terms: NULL: none. */
 static void compare(const comparison *c, const char *name, const array *got, const array *want, const array *shaken,
                     const array *terms) {
   double worst = 0, most = 1, moved = 0;
   if (want->storage == NULL || got->storage == NULL) return;
   for (int64_t i = 0, n = array_count(want); i < n; i++) {
     const double x = array_get(got, i), y = array_get(want, i), z = array_get(shaken, i);
-    if (x == y) continue; /* and infinities of lse */
-    const double off = fabs(x - y);
+    const double off = x == y ? 0 : fabs(x - y); /* equal infinities of lse */
     if (!(off <= worst)) worst = off;
     if (isfinite(y)) most = fmax(most, fabs(y));
     if (isfinite(y) && isfinite(z)) moved = fmax(moved, fabs(z - y));
   }
   const double base = c->dtype == LUATTN_F64 ? 1e-12 : c->dtype == LUATTN_F32 ? 2e-5 : 4 * unit_of(c->dtype);
+  const bool is_half = c->dtype == LUATTN_F16 || c->dtype == LUATTN_BF16;
   double sum = 0;
   for (int64_t i = 0, n = terms != NULL && terms->storage != NULL ? array_count(terms) : 0; i < n; i++)
     sum = fmax(sum, fabs(array_get(terms, i)));
-  check_add(c->out, name, worst / most, base * (1 + sum / most) + 4 * c->scores + 4 * moved / most / c->shaken_by);
+  check_add(c->out, name, worst / most,
+            base * (1 + sum / most) + 4 * c->scores + (is_half ? 1 : 4) * moved / most / c->shaken_by);
 }
 
 /* Rows that keep nothing have tangents of exactly 0. */

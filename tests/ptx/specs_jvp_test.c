@@ -8,18 +8,18 @@
 #include "cli/check_jvp.h"
 
 /* More than a tile of 32 rows and of 32 keys, neither a multiple of it; grids by their axes. */
-static const char *const shapes[] = {"2,2,1,37,45,8,6", "2,2,1,37,45,8,6", "1,2,1,8x9,9x8,8,6", "1,2,1,4x5x7,4x6x7,8,6",
-                                     "1,2,1,3x3x3x4,3x4x3x3,8,6"};
+static const char *const shapes[] = {"2,2,1,37,45,8,16", "2,2,1,37,45,8,16", "1,2,1,8x9,9x8,8,16",
+                                     "1,2,1,4x5x7,4x6x7,8,16", "1,2,1,3x3x3x4,3x4x3x3,8,16"};
 
 /* Specs of which random inputs of these shapes keep nothing, or that no shape makes other than that, and one whose backward
  * takes NVRTC too long. */
 static const struct {
   const char *name, *shape, *refusal;
   bool is_constant;
-} others[] = {{"mask_between_tiles.lua", "1,1,1,70,70,8,6", NULL, false},
-              {"rising_pairs.lua", "1,1,1,265,270,8,6", NULL, false},
+} others[] = {{"mask_between_tiles.lua", "1,1,1,70,70,8,16", NULL, false},
+              {"rising_pairs.lua", "1,1,1,265,270,8,16", NULL, false},
               {"learned_mlp.lua", NULL, "or set LUATTN_COMPILE_LIMIT", false},
-              {"skipped_by_all.lua", "1,1,1,205,840,8,6", NULL, false},
+              {"skipped_by_all.lua", "1,1,1,205,840,8,16", NULL, false},
               {"keeps_nothing.lua", NULL, NULL, true}};
 enum { OTHERS = sizeof others / sizeof *others };
 
