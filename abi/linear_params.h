@@ -331,14 +331,21 @@ enum {
 
 /* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:
  * pairs of q k'; q e^G; of updates that erase r e^G, and the inverse; k e^(GC - G); numbers: e^GC of each channel, w of each
- * token, and of each block of 16 tokens whether what they erase shrinks. A chain that needs no o loads it from `at_reads` on.
+ * token, and of each block of 16 tokens whether what they erase shrinks, and what its decays leave of a state at most: of each
+ * token the logarithm, to the base of 2, of the channel that keeps most, added up. A chain that needs no o loads it from `at_reads` on.
  * For backward luattn_linear_columns loads factors of tokens, and rows of sums of decays. */
 typedef struct LinearTilesLayout {
   int at_pairs, at_queries, at_reads, at_inverse, at_keys, at_numbers, at_factors;
   int bytes;
 } LinearTilesLayout;
 
-enum { LINEAR_TILE_NUMBERS = 1024, LINEAR_TILE_WRITES = 512, LINEAR_TILE_SHRINKS = 768, LINEAR_TILE_FACTORS = 4 * 256 };
+enum {
+  LINEAR_TILE_NUMBERS = 1024,
+  LINEAR_TILE_WRITES = 512,
+  LINEAR_TILE_SHRINKS = 768,
+  LINEAR_TILE_LEFT = 784,
+  LINEAR_TILE_FACTORS = 4 * 256
+};
 
 /* Bytes of a row of these: those that a warp reads at once begin in other banks. */
 ABI_FN int linear_sums_row(int k_dim) { return layout_ceil(k_dim, 64) * 256 + 32; }

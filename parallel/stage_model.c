@@ -428,7 +428,7 @@ static int fastest(const exchange *x, const way_time *ways, int pass) {
 }
 
 static void predict(exchange *x, stage_prediction *out) {
-  way_time ways[WAYS] = {{{0}}};
+  way_time ways[WAYS] = {{.seconds = {0}}};
   const pass_costs costs[2] = {costs_of(x, false), costs_of(x, true)};
   double total = 0;
   for (int r = 0; r < x->ranks; ++r) {

@@ -6,6 +6,16 @@
 // after a branch that might diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
+// The greater of two, and NaN where one is: fmaxf would leave that out.
+LUATTN_FN float greater_of(float x, float y) { return (y > x) | (y != y) ? y : x; }
+
+// The greatest of the lanes' values, likewise.
+LUATTN_FN float greatest_of_warp(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = greater_of(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  return x;
+}
+
 // Lane `from`'s value, of one word.
 template <class T>
 LUATTN_FN T of_lane(const T &x, int from) {

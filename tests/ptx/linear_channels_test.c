@@ -125,6 +125,16 @@ static void test_segments_long(void **state) {
     linear_run(&c);
   }
 }
+/* Each channel decays, and no state does: no chunk is left out. */
+static void test_segments_turns(void **state) {
+  (void)state;
+  call c = linear_case(&kda, TURNS, 500);
+  c.segments = 4;
+  linear_run(&c);
+  linear_run_erasing(&c);
+  linear_set_dims(&c, 128, 128, 128);
+  linear_run(&c);
+}
 
 /* Gradients. */
 static void test_backward_gates(void **state) {
@@ -190,8 +200,8 @@ LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths), cmock
              cmocka_unit_test(test_parts), cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike),
              cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_quarters),
              cmocka_unit_test(test_quarters_packed), cmocka_unit_test(test_segments),
-             cmocka_unit_test(test_segments_long), cmocka_unit_test(test_backward_segments),
-             cmocka_unit_test(test_backward_gates), cmocka_unit_test(test_backward_dims),
-             cmocka_unit_test(test_backward_packed), cmocka_unit_test(test_backward_erasing),
-             cmocka_unit_test(test_backward_erasing_alike), cmocka_unit_test(test_backward_erasing_dims),
-             cmocka_unit_test(test_backward_erasing_packed))
+             cmocka_unit_test(test_segments_long), cmocka_unit_test(test_segments_turns),
+             cmocka_unit_test(test_backward_segments), cmocka_unit_test(test_backward_gates),
+             cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed),
+             cmocka_unit_test(test_backward_erasing), cmocka_unit_test(test_backward_erasing_alike),
+             cmocka_unit_test(test_backward_erasing_dims), cmocka_unit_test(test_backward_erasing_packed))

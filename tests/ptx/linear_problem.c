@@ -114,6 +114,23 @@ static void use_unit_keys(problem *x) {
   }
 }
 
+static void take_turns(problem *x) {
+  const call *c = x->c;
+  const int K = c->kernel.k_dim, width = linear_row_size(c, c->heads, K);
+  for (int i = 0; i < x->rows * c->heads_v * K; i++) {
+    const int row = i / (c->heads_v * K), d = i % K;
+    x->in[0][i] = d > 1 ? -1.f : row % 64 == 32 * d ? -30.f : 0.f;
+  }
+  for (int i = 0; i < x->cu[c->entries] * c->heads; i++) {
+    uint16_t *row = x->k + (size_t)(i / c->heads) * (size_t)width + (size_t)(i % c->heads * K);
+    const double turn = (32 - abs(i / c->heads % 64 - 32)) * 3.14159265358979 / 64;
+    for (int d = 0; d < K; d++) {
+      const float x_d = (float)(d == 0 ? cos(turn) : d == 1 ? -sin(turn) : 0);
+      row[d] = linear_is_bf16(c) ? hand_to_bf16(x_d) : to_f16(x_d);
+    }
+  }
+}
+
 problem linear_make_problem(const call *c) {
   problem x = {.c = c};
   srand(3);
@@ -130,6 +147,7 @@ problem linear_make_problem(const call *c) {
   const int decays = x.rows * c->heads_v * linear_gate_width(c);
   x.in[0] = malloc(sizeof(float) * (size_t)decays);
   for (int i = 0; i < decays; i++) x.in[0][i] = gate(c->gates);
+  if (c->gates == TURNS) take_turns(&x);
   const size_t states = (size_t)POOL_ROWS * (size_t)(c->heads_v * k * v);
   x.pool = malloc(states * sizeof *x.pool);
   for (size_t i = 0; i < states; i++) x.pool[i] = state_number(c, (float)normal() / 8);

@@ -30,9 +30,10 @@ struct QuarterEnd {
                        most = 16;      // of chunks: as many as the shortest segments have
   static constexpr float least = -40;  // of what is left, to the base of 2
 
-  // Of each quarter of some chunks sums of decays, and whether its tokens make no vector longer.
+  // Of each quarter of some chunks what its decays leave of a state at most, to the base of 2, and whether its tokens make no
+  // vector longer.
   struct Memory {
-    float decays[warps][k_dim];
+    float left[warps];
     bool good[warps];
   };
 
@@ -47,23 +48,25 @@ struct QuarterEnd {
     const int each = int(u32(chain.end) / u32(p.segments.count)), more = chain.end - each * p.segments.count;
     return segment * each + min_of(segment, more);
   }
-  // All loads are under way together, without branches.
-  __device__ __forceinline__ void add_up(float (&to)[k_dim], int first) const {
-    float g[tokens][apart], sum[apart] = {};
+  // Of each token the decay of the channel that keeps most, added up. All loads are under way together, without branches.
+  __device__ __forceinline__ float add_up(int first) const {
+    float g[tokens][apart], sum = 0;
 #pragma unroll
     for (int i = 0; i < tokens; ++i)
 #pragma unroll
       for (int n = 0; n < apart; ++n)
         g[i][n] = Spec::decay(p, chain.site, chain.clamped(first + i), min_of(lane + 32 * n, Config::k_dim - 1));
 #pragma unroll
-    for (int i = 0; i < tokens; ++i)
+    for (int i = 0; i < tokens; ++i) {
 #pragma unroll
       for (int n = 0; n < apart; ++n) {
         asm volatile("" : "+f"(g[i][n]));
-        sum[n] += chain.has(first + i) ? decay_within(g[i][n]) * op_log2_e : 0.f;
+        g[i][0] = n == 0 ? g[i][0] : greater_of(g[i][0], g[i][n]);
       }
-#pragma unroll
-    for (int n = 0; n < apart; ++n) to[lane + 32 * n] = sum[n];
+      const float most_left = greatest_of_warp(decay_within(g[i][0])) * op_log2_e;
+      sum += chain.has(first + i) ? most_left : 0.f;
+    }
+    return sum;
   }
   // r' k of each token lies in [0, 2]; two lanes have one.
   __device__ __forceinline__ bool is_shrinking(int first) const {
@@ -90,21 +93,14 @@ struct QuarterEnd {
     return __all_sync(0xffffffffu, !chain.has(t) || ((sum >= 0) & (sum <= 2)));
   }
   // Adds up what the next chunk has, and says whether nothing is left.
-  __device__ __forceinline__ bool is_gone(float (&all)[apart], bool &good, int i) const {
-    bool gone = true;
+  __device__ __forceinline__ bool is_gone(float &all, bool &good, int i) const {
 #pragma unroll
-    for (int part = 4 * i; part < 4 * i + 4; ++part) good = good && memory.good[part];
-#pragma unroll
-    for (int n = 0; n < apart; ++n) {
-      const int d = lane + 32 * n;
-      for (int part = 4 * i; part < 4 * i + 4; ++part) all[n] += memory.decays[part][d];
-      gone = gone && (all[n] < least || d >= Config::k_dim);
-    }
-    return __all_sync(0xffffffffu, gone && good);
+    for (int part = 4 * i; part < 4 * i + 4; ++part) good = good && memory.good[part], all += memory.left[part];
+    return good && all < least;
   }
-  // From the last chunk on; before an entry's beginning is nothing.
+  // From the last chunk on. An entry's beginning is as good: its state is there.
   __device__ __forceinline__ int find(int before) const {
-    float all[apart] = {};
+    float all = 0;
     bool good = true;
     int found = before == 0 ? 0 : -1;
 #pragma unroll 1
@@ -112,18 +108,22 @@ struct QuarterEnd {
       const int chunk = before - 1 - done - warp / 4, first = chunk * LUATTN_CHUNK + warp % 4 * tokens;
       __syncthreads();
       if (chunk >= 0) {
-        add_up(memory.decays[warp], first);
+        const float left = add_up(first);
         const bool shrinks = is_shrinking(first);
-        if (lane == 0) memory.good[warp] = shrinks;
+        if (lane == 0) memory.left[warp] = left, memory.good[warp] = shrinks;
       }
       __syncthreads();
       for (int i = 0; i < at_once && done + i < before && found < 0; ++i)
         if (is_gone(all, good, i)) found = done + i + 1;
+      // Gives up where as much a chunk again would leave far more.
+      if (!good || all * most > least / 2 * (done + at_once)) break;
     }
-    return found;
+    return found < 0 && before <= most ? before : found;
   }
+  // Of a state in place no segment begins early: one could read what another has written.
   __device__ __forceinline__ void run() const {
-    const int found = chain.state_row(p) < 0 ? 0 : find(begin());
+    const bool in_place = p.first.data != nullptr && p.first.data == p.last.data;
+    const int found = chain.state_row(p) < 0 ? 0 : in_place ? -1 : find(begin());
     if (threadIdx.x == 0) *chunks_before<Config>(p, chain.number(p, segment)) = float(found);
   }
 };

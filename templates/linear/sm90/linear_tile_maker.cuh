@@ -121,10 +121,10 @@ struct TileMaker {
     constexpr int apart = k_dim / 32, at_once = 8;
     const int first = chunk * LUATTN_CHUNK + which * block;
     const u32 to = shared.sums() + which * block * Shared::layout.row + lane * 4;
-    float sum[apart] = {};
+    float sum[apart] = {}, left = 0;
 #pragma unroll
     for (int half = 0; half < block; half += at_once) {
-      float x[at_once][apart];
+      float x[at_once][apart], most[at_once];
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
 #pragma unroll
@@ -133,7 +133,9 @@ struct TileMaker {
           const float g = Whole ? Spec::decay(p, chain.site, t, d)
                                 : Spec::decay(p, chain.site, chain.clamped(t), min_of(d, Config::k_dim - 1));
           const bool has = Whole || (chain.has(t) && d < Config::k_dim);
-          x[i][n] = has ? decay_within(g) * op_log2_e : 0.f;
+          const float decay = decay_within(g) * op_log2_e;
+          x[i][n] = has ? decay : 0.f;
+          most[i] = n == 0 ? decay : greater_of(most[i], decay);
         }
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
@@ -142,6 +144,17 @@ struct TileMaker {
           sum[n] += x[i][n];
           store_number(to + (half + i) * Shared::layout.row + n * 128, sum[n]);
         }
+      if constexpr (Spec::erases) {
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+          const float of_token = greatest_of_warp(most[i]);
+          left += chain.has(first + half + i) ? of_token : 0.f;
+        }
+      }
+    }
+    if constexpr (Spec::erases) {
+      float *const at = reinterpret_cast<float *>(made() + Shared::made.at_numbers + LINEAR_TILE_LEFT);
+      if (lane == 0) at[which] = left;
     }
   }
   // For backward the block's rows of sums go to memory as they are.

@@ -6,9 +6,11 @@
 // N is what the segment makes of 0, and M of an update that erases what it makes of the unit matrix where nothing is written, by
 // blocks for channels of the map, as in linear_segments.cuh.
 //
-// Where decays are great N is found from the segment's last chunks alone, and M is 0: what lies before chunks over which each
-// channel decays by 2^-40 adds less to a state than float rounds away from what it was. An update that erases by (I - b k k')
-// with b k'k in [0, 2] makes no vector longer, so that is so for it, too; where b is anything else no chunk is left out.
+// Where decays are great N is found from the segment's last chunks alone, and M is 0: what lies before chunks that leave less than
+// 2^-40 of it adds less to a state than float rounds away from what it was. Additive updates leave of each channel what its decays
+// do. One that erases by (I - b k k') with b k'k in [0, 2] makes no vector longer, but moves what lies in one channel to another,
+// which may have decayed before: each of its tokens leaves as much as of the channel that keeps most, and no channel's sum over
+// tokens says more. Where b is anything else no chunk is left out.
 #pragma once
 #include "linear/sm90/linear_tile_chain.cuh"
 
@@ -36,6 +38,12 @@ struct SegmentEnd {
     const float4 x = numbers(n)[LINEAR_TILE_SHRINKS / 16];
     return x.x + x.y + x.z + x.w == 4.f;
   }
+  // What a chunk leaves of the lane's channels, of updates that erase of a state.
+  __device__ __forceinline__ float4 left_at_most(int n) const {
+    if constexpr (!Spec::erases) return left(n);
+    const float4 x = numbers(n)[LINEAR_TILE_LEFT / 16];
+    return {fast_exp2(x.x), fast_exp2(x.y), fast_exp2(x.z), fast_exp2(x.w)};
+  }
   // How many of the last chunks, in the order of the pass, decide what becomes of a state; -1: all. By a warp.
   __device__ __forceinline__ int find() const {
     const int chunks = chain.chunks();
@@ -45,14 +53,15 @@ struct SegmentEnd {
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       const int n = max_of(chunks - 1 - i, 0);
-      of[i] = chunks > 0 ? left(n) : float4{1, 1, 1, 1};
+      of[i] = chunks > 0 ? left_at_most(n) : float4{1, 1, 1, 1};
       good[i] = chunks > 0 && shrinks(n);
     }
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       all.x *= of[i].x, all.y *= of[i].y, all.z *= of[i].z, all.w *= of[i].w;
       shrinking = shrinking && good[i];
-      const bool gone = max_of(max_of(all.x, all.y), max_of(all.z, all.w)) < least;
+      const bool gone = Spec::erases ? all.x * all.y * all.z * all.w < least
+                                     : max_of(max_of(all.x, all.y), max_of(all.z, all.w)) < least;
       if (__all_sync(0xffffffffu, gone && shrinking && i < chunks) && found < 0) found = i + 1;
     }
     return found;
