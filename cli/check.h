@@ -89,6 +89,8 @@ luattn_status check_kernels_adjoint(cli_gpu *gpu, const cli_options *o, cli_prob
 luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got, check_report *out,
                                     luattn_error *err);
 
+/* The larger of two errors; NaN if one is, so that no later error replaces it. */
+double check_worse(double a, double b);
 void check_add(check_report *r, const char *name, double error, double tolerance); /* prints one line */
 void check_print(const char *title, const check_report *r);
 

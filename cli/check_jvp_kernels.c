@@ -162,9 +162,10 @@ static double unit_of(luattn_dtype type) {
   return type == LUATTN_F64 ? 0x1p-53 : type == LUATTN_F32 ? 0x1p-24 : kernel_dtype(type)->unit;
 }
 
-/* Relative to the largest number. Allowed: of f64 and f32 what sums round, of half types what P, dS and their tangents do;
- * what one rounding of q, k and v does to the result, of f64 and f32 four times that; what roundings of scores do to
- * weights; and of sums that cancel, as large as the gradient's terms are, the same part of these. terms: NULL: none. */
+/* Relative to the largest number, and absolute where that is below 1. Allowed: of f64 and f32 what sums round, of half
+ * types what P, dS and their tangents do; what one rounding of q, k and v does to the result, of f64 and f32 four times
+ * that; what roundings of scores do to weights; and of sums that cancel, as large as the gradient's terms are, the same
+ * part of these. terms: NULL: none. */
 static void compare(const comparison *c, const char *name, const array *got, const array *want, const array *shaken,
                     const array *terms) {
   double worst = 0, most = 1, moved = 0;
@@ -172,7 +173,7 @@ static void compare(const comparison *c, const char *name, const array *got, con
   for (int64_t i = 0, n = array_count(want); i < n; i++) {
     const double x = array_get(got, i), y = array_get(want, i), z = array_get(shaken, i);
     const double off = x == y ? 0 : fabs(x - y); /* equal infinities of lse */
-    if (!(off <= worst)) worst = off;
+    worst = check_worse(worst, off);
     if (isfinite(y)) most = fmax(most, fabs(y));
     if (isfinite(y) && isfinite(z)) moved = fmax(moved, fabs(z - y));
   }
@@ -195,8 +196,7 @@ static void check_empty_rows(const comparison *c, const side *got, const side *w
     if (array_get(&want->of.lse, r) != -INFINITY) continue;
     found++;
     for (int64_t d = -1; d < dim; d++) {
-      const double x = fabs(d < 0 ? array_get(&got->lse, r) : array_get(&got->o, r * dim + d));
-      if (!(x <= most)) most = x;
+      most = check_worse(most, fabs(d < 0 ? array_get(&got->lse, r) : array_get(&got->o, r * dim + d)));
     }
   }
   if (found > 0) check_add(c->out, "rows that keep nothing", most, 0);
@@ -264,6 +264,7 @@ static luattn_status run_shaken(const cli_problem *p, const cli_tangents *t, sid
 
 /* ---- the check ---- */
 
+/* Of finite numbers, relative to the largest, and absolute where that is below 1, as in compare. */
 static double distance(const array *got, const array *want) {
   double worst = 0, most = 1;
   for (int64_t i = 0, n = want->storage != NULL ? array_count(want) : 0; i < n; i++) {

@@ -3,6 +3,8 @@
 
 #include "cli/check.h"
 
+double check_worse(double a, double b) { return isnan(a) || b <= a ? a : b; }
+
 void check_add(check_report *r, const char *name, double error, double tolerance) {
   if (r->count == CHECK_MAX_LINES) return;
   check_line *l = &r->line[r->count++];

@@ -119,10 +119,7 @@ static double most_of(const array *a) {
 
 static double distance(const array *a, const array *b) {
   double most = 0;
-  for (int64_t i = 0, n = array_count(a); i < n; i++) {
-    const double d = fabs(array_get(a, i) - array_get(b, i));
-    if (!(d <= most)) most = d; /* a NaN stays */
-  }
+  for (int64_t i = 0, n = array_count(a); i < n; i++) most = check_worse(most, fabs(array_get(a, i) - array_get(b, i)));
   return most;
 }
 

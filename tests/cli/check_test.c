@@ -1,5 +1,5 @@
 /* check_test.c: in f64, a comparison with the CPU path accepts an ill-conditioned spec whose terms are added in another
- * order, and refuses results that are off by a part in 1e9. In f32 it says whether float32 has what the hooks ask for. */
+ * order, and refuses results that are off by a part in 1e9, or NaN. In f32 it says whether float32 has what the hooks ask for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -126,8 +126,23 @@ static void test_lost_numbers(void **state) {
   says_lost(lost, "f64", false);
 }
 
+/* A NaN among results fails their comparison, also where a later element is right, or wrong by a number. */
+static void test_nan_stays(void **state) {
+  (void)state;
+  const double error[] = {1e-14, NAN, 1e-15, 0};
+  double worst = 0, most = 0;
+  check_report r = {0};
+  for (size_t i = 0; i < 4; i++) worst = check_worse(worst, error[i]);
+  assert_true(isnan(worst) && isnan(check_worse(NAN, INFINITY)));
+  for (size_t i = 2; i < 4; i++) most = check_worse(most, error[i]);
+  assert_true(most == 1e-15);
+  check_add(&r, "nan", worst, 1e-12), check_add(&r, "numbers", most, 1e-12);
+  assert_int_equal(r.failed, 1);
+  assert_false(r.line[0].ok);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_another_order_passes), cmocka_unit_test(test_faults_fail),
-                                     cmocka_unit_test(test_lost_numbers)};
+                                     cmocka_unit_test(test_lost_numbers), cmocka_unit_test(test_nan_stays)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
