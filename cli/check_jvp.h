@@ -25,7 +25,8 @@ luattn_status check_jvp(const cli_options *o, cli_problem *p, check_report *out,
 enum { CHECK_ALONG_Q = 1, CHECK_ALONG_KV = 2, CHECK_ALONG_OTHERS = 4 /* inputs and scalars */, CHECK_ALONG_ALL = 7 };
 
 /* Checks kernels' tangents of forward, and of backward where the spec has one, along random directions, against the CPU
- * path's: relative to the largest number of each result. */
+ * path's: relative to the largest number of each result, and absolutely where that is below 1. Where
+ * kernels of backward are refused, returns LUATTN_UNSUPPORTED, and `out` has the lines of forward; else it has none then. */
 luattn_status check_jvp_kernels(cli_gpu *gpu, const cli_options *o, const cli_problem *p, unsigned along,
                                 check_report *out, luattn_error *err);
 

@@ -136,8 +136,7 @@ static const option options[] = {
      "also tangents of out and lse along random ones of q, k, v, real inputs and scalars (on the CPU)"},
     {"--jvp", SWITCH, AT(jvp), CLI_CHECK, NULL,
      "also tangents: the CPU path's against differences of plain Lua, and against backward; on a GPU kernels' against "
-     "the "
-     "CPU path's"},
+     "the CPU path's; not for packed sequences"},
     {"--out", TEXT, AT(out), CLI_RUN, "DIR",
      "where out.npy, lse.npy, dq.npy, .. go, as --layout orders them (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME",
