@@ -1,5 +1,5 @@
-// entry/linear_quarters_sm90.cu: the forward image of linear attention whose decays differ between channels and whose updates erase,
-// by one kernel, in the sm90 family; where entries are cut, and segments do not begin early, by tiles of all chunks.
+// entry/linear_quarters_sm90.cu: the forward image of linear attention whose decays differ between channels and whose updates
+// erase, by one kernel, in the sm90 family; where entries are cut, and segments do not begin early, by tiles of all chunks.
 #include "config.cuh"
 #include "entry/linear_entries.cuh"
 #include "linear/sm90/linear_join.cuh"

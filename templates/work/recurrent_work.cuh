@@ -2,8 +2,8 @@
 #pragma once
 #include "contract/linear_hooks.cuh"
 
-// The parts of states, Parts of each, that a block has one after another: of a value head of an entry. Of whole heads, or of any. It
-// divides once, where it begins.
+// The parts of states, Parts of each, that a block has one after another: of a value head of an entry. Of whole heads, or of
+// any. It divides once, where it begins.
 template <int Parts>
 struct PartTurn {
   int entry, hv, part;

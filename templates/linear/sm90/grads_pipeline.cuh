@@ -9,7 +9,7 @@
 // | `full(GRAD_P)`, `empty` | P is written; its place, and that of pairs of q, have been read | chains; pairs |
 // | `full(GRAD_PAIRS)` | all threads of the pairs have written gradients of pairs of q, and read do | chains |
 // | `pairs_full` | likewise those of pairs of k | chains |
-// | `full(GRAD_SUMS)`, `empty` | 12 warps, and one of GradSums, have stored a chunk's sums; GradSums has read them | GradSums; these |
+// | `full(GRAD_SUMS)`, `empty` | 12 warps, and one of GradSums, have stored a chunk's sums; GradSums has read | GradSums; these |
 #pragma once
 #include "linear/sm90/chunk_loads.cuh"
 #include "linear/sm90/linear_numbers.cuh"

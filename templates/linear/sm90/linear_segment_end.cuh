@@ -1,4 +1,5 @@
-// linear/sm90/linear_segment_end.cuh: where decays are of tokens, or of heads: how much of a segment decides what becomes of a state.
+// linear/sm90/linear_segment_end.cuh: where decays are of tokens, or of heads: how much of a segment decides what becomes of a
+// state.
 //
 // What lies before chunks over which a state decays by 2^-40 adds less to it than float rounds away from what it was. So what a
 // segment adds is found from its last chunks alone, and its map counts as 0. An update that erases by (I - b k k') with b k'k in

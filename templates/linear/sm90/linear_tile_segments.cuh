@@ -1,5 +1,5 @@
-// linear/sm90/linear_tile_segments.cuh: what a segment of chunks makes of a state where decays differ between channels, by the chains
-// of linear_tile_chain.cuh:
+// linear/sm90/linear_tile_segments.cuh: what a segment of chunks makes of a state where decays differ between channels, by the
+// chains of linear_tile_chain.cuh:
 //
 //     S <- M S + N     additive: M is diagonal
 //
