@@ -208,10 +208,11 @@ static bool swap_for_time(chooser *x, const scale *s, int *rank_of, luattn_paral
 }
 
 /* Predictions that differ by less than 1 % do not say which is faster: contiguous and zigzag, whose ranks have the fewest
- * runs of rows, are taken then. */
+ * runs of rows, are taken then, in whichever order candidates come. */
 static bool is_faster(const luattn_parallel_candidate *c, const luattn_parallel_candidate *best) {
-  const bool fewer_runs = best->partition < LUATTN_PARTITION_BY_COUNTS && c->partition >= LUATTN_PARTITION_BY_COUNTS;
-  return c->seconds < (fewer_runs ? 0.99 : 1) * best->seconds;
+  const bool has_few_runs = c->partition < LUATTN_PARTITION_BY_COUNTS;
+  if (has_few_runs == (best->partition < LUATTN_PARTITION_BY_COUNTS)) return c->seconds < best->seconds;
+  return has_few_runs ? 0.99 * c->seconds <= best->seconds : c->seconds < 0.99 * best->seconds;
 }
 
 static bool try_partition(chooser *x, const scale *s, luattn_partition partition) {

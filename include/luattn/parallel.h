@@ -7,7 +7,8 @@
  * compute for its queries (luattn_mask_chunks, luattn/compiler.h), so the choice of chunks balances exactly what runs.
  *
  * The plan tries partitions at several sizes of chunks, contiguous, zigzag, by counts and by time, predicts the time
- * of each, and takes the fastest: contiguous or zigzag where no other is 1 % faster. It is a function of its arguments alone: equal on all ranks. */
+ * of each, and takes the fastest: contiguous or zigzag where no other is 1 % faster. It is a function of its arguments
+ * alone: equal on all ranks. */
 #ifndef LUATTN_PUBLIC_PARALLEL_H
 #define LUATTN_PUBLIC_PARALLEL_H
 
@@ -41,9 +42,8 @@ typedef struct luattn_parallel_rates {
   double memory;  /* bytes a second of its own memory: 3.6e12 */
   double stage;   /* seconds to start a launch and to end its last tiles: 12e-6 */
   int node;       /* ranks of a node: 8 */
-  double
-      launch; /* seconds of the host for a launch, beside the GPU: a pass takes so long for each, and for two more, at
-                    * least: 5e-6 */
+  /* Seconds of the host for a launch, beside the GPU: a pass takes so long for each, and for two more, at least: 5e-6. */
+  double launch;
   double exchange; /* seconds until keys or gradients of a stage are on their way: 20e-6 */
   int copies[2];   /* luattn_copies, of forward and of backward */
 } luattn_parallel_rates;
@@ -106,11 +106,11 @@ typedef struct luattn_parallel_plan {
   const int *rank_of; /* [chunks] */
   int num_candidates, chosen;
   const luattn_parallel_candidate *candidates; /* [num_candidates]; the plan is number `chosen` */
-  const int
-      *gathered; /* [num_layers]: bit 0: LUATTN_SCHEDULE_GATHERED is the schedule of the layer's forward, bit 1: of
-                        * its backward; else by stages */
-  const int *
-      overlapped; /* [num_layers]: likewise, bits of the passes that are predicted, and cut, for LUATTN_COPIES_OVERLAPPED */
+  /* [num_layers]: bit 0: LUATTN_SCHEDULE_GATHERED is the schedule of the layer's forward, bit 1: of its backward; else by
+   * stages. */
+  const int *gathered;
+  /* [num_layers]: likewise, bits of the passes that are predicted, and cut, for LUATTN_COPIES_OVERLAPPED. */
+  const int *overlapped;
   int num_levels;
   const luattn_parallel_levels *levels; /* [num_levels]: predictions alone; the plan is none of these */
 } luattn_parallel_plan;
@@ -126,9 +126,9 @@ LUATTN_API const char *luattn_partition_name(luattn_partition partition);
 
 /* How ranks exchange rows: five functions, of memory of the engine's device (host memory on the CPU), in the order of
  * `stream`. With luattn_parallel_call.copies they come with two streams, which the pass orders by events: `sum` with the
- * call's own, the others with `copies`. They return LUATTN_OK, or fill *err. All ranks call them in one order; no function of luattn waits for
- * another rank otherwise. libluattn_nccl.so has one over NCCL (luattn/nccl.h). Set struct_size =
- * sizeof(luattn_transport). */
+ * call's own, the others with `copies`. They return LUATTN_OK, or fill *err. All ranks call them in one order; no
+ * function of luattn waits for another rank otherwise. libluattn_nccl.so has one over NCCL (luattn/nccl.h). Set
+ * struct_size = sizeof(luattn_transport). */
 typedef struct luattn_transport {
   size_t struct_size;
   void *self;
@@ -158,9 +158,9 @@ typedef struct luattn_parallel_call {
   size_t workspace_size;
   int schedule; /* luattn_schedule, of this pass, the same on all ranks: as bits of luattn_parallel_plan.gathered say. AUTO:
                  * gathered */
-  const luattn_spec
-      *parts;   /* of forward by stages: what luattn_spec_parts made of the spec, by whose state parts of rows
-                             * then merge. NULL: by lse, as softmax without a sink does */
+  /* Of forward by stages: what luattn_spec_parts made of the spec, by whose state parts of rows then merge. NULL: by lse,
+   * as softmax without a sink does. */
+  const luattn_spec *parts;
   void *copies; /* on a GPU: another stream, on which rows travel beside the kernels of `stream`. NULL: that one */
 } luattn_parallel_call;
 
@@ -180,8 +180,8 @@ typedef struct luattn_parallel_call {
  * first, then those of the ranks before them: two runs give the same bits where the transport does. Half-precision
  * gradients need args->grad_f32 = 1. Gradients of inputs without an axis q, of scalars, are summed over the ranks.
  *
- * k, v, dk, dv, and by stages dq, have rows of a head side by side, or rows of all heads. An input's axis q has the rank's rows; with an
- * axis kv it is refused: give it whole along a free axis, as axes = {"n"}. args->batch is NULL, and
+ * k, v, dk, dv, and by stages dq, have rows of a head side by side, or rows of all heads. An input's axis q has the
+ * rank's rows; with an axis kv it is refused: give it whole along a free axis, as axes = {"n"}. args->batch is NULL, and
  * args->workspace is not read.
  *
  * Ranks with other plans, specs or shapes wait for each other as the transport does: compare them before
