@@ -369,6 +369,15 @@ def _check_partition(rank_of: Sequence[int], rows: int, world_size: int) -> list
     return found
 
 
+def _rows_of(shape: _Shape, rank_of: Sequence[int] | None) -> tuple[list[int] | None, int, int]:
+    """The given partition, checked, and how long the counted chunks are, and how many, of the padded sequence."""
+    unit = shape.world_size * capi.TILE
+    rows = -(-shape.q_len // unit) * unit
+    partition = None if rank_of is None else _check_partition(rank_of, rows, shape.world_size)
+    chunk_rows = _counting.chunk_rows_of(rows, shape.world_size) if partition is None else rows // len(partition)
+    return partition, chunk_rows, rows // chunk_rows
+
+
 def plan(
     specs: Any,
     q_len: int,
@@ -402,7 +411,7 @@ def plan(
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
     each run of rows that lie after each other, once they are there, which is for functions whose parts do not merge, too; "auto": the one that is
     predicted to be faster, by layer.
-    rank_of: which rank has each chunk, in the place of what is found.
+    rank_of: which rank has each chunk, in the place of what is found; nothing is predicted then: "auto" is "stages", and of transports "group".
 
     Where q_len is no multiple of world_size * 128, the sequence is padded at its end: shard() adds rows, which no query sees, and unshard() drops
     them."""
@@ -414,11 +423,7 @@ def plan(
     transports = _copies_of(transport, shape.world_size, node or 8)
     of_layers = _inputs_of(inputs, found)
     numbers = [take(_PLACE, f"weights[{i}]", "real", x) for i, x in enumerate(_list_of("weights", weights, len(found), 1.0))]
-    unit = shape.world_size * capi.TILE
-    rows = -(-shape.q_len // unit) * unit
-    partition = None if rank_of is None else _check_partition(rank_of, rows, shape.world_size)
-    chunk_rows = _counting.chunk_rows_of(rows, shape.world_size) if partition is None else rows // len(partition)
-    chunks = rows // chunk_rows
+    partition, chunk_rows, chunks = _rows_of(shape, rank_of)
     tiles, read = zip(*(_counted(a._spec, shape, chunk_rows, chunks, given, seed) for a, given in zip(found, of_layers)))
     candidates: list[Candidate] = []
     levels: list[Levels] = []
