@@ -14,7 +14,7 @@ import socket
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from ._exchange import Exchange, Rows, Work
 from ._stages import Round, Schedule, Stage, ranges_of
 
 _ALIGNED = 512
+_T = TypeVar("_T")
 
 
 class Parcel(NamedTuple):
@@ -74,33 +75,42 @@ class PeerMemory:
 
     @torch.inference_mode(False)
     def reserve(self, size: int) -> None:
-        """Anew, and seen by all."""
+        """Anew, and seen by all. What fails on any rank is an error on all of them, which keep what they had."""
+        size = -(-size // 2**21) * 2**21
+        mine = _on_all(self._group, lambda: self._allocate(size))
+        handle, of, pads = _on_all(self._group, lambda: self._meet(mine))
+        self.kept.clear()
+        self._bytes, self._handle, self._of = size, handle, of
+        self.channels = pads[self._rank].numel() // self._ranks - 1
+        # As wait_signal of symmetric memory reads them; channel 0 is the barrier's.
+        self._words = [pad[self._rank :: self._ranks].split(1) for pad in pads]
+        self._signals = pads[self._rank][self._ranks :]
+
+    def _allocate(self, size: int) -> Tensor:
         import torch.distributed._symmetric_memory as symmetric
 
         if self._bytes:
             self._barrier()  # no rank writes to what goes now
         torch.cuda.synchronize(self._device)
-        self.kept.clear()
-        self._bytes = -(-size // 2**21) * 2**21
-        mine = symmetric.empty(self._bytes, dtype=torch.uint8, device=self._device)
-        self._handle = symmetric.rendezvous(mine, self._group)
-        self._of = [mine if r == self._rank else self._handle.get_buffer(r, (self._bytes,), torch.uint8) for r in range(self._ranks)]
-        pads = [self._handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
-        self._channels = pads[self._rank].numel() // self._ranks
-        # As wait_signal of symmetric memory reads them; channel 0 is the barrier's.
-        self._words = [pad[self._rank :: self._ranks].split(1) for pad in pads]
-        self._signals = pads[self._rank][self._ranks :]
+        made: Tensor = symmetric.empty(size, dtype=torch.uint8, device=self._device)
+        return made
+
+    def _meet(self, mine: Tensor) -> tuple[Any, list[Tensor], list[Tensor]]:
+        """Waits for all ranks: a handle, and of each rank the memory and the words of its channels."""
+        import torch.distributed._symmetric_memory as symmetric
+
+        handle = symmetric.rendezvous(mine, self._group)
+        of = [mine if r == self._rank else handle.get_buffer(r, (mine.numel(),), torch.uint8) for r in range(self._ranks)]
+        return handle, of, [handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
 
     def enter(self, size: int, channels: int) -> None:
         here = torch.cuda.current_stream(self._device)
         here.wait_event(self._last)
         if size > self._bytes:
-            self.reserve(size)
-        if channels >= self._channels:
-            raise Unsupported(
-                f"luattn.parallel.ContextParallel: transport: is \"peer\", and symmetric memory has signals for {self._channels} channels, where {self._ranks} ranks of one host "
-                f"need {channels + 1}; give \"group\""
-            )
+            try:
+                self.reserve(size)
+            except Unsupported as e:
+                raise Unsupported(f'luattn.parallel.ContextParallel: a pass by copies between GPUs takes {size} bytes that all GPUs see, and {e}; give transport="group"') from e
         # What a pass that raised left: copies on their way, and signals that nobody has waited for.
         here.wait_stream(self._copies)
         self._signals.zero_()
@@ -301,6 +311,7 @@ class PeerExchange(Exchange):
 # --- which exchange a group has ---
 
 _MEMORIES: "weakref.WeakKeyDictionary[dist.ProcessGroup, PeerMemory]" = weakref.WeakKeyDictionary()
+_FAILURES: "weakref.WeakKeyDictionary[dist.ProcessGroup, str]" = weakref.WeakKeyDictionary()  # why a group has none
 
 
 def _why_not(device: torch.device) -> str:
@@ -315,17 +326,17 @@ def _why_not(device: torch.device) -> str:
 
 
 def exchanges_of(
-    group: dist.ProcessGroup, chunk_rows: int, device: torch.device, told: tuple[str, str], planned: tuple[str, str]
+    group: dist.ProcessGroup, chunk_rows: int, device: torch.device, told: tuple[str, str], planned: tuple[str, str], rounds: int
 ) -> tuple[tuple[Exchange, Exchange], str]:
-    """The exchanges of a group in forward and in backward, and why they are those. told: of the caller, capi.COPIES; planned: of the plan, for "auto". All ranks
-    call it alike."""
+    """The exchanges of a group in forward and in backward, and why they are those. told: of the caller, capi.COPIES; planned: of the plan, for "auto". rounds: of the
+    longer pass. All ranks call it alike."""
     by_group, wanted = Exchange(group, chunk_rows), tuple(plan if word == "auto" else word for word, plan in zip(told, planned))
-    why = "as the plan predicts" if "auto" in told else "as told"
+    why = "as the plan has it" if "auto" in told else "as told"
     if "peer" not in wanted:
         return (by_group, by_group), why
     if group.size() == 1:
         return (by_group, by_group), "there is one rank"
-    why_not = _why_no_memory(group, device)
+    why_not = _why_no_memory(group, device) or _why_too_few(_MEMORIES[group].channels, rounds, group.size())
     if why_not and "peer" in told:
         raise Unsupported(f'luattn.parallel.ContextParallel: transport: is "peer", and {why_not}; give "auto" or "group"')
     if why_not:
@@ -341,8 +352,14 @@ def _why_no_memory(group: dist.ProcessGroup, device: torch.device) -> str:
     """Why the ranks have no memory that all see, the same on all; "" where they do, from then on in _MEMORIES."""
     if device.type != "cuda":
         return _why_not(device)
-    if group in _MEMORIES:
-        return ""
+    if group not in _MEMORIES and group not in _FAILURES:
+        why_not = _why_no_new_memory(group, device)
+        if why_not:
+            _FAILURES[group] = why_not
+    return _FAILURES.get(group, "")
+
+
+def _why_no_new_memory(group: dist.ProcessGroup, device: torch.device) -> str:
     said = _said_by_all(group, (socket.gethostname(), _why_not(device), _sees_all(device)))
     hosts = {host for host, *_ in said}
     reasons = [why for _, why, _ in said if why]
@@ -352,16 +369,31 @@ def _why_no_memory(group: dist.ProcessGroup, device: torch.device) -> str:
         return f"its ranks are on {len(hosts)} hosts"
     if not all(sees for *_, sees in said):
         return "its GPUs do not see each other's memory"
-    memory, failure = PeerMemory(group, device), ""
     try:
+        memory = _on_all(group, lambda: PeerMemory(group, device))
         memory.reserve(_ALIGNED)
-    except RuntimeError as e:  # as where a container does not let processes share handles
-        failure = f"torch's symmetric memory fails: {(str(e).strip() or type(e).__name__).splitlines()[0]}"
-    failures = [x for x in _said_by_all(group, failure) if x]
-    if failures:
-        return str(failures[0])
+    except Unsupported as e:
+        return str(e)
     _MEMORIES[group] = memory
     return ""
+
+
+def _why_too_few(channels: int, rounds: int, ranks: int) -> str:
+    """A round takes one for keys and one for gradients."""
+    return f"symmetric memory has signals for {channels} channels, where {ranks} ranks of one host need {2 * rounds}" if 2 * rounds > channels else ""
+
+
+def _on_all(group: dist.ProcessGroup, make: Callable[[], _T]) -> _T:
+    """What make() gives; what it raises on any rank is Unsupported on all, so that none goes on to wait for one that failed."""
+    made, cause, failure = None, None, ""
+    try:
+        made = make()
+    except Exception as e:  # no memory is left, or a container does not let processes share handles
+        cause, failure = e, (str(e).strip() or type(e).__name__).splitlines()[0]
+    failures = [f"torch's symmetric memory fails on rank {rank}: {x}" for rank, x in enumerate(_said_by_all(group, failure)) if x]
+    if failures:
+        raise Unsupported(failures[0]) from cause
+    return cast(_T, made)
 
 
 def _said_by_all(group: dist.ProcessGroup, mine: Any) -> list[Any]:

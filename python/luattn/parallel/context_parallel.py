@@ -221,7 +221,8 @@ class ContextParallel:
             by_group = Exchange(self.group, self.plan.chunk_rows)
             return by_group, by_group
         if device not in self._exchanges:
-            self._exchanges[device] = exchanges_of(self.group, self.plan.chunk_rows, device, self._transports, self.layer.transports)
+            rounds = max(len(one.rounds) for one in self.schedules)
+            self._exchanges[device] = exchanges_of(self.group, self.plan.chunk_rows, device, self._transports, self.layer.transports, rounds)
         return self._exchanges[device][0]
 
     def _seed(self, seed: Any, q: Tensor) -> Tensor | None:
