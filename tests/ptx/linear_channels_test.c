@@ -129,7 +129,7 @@ static void test_segments_long(void **state) {
 static void test_segments_turns(void **state) {
   (void)state;
   call c = linear_case(&kda, TURNS, 500);
-  c.segments = 4;
+  c.segments = 4, c.keys = ALIKE;
   linear_run(&c);
   linear_run_erasing(&c);
   linear_set_dims(&c, 128, 128, 128);
