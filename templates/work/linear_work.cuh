@@ -252,3 +252,17 @@ struct JoinBlock {
       : chain(p, int(blockIdx.x / parts / u32(p.heads_v)), int(blockIdx.x / parts % u32(p.heads_v))),
         first(int(blockIdx.x % parts) * LINEAR_JOIN_VALUES) {}
 };
+
+// A segment of an entry and value head that is not its first one.
+template <class Config>
+struct LaterSegment {
+  LinearChain<Config> chain;
+  int segment;
+  __device__ __forceinline__ explicit LaterSegment(const LuattnLinearParams &p)
+      : LaterSegment(p, blockIdx.x / u32(p.segments.count - 1)) {}
+
+ private:
+  __device__ __forceinline__ LaterSegment(const LuattnLinearParams &p, u32 head)
+      : chain(p, int(head / u32(p.heads_v)), int(head % u32(p.heads_v))),
+        segment(1 + int(blockIdx.x % u32(p.segments.count - 1))) {}
+};

@@ -131,8 +131,7 @@ struct QuarterEnd {
 template <class Spec, class Config>
 LUATTN_FN void linear_quarter_end(const LuattnLinearParams &p) {
   __shared__ typename QuarterEnd<Spec, Config>::Memory memory;
-  const u32 others = u32(p.segments.count - 1), head = blockIdx.x / others;
-  const LinearChain<Config> chain(p, int(head / u32(p.heads_v)), int(head % u32(p.heads_v)));
+  const LaterSegment<Config> of(p);
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
-  QuarterEnd<Spec, Config>{p, chain, 1 + int(blockIdx.x % others), memory, warp, lane}.run();
+  QuarterEnd<Spec, Config>{p, of.chain, of.segment, memory, warp, lane}.run();
 }

@@ -122,7 +122,10 @@ struct QuarterMaker {
   // ---- tiles ----
 
   // The lane's place in row i of a box of its channels.
-  __device__ __forceinline__ u32 place(int i) const { return box_place(i, 2 * lane) + lane % 4 * 4; }
+  __device__ __forceinline__ u32 place(int i) const {
+    const int first = 2 * lane;
+    return box_place(i, first) + u32(first % 8 * 2);
+  }
   __device__ __forceinline__ static u32 scaled(u32 two, float low, float high) {
     return pack<Elem>(half_of<Elem>(two, 0) * low, half_of<Elem>(two, 1) * high);
   }
