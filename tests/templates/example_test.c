@@ -51,9 +51,8 @@ static bool is_of_tangents(const char *name) {
 static const char *why_not_of(arena *a, nvrtc *lib, const char *name, const char *arch, const char *const *options,
                               int n, const edit *e, bool plain) {
   luattn_error err;
-  template_file headers[300];
+  template_file *headers = arena_array(a, (size_t)luattn_embedded_template_count + 2, sizeof *headers);
   int count = 0;
-  assert_true(luattn_embedded_template_count + 2 <= (int)(sizeof headers / sizeof headers[0]));
   for (int i = 0; i < luattn_embedded_template_count; i++)
     if (!plain || !is_of_tangents(luattn_embedded_templates[i].name)) headers[count++] = luattn_embedded_templates[i];
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
