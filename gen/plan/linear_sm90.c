@@ -51,24 +51,21 @@ static void add_tiles(linear_plan *p) {
   linear_plan_add(p, "luattn_linear_tiles", LUATTN_ROLE_LINEAR_TILES, TILE_THREADS,
                   linear_maker_layout(p->k_dim).bytes);
 }
+#define ENDS                                                                                                          \
+  "of segments whose state decays below 2^-40 of what it was over some of their last chunks, these chunks alone are " \
+  "computed twice"
+
 static const char *explain_tiles(arena *a, const linear_plan *p, int number) {
   return arena_printf(
       a,
       "linear attention of class L%d by chunks of %d tokens: %sa kernel makes pairs, %sand tiles of q and k with "
-      "decays of "
-      "channels of all chunks at once, which a chain loads; the state stays in registers\n"
+      "decays of channels of all chunks at once, which a chain loads; the state stays in registers\n"
       "the workspace holds %d bytes of these for each chunk of each value head\n"
-      "segments: entries are cut at launch where value heads are fewer than multiprocessors%s; of segments whose "
-      "channels all "
-      "decay below 2^-40 of what they were over some of their last chunks, these chunks alone are computed twice\n",
+      "segments: entries are cut at launch where value heads are fewer than multiprocessors%s; " ENDS "\n",
       number, LUATTN_CHUNK, p->erases ? "" : "where entries are cut, or states between tokens are wanted, ",
       p->erases ? "the inverse of what is erased, " : "", linear_tiles_layout(p->k_dim, p->erases, 0).bytes,
       p->erases ? "; a segment is a map of the state, and another kernel makes states of them in order" : "");
 }
-
-#define ENDS                                                                                                          \
-  "of segments whose state decays below 2^-40 of what it was over some of their last chunks, these chunks alone are " \
-  "computed twice"
 
 static const char *explain(arena *a, const linear_plan *p, int number, bool decays) {
   const int blocks = (p->v_dim + p->v_block - 1) / p->v_block;
@@ -136,9 +133,10 @@ static const char *explain_quarters(arena *a, const linear_plan *p, int number) 
       "is "
       "erased, and tiles of q and k with decays of channels in shared memory; two warpgroups take them, and the state "
       "stays in registers; q, k and v are read once\n"
-      "segments: entries are cut at launch where value heads are fewer than multiprocessors; where all channels decay "
-      "below 2^-40 of what they were over up to 16 chunks before each segment, segments begin with these; else kernels "
-      "make tiles of all chunks, maps of segments, and o by a chain of these tiles, for which the workspace holds %d "
+      "segments: entries are cut at launch where value heads are fewer than multiprocessors; where a state decays "
+      "below 2^-40 of what it was over up to 16 chunks before each segment, segments begin with these, but for states "
+      "that are updated in place; else kernels make tiles of all chunks, maps of segments, and o by a chain of these "
+      "tiles, for which the workspace holds %d "
       "bytes for each chunk of each value head\n",
       number, LINEAR_QUARTER, linear_tiles_layout(p->k_dim, p->erases, 0).bytes);
 }

@@ -115,7 +115,7 @@ struct QuarterEnd {
       __syncthreads();
       for (int i = 0; i < at_once && done + i < before && found < 0; ++i)
         if (is_gone(all, good, i)) found = done + i + 1;
-      // Gives up where as much a chunk again would leave far more.
+      // Gives up where `most` chunks like these would leave far more.
       if (!good || all * most > least / 2 * (done + at_once)) break;
     }
     return found < 0 && before <= most ? before : found;
