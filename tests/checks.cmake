@@ -99,7 +99,7 @@ set_tests_properties(check_readme_refuses PROPERTIES PASS_REGULAR_EXPRESSION "RE
 find_program(LUATTN_CXX NAMES c++ g++ clang++)
 set(includes $<JOIN:$<TARGET_PROPERTY:luattn_gen_lua,INCLUDE_DIRECTORIES>,$<COMMA>>)
 set(check_headers ${CMAKE_COMMAND} -DCC=${CMAKE_C_COMPILER} -DCXX=${LUATTN_CXX})
-add_test(NAME check_headers COMMAND ${check_headers} -DROOT=${PROJECT_SOURCE_DIR} -DINCLUDES=${includes}
+add_test(NAME check_headers COMMAND ${check_headers} -DROOT=${PROJECT_SOURCE_DIR} -DINCLUDES=${includes} -DBUILT=${LUATTN_WERROR}
   -P ${CMAKE_CURRENT_LIST_DIR}/check_headers.cmake)
 add_test(NAME check_headers_refuses COMMAND ${check_headers} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_headers.cmake)
 set_tests_properties(check_headers_refuses PROPERTIES PASS_REGULAR_EXPRESSION "include/luattn/bad.h:")
