@@ -1,12 +1,13 @@
 /* cuda_test.c: compiles templates/ops/math.cuh and templates/ops/interval.cuh with nvcc, in a kernel that
- * spells every op of the table for every type and calls every interval function. Skipped (77) without
- * nvcc. */
+ * spells every op of the table for every type and calls every interval function. A tree draws whether that is with
+ * fast_math. Skipped (77) without nvcc. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gen/ir/graph.h"
 #include "tests/gen/ir/expr.h"
+#include "tests/support/drawn.h"
 
 static const char *const cuda_type[] = {[IR_BOOL] = "bool", [IR_INT] = "int", [IR_REAL] = "Real"};
 static const char *const bounds_type[] = {[IR_BOOL] = "tri", [IR_INT] = "ivi", [IR_REAL] = "iv"};
@@ -91,6 +92,7 @@ int main(void) {
   if (fclose(f) != 0) return 1;
   static const char *const fast[] = {"false", "true"};
   for (int i = 0; i < 2; ++i) {
+    if (!drawn("ir_cuda", i, 2)) continue;
     char command[1024];
     snprintf(command, sizeof command,
              "nvcc -std=c++20 -arch=sm_80 -cubin -Werror all-warnings -diag-suppress 177,550 -DFAST_MATH=%s -I %s -I "

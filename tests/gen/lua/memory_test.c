@@ -1,8 +1,13 @@
-/* memory_test.c: fails each allocation of a trace once, then all allocations from some point on. */
+/* memory_test.c: fails each allocation of a trace once, then all allocations from some point on. Of these allocations a tree draws
+ * one in PARTS, as a trace has thousands, most of them the prelude's. */
 #include "traced.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "tests/support/drawn.h"
+
+enum { PARTS = 6 };
 
 static const char source[] =
     "local W = 16\n"
@@ -63,6 +68,7 @@ static void test_each_allocation(void **state) {
   assert_true(all.count > 200);
   int failed = 0;
   for (long i = 0; i < all.count; i++) {
+    if (!drawn("lua_memory", (int)(i % PARTS), PARTS)) continue;
     budget once = {.fail_at = i, .only_once = 1};
     const luattn_status status = trace_with(&once);
     /* Lua collects garbage and retries, so one failure need not be fatal. */
@@ -78,6 +84,7 @@ static void test_from_each_allocation(void **state) {
   assert_int_equal(trace_with(&all), LUATTN_OK);
   /* The number of allocations varies slightly with Lua's hash seed, so the last few are skipped. */
   for (long i = 0; i < all.count - 16; i++) {
+    if (!drawn("lua_memory from", (int)(i % PARTS), PARTS)) continue;
     budget from = {.fail_at = i};
     assert_int_equal(trace_with(&from), LUATTN_NO_MEMORY);
   }
