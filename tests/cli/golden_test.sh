@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# golden_test.sh CASES_DIR [CASE..]: runs the command lines of each case in a folder of its own and compares what they say.
+# golden_test.sh CASES_DIR [I/N | CASE..]: runs the command lines of each case in a folder of its own and compares what they say. I/N: every
+# N-th case, from the I-th, of which one tree in 3 runs those that say so in their first line (tests/drawn.sh).
 #
 # A case is a text file: comments with #, shell lines with $, then `exit N` for the last of them, then all that stderr said, with
 # folders and times replaced. The environment names LUATTN (the program), EXAMPLES, FAKE_NVRTC and FAKE_CUDA. UPDATE=1 rewrites the
 # cases with what is said today, to be read before it is committed.
 set -u
-cases=$(cd "$1" && pwd)
+cases=$(cd "$1" && pwd) here=$(dirname "$0")
 shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export LC_ALL=C EXAMPLES FAKE_NVRTC FAKE_CUDA
-for name in $(env | sed -n 's/^\(LUATTN_[A-Z_]*\)=.*/\1/p'); do unset "$name"; done
+for name in $(env | sed -n 's/^\(LUATTN_[A-Z_]*\)=.*/\1/p'); do [ "$name" = LUATTN_TEST_SEED ] || unset "$name"; done
 export ASAN_OPTIONS=allocator_may_return_null=1 # as without ASan
 export LUATTN_LIBCUDA=/nonexistent/libcuda.so.1 # no GPU, unless a case says so
 
@@ -46,11 +47,24 @@ run_case() { # name
   return 1
 }
 
-failed=0 count=0
-[ $# -gt 0 ] || set -- $(cd "$cases" && ls)
+failed=0 count=0 left_out=0
+case ${1-} in
+  [0-9]*/[0-9]*)
+    names=$(cd "$cases" && ls | awk -v part="${1%/*}" -v parts="${1#*/}" '(NR - 1) % parts == part')
+    long=" $(cd "$cases" && grep -l '^# one tree in 3: ' $names | tr '\n' ' ')" place=0
+    set --
+    for name in $names; do
+      case $long in *" $name "*)
+        if "$here/../drawn.sh" 3 $((place++)) "$name" true >/dev/null; then set -- "$@" "$name"; else left_out=$((left_out + 1)); fi ;;
+      *) set -- "$@" "$name" ;;
+      esac
+    done
+    ;;
+  '') set -- $(cd "$cases" && ls) ;;
+esac
 for name in "$@"; do
   run_case "$name" || failed=$((failed + 1))
   count=$((count + 1))
 done
-printf '%d cases, %d failed\n' "$count" "$failed"
+printf '%d cases, %d failed, %d not drawn\n' "$count" "$failed" "$left_out"
 [ "$failed" = 0 ] && [ "$count" -gt 0 ]
