@@ -20,4 +20,10 @@ static inline bool drawn(const char *name, int part, int parts) {
   return (int)((hash >> 16) % (uint32_t)parts) == part % parts;
 }
 
+/* Into how many parts `total` cases are drawn so that a tree runs about `most` of them; `least` where they are few. */
+static inline int drawn_parts(long total, long most, int least) {
+  const long parts = (total + most - 1) / most;
+  return parts > least ? (int)parts : least;
+}
+
 #endif

@@ -1,6 +1,7 @@
 /* memory_test.c: fails each allocation between a spec's text and an image once, and each allocation of the
- * CPU path, of which a tree draws a third: the allocator's and malloc's own (the linker redirects the library's calls of malloc, calloc and
- * realloc here). Every time the result must be LUATTN_NO_MEMORY, without a leak. */
+ * CPU path, of which a tree draws a third, and about MOST where there are many: the allocator's and malloc's own (the
+ * linker redirects the library's calls of malloc, calloc and realloc here). Every time the result must be
+ * LUATTN_NO_MEMORY, without a leak. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,7 +100,7 @@ static luattn_status run(work_function work, void *data, long fail_at, luattn_er
   return status;
 }
 
-enum { PARTS = 3 }; /* of the allocations, of which a tree draws one */
+enum { PARTS = 3, MOST = 200 }; /* of the allocations a tree draws one in PARTS, and about MOST of many */
 
 /* Fails each allocation in turn. `may_recover`: the call may survive a failure, as Lua does, which collects
  * garbage and retries. */
@@ -110,10 +111,11 @@ static void fail_each(const char *what, work_function work, void *data, bool may
   }
   const long total = budget.count;
   const size_t before = budget.held;
+  const int parts = drawn_parts(total, MOST, PARTS);
   long failed = 0;
   long tried = 0;
   for (long i = 0; i < total; i++) {
-    if (!drawn(what, (int)(i % PARTS), PARTS)) continue;
+    if (!drawn(what, (int)(i % parts), parts)) continue;
     const luattn_status status = run(work, data, i, &err);
     tried++;
     if (budget.held != before) {

@@ -14,6 +14,7 @@
 
 #include "luattn/compiler.h"
 #include "tests/gen/emit/emitted.h"
+#include "tests/support/drawn.h"
 
 static char *read_file(const char *path) {
   FILE *f = fopen(path, "rb");
@@ -429,7 +430,7 @@ static void test_stages(void **state) {
   luattn_spec_free(spec);
 }
 
-/* ---- out of memory: every allocation of loading and emitting fails once ---- */
+/* ---- out of memory: loading, then emitting, has room for n allocations and for no more ---- */
 
 typedef struct budget {
   long left;
@@ -445,26 +446,59 @@ static void *limited(void *user, void *ptr, size_t old_size, size_t new_size) {
   return b->left-- > 0 ? realloc(ptr, new_size) : NULL;
 }
 
+enum { PLENTY = 1 << 30, MOST = 400 /* allocations of loading that a tree draws */ };
+
+static luattn_status load_within(const char *source, budget *b, luattn_spec **spec) {
+  const luattn_allocator allocator = {limited, b};
+  luattn_error err;
+  *spec = NULL;
+  const luattn_status status = luattn_spec_load_text("spec.lua", source, strlen(source), &allocator, spec, &err);
+  if (status != LUATTN_OK && status != LUATTN_NO_MEMORY) fail_msg("loading: %s", err.message);
+  return status;
+}
+
+static void load_without_memory(const char *name, const char *source) {
+  luattn_spec *spec;
+  budget all = {PLENTY};
+  assert_int_equal(load_within(source, &all, &spec), LUATTN_OK);
+  luattn_spec_free(spec);
+  const long total = PLENTY - all.left;
+  assert_true(total > 1000);
+  const int parts = drawn_parts(total, MOST, 1);
+  for (long n = 0; n < total - 16; n++) { /* whose number varies slightly with Lua's hash seed */
+    if (!drawn(name, (int)(n % parts), parts)) continue;
+    budget b = {n};
+    assert_int_equal(load_within(source, &b, &spec), LUATTN_NO_MEMORY);
+    assert_null(spec);
+  }
+}
+
+/* Each number of allocations up to what is enough. The spec stays as it was where emitting fails. */
+static void emit_without_memory(const char *source, const char *stage) {
+  luattn_spec *spec;
+  budget b = {PLENTY};
+  assert_int_equal(load_within(source, &b, &spec), LUATTN_OK);
+  long n = 0;
+  for (luattn_status status = LUATTN_NO_MEMORY; status != LUATTN_OK; n++) {
+    luattn_error err;
+    char *text = NULL;
+    b.left = n;
+    status = luattn_emit(spec, &target, stage, &text, &err);
+    if (status != LUATTN_OK && status != LUATTN_NO_MEMORY) fail_msg("%s, allocation %ld: %s", stage, n, err.message);
+    luattn_text_free(text);
+    assert_true(n < 100000);
+  }
+  print_message("%s: %ld allocations\n", stage, n);
+  assert_true(n > 3);
+  luattn_spec_free(spec);
+}
+
 static void out_of_memory(const char *path) {
   char *source = read_file(path);
-  const char *const stages[] = {"spec", "plan", "grad"};
-  for (int i = 0; i < 3; i++) {
-    long n = 0;
-    for (luattn_status status = LUATTN_NO_MEMORY; status != LUATTN_OK; n++) {
-      budget b = {n};
-      const luattn_allocator allocator = {limited, &b};
-      luattn_spec *spec = NULL;
-      luattn_error err;
-      char *text = NULL;
-      status = luattn_spec_load_text("spec.lua", source, strlen(source), &allocator, &spec, &err);
-      if (status == LUATTN_OK) status = luattn_emit(spec, &target, stages[i], &text, &err);
-      if (status != LUATTN_OK && status != LUATTN_NO_MEMORY) fail_msg("allocation %ld: %s", n, err.message);
-      luattn_text_free(text);
-      luattn_spec_free(spec);
-      assert_true(n < 100000);
-    }
-    assert_true(n > 3);
-  }
+  load_without_memory(strrchr(path, '/'), source);
+  emit_without_memory(source, "spec");
+  emit_without_memory(source, "plan");
+  emit_without_memory(source, "grad");
   free(source);
 }
 

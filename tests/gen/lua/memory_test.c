@@ -1,5 +1,5 @@
 /* memory_test.c: fails each allocation of a trace once, then all allocations from some point on. Of these allocations a tree draws
- * one in PARTS, as a trace has thousands, most of them the prelude's. */
+ * some, as a trace has thousands, most of them the prelude's. */
 #include "traced.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "tests/support/drawn.h"
 
-enum { PARTS = 6 };
+enum { MOST = 400 }; /* allocations that a tree draws */
 
 static const char source[] =
     "local W = 16\n"
@@ -66,9 +66,10 @@ static void test_each_allocation(void **state) {
   budget all = {.fail_at = -1, .only_once = 1};
   assert_int_equal(trace_with(&all), LUATTN_OK);
   assert_true(all.count > 200);
+  const int parts = drawn_parts(all.count, MOST, 1);
   int failed = 0;
   for (long i = 0; i < all.count; i++) {
-    if (!drawn("lua_memory", (int)(i % PARTS), PARTS)) continue;
+    if (!drawn("lua_memory", (int)(i % parts), parts)) continue;
     budget once = {.fail_at = i, .only_once = 1};
     const luattn_status status = trace_with(&once);
     /* Lua collects garbage and retries, so one failure need not be fatal. */
@@ -83,8 +84,9 @@ static void test_from_each_allocation(void **state) {
   budget all = {.fail_at = -1, .only_once = 1};
   assert_int_equal(trace_with(&all), LUATTN_OK);
   /* The number of allocations varies slightly with Lua's hash seed, so the last few are skipped. */
+  const int parts = drawn_parts(all.count, MOST, 1);
   for (long i = 0; i < all.count - 16; i++) {
-    if (!drawn("lua_memory from", (int)(i % PARTS), PARTS)) continue;
+    if (!drawn("lua_memory from", (int)(i % parts), parts)) continue;
     budget from = {.fail_at = i};
     assert_int_equal(trace_with(&from), LUATTN_NO_MEMORY);
   }
