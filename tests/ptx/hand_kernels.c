@@ -82,20 +82,29 @@ void hand_release_all(void *const *all, size_t count) {
 
 /* ---- images ---- */
 
+/* LUATTN_LINEINFO=1: on a GPU, compute-sanitizer and profilers name lines of templates, which images made of PTX do not have. */
+static bool has_line_info(void) {
+  const char *value = getenv("LUATTN_LINEINFO");
+  return value != NULL && strcmp(value, "1") == 0;
+}
+
 void hand_open_source(hand_source *s, const char *entry) {
   nvrtc_file file;
   luattn_error err;
   *s = (hand_source){.entry = entry};
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &s->lib, &err) != LUATTN_OK) skip();
   s->a = arena_open(NULL);
-  for (int i = 0; i < luattn_embedded_template_count; i++) {
-    const template_file *t = &luattn_embedded_templates[i];
+  const template_file *files;
+  int count;
+  if (templates_get(s->a, &files, &count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  for (int i = 0; i < count; i++) {
     assert_true(s->num_headers < (int)(sizeof s->headers / sizeof s->headers[0]));
-    s->headers[s->num_headers++] = *t;
-    if (strcmp(t->name, entry) == 0) s->text = t->data;
+    s->headers[s->num_headers++] = files[i];
+    if (strcmp(files[i].name, entry) == 0) s->text = files[i].data;
   }
   assert_non_null(s->text);
   hand_add_option(s, "-std=c++20"), hand_add_option(s, "-default-device");
+  if (has_line_info()) hand_add_option(s, "-lineinfo");
 }
 char *hand_read(hand_source *s, const char *path) {
   const size_t most = 1 << 17;
@@ -129,7 +138,7 @@ void *hand_load(hand_source *s) {
     fail_msg("%s", err.message);
   assert_non_null(r.ptx);
   void *module;
-  assert_int_equal(cuda.load(&module, r.ptx), 0);
+  assert_int_equal(cuda.load(&module, has_line_info() && r.cubin != NULL ? r.cubin : r.ptx), 0);
   arena_close(s->a);
   return module;
 }
