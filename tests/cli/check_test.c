@@ -11,6 +11,7 @@
 
 #include "cli/check.h"
 #include "luattn/compiler.h"
+#include "tests/support/worse.h"
 
 #define OK(call) assert_int_equal((call) == LUATTN_OK ? LUATTN_OK : (print_error("%s\n", err.message), 1), LUATTN_OK)
 
@@ -136,6 +137,11 @@ static void test_nan_stays(void **state) {
   assert_true(isnan(worst) && isnan(check_worse(NAN, INFINITY)));
   for (size_t i = 2; i < 4; i++) most = check_worse(most, error[i]);
   assert_true(most == 1e-15);
+  for (size_t i = 0; i < 4; i++) { /* and in comparisons of tests */
+    assert_true(isnan(worse(error[i], NAN)) && isnan(worse(NAN, error[i])));
+    assert_true(isnan(error[i]) || worse(error[i], INFINITY) == INFINITY);
+    assert_true(isnan(error[i]) || worse(error[i], 0) == error[i]);
+  }
   check_add(&r, "nan", worst, 1e-12), check_add(&r, "numbers", most, 1e-12);
   assert_int_equal(r.failed, 1);
   assert_false(r.line[0].ok);

@@ -15,6 +15,7 @@
 
 #include "luattn/merge.h"
 #include "luattn/parallel.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 8, ROWS = 128, MOST_RANKS = 5, MOST_CHUNKS = 10, MOST_MOVES = 4096 };
 
@@ -249,7 +250,7 @@ static double between(const problem *p, int which, int rank, double *own, bool f
       double *x = &own[place(which, rows, p->by_row, b, h, n * ROWS + r, d)];
       const double y = p->whole[which][place(which, p->chunks * ROWS, p->by_row, b, h, c * ROWS + r, d)];
       if (fetch) *x = y;
-      if (!(fabs(*x - y) <= worst)) worst = fabs(*x - y);
+      worst = worse(worst, fabs(*x - y));
     }
     ++n;
   }
@@ -297,12 +298,12 @@ static void *run_rank(void *user) {
   w->status = run_pass(w, LUATTN_FORWARD, &c.args, &transport);
   if (p->fails && w->rank == 1) c.t[DQ].data = NULL;
   if (w->status == LUATTN_OK) w->status = run_pass(w, LUATTN_BACKWARD, &c.args, &transport);
-  for (int i = O; i < TENSORS; ++i) w->worst = fmax(w->worst, between(p, i, w->rank, own[i], false));
+  for (int i = O; i < TENSORS; ++i) w->worst = worse(w->worst, between(p, i, w->rank, own[i], false));
   for (int i = 0; i < BATCH * HEADS * rows * DIM; ++i) w->spoilt |= isnan(own[DQ][i]);
   for (int i = 0; i < BATCH * HEADS_KV * rows * DIM; ++i) w->has_nan |= isnan(own[DK][i]);
   w->has_nan &= isnan(dcap) && isnan(dslope[0]) && isnan(dslope[HEADS]);
-  for (int h = 0; h < 2 * HEADS; ++h) w->worst = fmax(w->worst, fabs(dslope[h] - p->dslope[h]));
-  w->worst = fmax(w->worst, fabs(dcap - p->dcap));
+  for (int h = 0; h < 2 * HEADS; ++h) w->worst = worse(w->worst, fabs(dslope[h] - p->dslope[h]));
+  w->worst = worse(w->worst, fabs(dcap - p->dcap));
   for (int i = 0; i < TENSORS; ++i) free(own[i]);
   free(lse);
   return NULL;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { HEADS = 2, MOST_AXES = 4, DIMS = MOST_AXES + 3 };
 
@@ -349,7 +350,7 @@ static double difference(placed *x) {
   for (int64_t i = 0; i < x->count; ++i) {
     const double want = x->values[i], off = fabs(get(x->a.k, x->a.host, (size_t)element(x, i)) - want);
     most = fmax(most, fabs(want));
-    if (!(off <= worst)) worst = off;
+    worst = worse(worst, off);
   }
   return missing == 0 ? worst / most : INFINITY;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { HEADS = 2, HEADS_KV = 1, MOST_AXES = 4, DIMS = MOST_AXES + 3, INPUTS = 3 };
 
@@ -367,7 +368,7 @@ static double difference(placed *x) {
     inside[element(x, i)] = true;
     if (got == want) continue;
     most = fmax(most, fabs(want));
-    if (!(fabs(got - want) <= worst)) worst = fabs(got - want);
+    worst = worse(worst, fabs(got - want));
   }
   for (int64_t i = 0; i < x->count; ++i) most = isfinite(x->values[i]) ? fmax(most, fabs(x->values[i])) : most;
   for (size_t i = 0; i < x->a.count; ++i)
@@ -445,7 +446,7 @@ static bool check_input(const run *r, extra *x, const char *name) {
   fetch(&x->grad);
   for (size_t i = 0; i < x->grad.count; ++i) {
     const double off = fabs(get(x->grad.k, x->grad.host, i) - x->want[i]);
-    if (!(off <= worst)) worst = off;
+    worst = worse(worst, off);
     most = fmax(most, fabs(x->want[i]));
   }
   const bool ok = judge(r, name, worst / most);
@@ -474,7 +475,7 @@ static bool check_weights(const run *r, luattn_args *args, const luattn_args *on
   fetch(&got);
   for (size_t i = 0; i < got.count; ++i) {
     const double off = fabs(get(got.k, got.host, i) - want[i]);
-    if (!(off <= worst)) worst = off;
+    worst = worse(worst, off);
     most = fmax(most, fabs(want[i]));
   }
   free(want);

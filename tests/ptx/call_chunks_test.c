@@ -12,6 +12,7 @@
 
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 2, HEADS = 2, HEADS_KV = 1, Q_LEN = 300, KV_LEN = 334, DIM = 64, ROWS = 128 };
 
@@ -263,7 +264,7 @@ static double difference(const array *got, const double *want) {
   for (size_t i = 0; i < got->count; ++i) {
     const double x = get(got->k, got->host, i);
     if (isfinite(want[i])) most = fmax(most, fabs(want[i]));
-    if (x != want[i] && !(fabs(x - want[i]) <= worst)) worst = fabs(x - want[i]);
+    if (x != want[i]) worst = worse(worst, fabs(x - want[i]));
   }
   return worst / most;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, Q_LEN = 1, KV_LEN = 1100, PAGE = 44, PAGES = KV_LEN / PAGE, DIM = 64 };
 static const char text[] = "return attention { block_mask = causal_bottom_right(), score_mod = softcap(20) }";
@@ -73,7 +74,7 @@ static bool compare(const luattn_spec *spec, cache *c, bool paged, const char *w
     need(luattn_cpu_forward(spec, &args, &err) == LUATTN_OK, "cpu");
     for (int i = 0; i < HEADS * Q_LEN * DIM; ++i) {
       const double off = fabs(get(BF16, c->o.host, (size_t)(b * HEADS * Q_LEN * DIM + i)) - o[i]);
-      if (!(off <= worst)) worst = off;
+      worst = worse(worst, off);
     }
   }
   if (worst <= 2e-3) return true; /* O is about 0.05, and P and O are rounded to 2^-9 of themselves */

@@ -11,6 +11,7 @@
 
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 3, HEADS = 4, HEADS_KV = 2, DIM_V = 8, MOST_Q = 43, MOST_K = 71 };
 static int dim_qk; /* any number in f32 and f64 */
@@ -154,7 +155,7 @@ static bool compare(const luattn_spec *spec, const cell *x, kind k, const call *
       const double to = inside ? want[((b * HEADS + h) * q_len + q) * kv_len + kv] : 0, off = fabs(got - to);
       negative += got < 0, beyond += !inside && got != 0;
       most = fmax(most, fabs(to));
-      if (!(off <= worst)) worst = off;
+      worst = worse(worst, off);
     }
     free(want);
   }

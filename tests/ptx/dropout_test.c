@@ -13,6 +13,7 @@
 
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 4, HEADS = 4, HEADS_KV = 2, DIM = 64, MOST = 130 };
 static const int q_lens[BATCH] = {37, 0, 130, 1}, k_lens[BATCH] = {53, 9, 130, 90};
@@ -153,7 +154,7 @@ static bool compare(const packed *p, const dense *d, int b) {
       const double want = d->data[i][one * (size_t)b + j],
                    off = fabs(get(k, p->t[i].host, at_packed(p, i, b, j)) - want);
       most = fmax(most, fabs(want));
-      if (!(off <= worst)) worst = off;
+      worst = worse(worst, off);
     }
     const double allowed = k == F64 ? 1e-12 : k == F32 ? 2e-5 : 16 * kind_unit[k];
     if (worst <= allowed * most) continue;

@@ -15,6 +15,7 @@
 
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 3, HEADS = 4, HEADS_KV = 2, MOST_Q = 75, MOST_K = 103, SPARE = 3 };
 static int dim_qk, dim_v = 24; /* any number in f32 and f64 */
@@ -259,7 +260,7 @@ static bool compare(const call *c, const cell *x, kind k, const run *host, const
       if (isfinite(want[at])) most = fmax(most, fabs(want[at]));
     for (size_t at = 0; at < a->count; ++at) {
       const double got = get(a->k, a->host, at), off = got == want[at] ? 0 : fabs(got - want[at]);
-      if (!(off <= worst)) worst = off;
+      worst = worse(worst, off);
     }
     const double allowed = k == F64 ? 1e-12 : k == F32 || (i % 2 == 1 && !rounds_rows(x)) ? 2e-5 : 4 * kind_unit[k];
     if (worst <= allowed * most) continue;

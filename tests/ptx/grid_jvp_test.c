@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 24, DIM_V = 16, MOST_AXES = 3 };
 
@@ -210,7 +211,7 @@ static bool compare(const call *c, kind k, const run *host, int first, int last,
       if (isfinite(host->copy[i][at])) most = fmax(most, fabs(host->copy[i][at]));
     for (size_t at = 0; at < a->count; ++at) {
       const double got = get(a->k, a->host, at), want = host->copy[i][at], off = got == want ? 0 : fabs(got - want);
-      if (!(off <= worst)) worst = off;
+      worst = worse(worst, off);
     }
     const double allowed = k == F64 ? 1e-12 : k == F32 ? 2e-5 : 4 * kind_unit[k];
     if (worst <= allowed * most) continue;

@@ -15,6 +15,7 @@
 
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, Q_LEN = 150, KV_LEN = 140, DIM = 64, Q_CUT = 70, KV_CUT = 77, H_CUT = 2 };
 
@@ -349,7 +350,7 @@ static double difference(const double *got, const double *want, size_t n) {
   double most = 1e-30, worst = 0;
   for (size_t i = 0; i < n; ++i) {
     most = fmax(most, fabs(want[i]));
-    if (!(fabs(got[i] - want[i]) <= worst)) worst = fabs(got[i] - want[i]);
+    worst = worse(worst, fabs(got[i] - want[i]));
   }
   return worst / most;
 }

@@ -12,6 +12,7 @@
 
 #include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { HEADS = 2, HEADS_KV = 1, DIM = 64, CHUNK = 256, SEQUENCES = 5, PARTS = 2, MOST_CHUNKS = 4 };
 
@@ -247,7 +248,7 @@ static bool judge(const run *r, const char *call, int i, const double *got, cons
   double most = 1e-30, worst = 0;
   for (size_t j = 0; j < count; ++j) {
     if (isfinite(want[j])) most = fmax(most, fabs(want[j]));
-    if (got[j] != want[j] && !(fabs(got[j] - want[j]) <= worst)) worst = fabs(got[j] - want[j]);
+    if (got[j] != want[j]) worst = worse(worst, fabs(got[j] - want[j]));
   }
   const double allowed = r->k == F64 ? 1e-12 : r->k == F32 ? 2e-5 : 16 * kind_unit[r->k];
   if (worst / most <= allowed) return true;

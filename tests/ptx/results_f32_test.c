@@ -11,6 +11,7 @@
 
 #include "luattn/merge.h"
 #include "tests/ptx/arrays.h"
+#include "tests/support/worse.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, KEYS = 150, GAP = 8, PARTS = 4, UNUSED = 5 };
 static const double poison = 0.625; /* of every type */
@@ -198,7 +199,7 @@ static void check_same(const char *what, const tensor *wide, const tensor *half)
 
 static double error_of(const tensor *x, const tensor *want) {
   double most = 0;
-  EACH(x) most = fmax(most, fabs(value(x, b, i, h, d) - value(want, b, i, h, d)));
+  EACH(x) most = worse(most, fabs(value(x, b, i, h, d) - value(want, b, i, h, d)));
   return most;
 }
 

@@ -15,6 +15,7 @@
 #include "cli/check.h"
 #include "cli/random_array.h"
 #include "gen/spec.h"
+#include "tests/support/worse.h"
 
 #define OK(call) \
   if ((call) != LUATTN_OK) fail_msg("%s: %s", p->info.name, err.message)
@@ -143,7 +144,7 @@ static void beside_differences(cli_problem *p, const vector *v, cli_result *got,
         least[j] = fmin(least[j], fabs((4 * half - whole) / 3 - array_get(a, j)));
       }
     }
-    for (int64_t j = 0; j < array_count(a); j++) error[i] = fmax(error[i], least[j]);
+    for (int64_t j = 0; j < array_count(a); j++) error[i] = worse(error[i], least[j]);
     free(least);
   }
   for (int i = 0; i < PARTS; i++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/support/cpu_call.h"
+#include "tests/support/worse.h"
 
 /* ---- the reference: every score in memory ---- */
 
@@ -214,7 +215,7 @@ static void test_precision(void **state) {
     dense_run(&c, &d, keep_all, precision[i].rounded);
     dense_run(&c, &exact, keep_all, exactly);
     assert_close("o", &c.o, d.o, 1e-14);
-    for (int64_t at = 0; at < tensor_count(&c.o); at++) error = fmax(error, fabs(tensor_get(&c.o, at) - exact.o[at]));
+    for (int64_t at = 0; at < tensor_count(&c.o); at++) error = worse(error, fabs(tensor_get(&c.o, at) - exact.o[at]));
     if (i > 0) assert_true(error > 2 * before); /* each type is coarser than the one before */
     before = error + 1e-15;
     luattn_error err;
@@ -243,7 +244,7 @@ static void test_backward_precision(void **state) {
     assert_int_equal(luattn_cpu_backward_in(spec, &c.args, precision[i].dtype, NULL), LUATTN_OK);
     dense_run(&c, &d, keep_bottom_right, exactly);
     for (int64_t at = 0; at < tensor_count(&c.dq); at++) {
-      error = fmax(error, fabs(tensor_get(&c.dq, at) - d.dq[at])), biggest = fmax(biggest, fabs(d.dq[at]));
+      error = worse(error, fabs(tensor_get(&c.dq, at) - d.dq[at])), biggest = fmax(biggest, fabs(d.dq[at]));
     }
     assert_true(error < 16 * precision[i].unit * biggest && error > precision[i].unit * biggest / 16);
     dense_free(&d);
