@@ -6,7 +6,7 @@
 #include "common/call/dtype_text.h"
 #include "common/fail.h"
 #include "common/struct_size.h"
-#include "engine/engine.h"
+#include "engine/check_growth.h"
 
 static luattn_status take(const luattn_spec *spec, const char *function, const luattn_linear_args *given,
                           luattn_linear_args *used, luattn_error *err) {
@@ -109,7 +109,11 @@ static luattn_status run(luattn_engine *engine, const luattn_spec *spec, luattn_
   }
   TRY(read_key(spec, pass, function, &used, &key, err));
   TRY(engine_kernel(engine, &key, &kernel, err));
-  return engine_tell(luattn_linear_launch(kernel, args, stream, &said), &said, err);
+  const engine_place at = engine_get_place(engine);
+  luattn_status status = luattn_linear_launch(kernel, args, stream, &said);
+  if (status == LUATTN_OK && pass == LUATTN_FORWARD)
+    status = engine_check_growth(&at, spec, &used, function, stream, &said);
+  return engine_tell(status, &said, err);
 }
 
 typedef luattn_status size_call(const luattn_kernel *kernel, const luattn_linear_args *args, size_t *size,

@@ -31,7 +31,7 @@ rule(runtime/launch "${common}|${abi}|runtime/(device|call|parts|launch)/[a-z_]+
 rule(runtime      "${common}|${abi}"  "${no_lua}|${no_cuda}")
 rule(parallel     "${common}|parallel/[a-z_]+\\.h"  "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(nccl         "${public}|common/(fail|struct_size)\\.h"  "${no_lua}|${no_cuda}")
-rule(engine       "${common}|engine/[a-z_]+\\.h|abi/(manifest|merge_params|kernel_facts)\\.(h|def)|runtime/[a-z]+/(cpu_kernel|fetch_tensor|merge_kernel|na_args|page_table|stream_order|tile_bits)\\.h|gen/analysis/specs/int_range\\.h|gen/compile/(box_choice|cpu_facts|merge_code|plan_manifest)\\.h|gen/cpu/(packed_call|append_call|na_rows|part_merge|mask_boxes|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(engine       "${common}|engine/[a-z_]+\\.h|abi/(manifest|merge_params|kernel_facts)\\.(h|def)|runtime/[a-z]+/(cpu_kernel|fetch_tensor|merge_kernel|na_args|page_table|stream_order|tile_bits)\\.h|gen/analysis/specs/int_range\\.h|gen/compile/(box_choice|cpu_facts|merge_code|plan_manifest)\\.h|gen/cpu/(packed_call|append_call|na_rows|part_merge|linear_growth|mask_boxes|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/base     "${common}|gen/base/.*"                                      "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/ir       "${common}|abi/philox\\.h|gen/(base|ir)/.*|templates/ops/(interval|bits)\\.cuh"  "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/lua      "${spec}|gen/(base|ir|lua)/.*"                               "${no_cuda}|dlfcn\\.h")

@@ -359,12 +359,7 @@ static luattn_status refuse_growth(const linear_pass *f, luattn_error *err) {
     if (!g->found) continue;
     if (first == NULL || g->entry < first->entry || (g->entry == first->entry && g->head < first->head)) first = g;
   }
-  if (first == NULL) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_INVALID,
-      "cpu: decay: is %g at entry %d, value head %d, token %lld; it is the logarithm of a factor of at most "
-      "1, so give numbers of at most 0 (LUATTN_CHECK=1 asks for this check)",
-      first->value, first->entry, first->head, (long long)first->token);
+  return first == NULL ? LUATTN_OK : linear_growth_fail(first, "cpu", err);
 }
 
 static luattn_status start(linear_pass *f, const linear_call *call, bool is_forward, arena *a, int64_t *units,

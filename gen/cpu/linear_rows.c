@@ -76,6 +76,12 @@ static void look_for_growth(linear_worker *w, const linear_site *s, int width) {
   }
 }
 
+void linear_look_for_growth(linear_worker *w, int entry, int head_v, int64_t first, int count) {
+  const linear_site s = linear_site_of(w, LINEAR_DECAY, entry, head_v, first, count);
+  linear_hook_run(&s, LINEAR_DECAY, NULL, w->red[LINEAR_DECAY], w->g);
+  look_for_growth(w, &s, w->p->hook[LINEAR_DECAY].width);
+}
+
 /* What is written: the strength times v, and times the channel that is always 1. */
 static void fill_written(linear_worker *w, const double *v, bool has_strength, int width, int count) {
   const linear_problem *p = w->p;

@@ -42,6 +42,10 @@ linear_rows linear_rows_of(linear_worker *w, int entry, int head_v, int64_t firs
 /* The site of a hook of these tokens. */
 linear_site linear_site_of(const linear_worker *w, linear_hook_id id, int entry, int head_v, int64_t first, int count);
 
+/* Computes decays of these tokens alone, and notes the first one above 0; w->checks. */
+void linear_look_for_growth(linear_worker *w, int entry, int head_v, int64_t first, int count);
+luattn_status linear_growth_fail(const linear_growth *g, const char *function, luattn_error *err);
+
 /* Copies rows of a tensor, or to it. */
 void linear_load(const linear_problem *p, const cpu_view *from, int entry, int head, int64_t first, int count,
                  double *to);

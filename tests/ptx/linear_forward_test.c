@@ -394,6 +394,41 @@ static void run_refusals(luattn_engine *engine, const char *specs) {
   check_lists(&p);
 }
 
+/* With LUATTN_CHECK=1 decays above 0, found in inputs on the device: of a batch, and packed, where an entry without a state is
+ * left alone. */
+static void run_growth(luattn_engine *engine, const char *specs) {
+  test_row rows_of[] = {
+      {.name = "growth", .spec = "simple_gla", SIZES(F32, 1, 2, 16, 16, 2), TOKENS(5)},
+      {.name = "packed", SIZES(F32, 1, 2, 16, 16, 3), .packed = true, .tokens = {2, 4, 3}, .pool = {1, -1, 2}}};
+  for (int i = 0; i < 2; i++) {
+    const bool packed = rows_of[i].packed;
+    problem p = {.row = &rows_of[i], .engine = engine, .total = packed ? 9 : 5};
+    luattn_spec_info info;
+    char path[512];
+    snprintf(path, sizeof path, "%s/simple_gla.lua", specs);
+    need(luattn_spec_load(path, NULL, &p.spec, &err) == LUATTN_OK, path);
+    luattn_spec_get_info(p.spec, &info);
+    p.num_inputs = info.num_inputs;
+    make_tokens(&p), make_states(&p);
+    for (size_t n = 0; n < p.num_inputs; n++) make_input(&p, n, &info.inputs[n]);
+    const luattn_linear_args a = args_of(&p);
+    put(F32, p.of[0].host, packed ? 2 * 7 + 1 : 2 * (5 + 3) + 1, 0.25); /* token 1 of entry 2; token 3 of entry 1 */
+    send(&p.of[0]);
+    need(luattn_linear_forward(p.engine, p.spec, &a, NULL, &err) == LUATTN_OK, "growth that nobody asks for");
+    setenv("LUATTN_CHECK", "1", 1);
+    expect_refusal(&p, &a,
+                   packed ? "luattn_linear_forward: decay: is 0.25 at entry 2, value head 1, token 1; "
+                          : "luattn_linear_forward: decay: is 0.25 at entry 1, value head 1, token 3; ");
+    expect_words(luattn_linear_forward(p.engine, p.spec, &a, NULL, &err), "give numbers of at most 0");
+    put(F32, p.of[0].host, packed ? 2 * 7 + 1 : 2 * (5 + 3) + 1, 0);
+    if (packed) put(F32, p.of[0].host, 2 * 3, 0.5); /* of the entry without a state */
+    send(&p.of[0]);
+    need(luattn_linear_forward(p.engine, p.spec, &a, NULL, &err) == LUATTN_OK, "decays of at most 0");
+    unsetenv("LUATTN_CHECK");
+    luattn_spec_free(p.spec);
+  }
+}
+
 static void expect(bool ok, const char *what) {
   if (ok) return;
   fprintf(stderr, "%s: '%s'\n", what, err.message);
@@ -508,6 +543,7 @@ int main(int argc, char **argv) {
   if (strcmp(argv[2], "types") == 0) return run_types(), luattn_engine_close(engine), 0;
   if (strcmp(argv[2], "lengths") == 0) return run_lengths(), luattn_engine_close(engine), 0;
   if (strcmp(argv[2], "refusals") == 0) return run_refusals(engine, argv[1]), luattn_engine_close(engine), 0;
+  if (strcmp(argv[2], "growth") == 0) return run_growth(engine, argv[1]), luattn_engine_close(engine), 0;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (strcmp(rows[i].name, argv[2]) == 0) {
       run(engine, argv[1], &rows[i]);
