@@ -37,6 +37,20 @@ _WHY = {
     "cp_context": "a sequence lies on one device; run each part from the final state of the one before it",
     "use_graph": "capture the call into a torch.cuda.CUDAGraph",
 }
+# fla's operators that are no recurrence of this form, and what they need.
+_NEEDS = {
+    "chunk_log_linear_attn": "a state for each level of a tree over the tokens",
+    "chunk_mesa_net": "a matrix that is inverted for every query",
+    **dict.fromkeys(("chunk_gsa", "fused_recurrent_gsa"), "two states, of which one is read by a softmax of what the other gives"),
+    **dict.fromkeys(("chunk_ttt_linear", "fused_chunk_ttt_linear"), "a state that a nonlinear network updates"),
+    "parallel_path_attn": "products of the transitions between every two tokens",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEEDS:
+        raise Unsupported(f"luattn.fla: {name}: it needs {_NEEDS[name]}, and linear_attention has one state, which each token updates linearly; take fla's own")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _refuse(name: str, given: dict[str, Any]) -> None:

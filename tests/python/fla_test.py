@@ -277,5 +277,17 @@ class Mamba(unittest.TestCase):
             fla.selective_state_update(pool[:2], x, dt[..., None].expand(B, HV, V), A, b, c, D=torch.rand(HV, **f64))
 
 
+class OtherForms(unittest.TestCase):
+    def test_import(self):
+        """Operators that are no recurrence of this form say what they need, where they are imported, too."""
+        for name, words in (("chunk_log_linear_attn", "a state for each level of a tree"), ("chunk_mesa_net", "a matrix that is inverted"),
+                            ("chunk_gsa", "two states"), ("fused_recurrent_gsa", "two states"), ("chunk_ttt_linear", "a state that a nonlinear network updates"),
+                            ("parallel_path_attn", "products of the transitions")):  # fmt: skip
+            with self.subTest(name), self.assertRaisesRegex(luattn.Unsupported, f"luattn.fla: {name}: it needs {words}.*; take fla's own"):
+                exec(f"from luattn.fla import {name}")
+        with self.assertRaisesRegex(AttributeError, "has no attribute 'chunk_nothing'"):
+            fla.chunk_nothing
+
+
 if __name__ == "__main__":
     unittest.main()
