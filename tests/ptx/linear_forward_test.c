@@ -394,6 +394,16 @@ static void run_refusals(luattn_engine *engine, const char *specs) {
   check_lists(&p);
 }
 
+/* A row of the pool that two entries have, and ends behind q's rows. */
+static void check_entries(problem *p, const luattn_linear_args *a) {
+  put(I32, p->indices.host, 2, 0), send(&p->indices);
+  expect_refusal(p, a,
+                 "state_indices: two entries have row 0, whose state is written; give each entry a row of its own");
+  put(I32, p->indices.host, 2, 1), send(&p->indices);
+  put(I32, p->cu.host, 3, 10), send(&p->cu);
+  expect_refusal(p, a, "cu_seqlens: number 3 is 10, expected 6 to 9, the rows of q");
+}
+
 /* With LUATTN_CHECK=1 decays above 0, found in inputs on the device: of a batch, and packed, where an entry without a state is
  * left alone. */
 static void run_growth(luattn_engine *engine, const char *specs) {
@@ -424,6 +434,7 @@ static void run_growth(luattn_engine *engine, const char *specs) {
     if (packed) put(F32, p.of[0].host, 2 * 3, 0.5); /* of the entry without a state */
     send(&p.of[0]);
     need(luattn_linear_forward(p.engine, p.spec, &a, NULL, &err) == LUATTN_OK, "decays of at most 0");
+    if (packed) check_entries(&p, &a);
     unsetenv("LUATTN_CHECK");
     luattn_spec_free(p.spec);
   }
