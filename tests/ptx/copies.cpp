@@ -23,6 +23,7 @@ void finish_before(Warp &w, int lane, u64 end) {
   finish(w, w.copies[lane].open, end);
 }
 Next copy_async(Warp &w, const Instr &i, u32 lanes) {
+  touched(w, lanes);
   each(lanes, [&](int l) {
     const u32 to = u32(w.value(i.slot[0], l) + u64(i.offset[0]));
     const u8 *from = reinterpret_cast<const u8 *>(w.value(i.slot[1], l) + u64(i.offset[1]));

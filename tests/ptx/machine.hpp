@@ -112,6 +112,8 @@ struct Warp {
   int registers = 0;      // of a thread, as setmaxnreg has said last; 0: as many as at the launch
   int entity = 0;         // index in a Clock
   Clock clock;
+  u32 touched = 0;  // lanes that have accessed shared memory since the lanes were last in order (races.cpp)
+  u32 ordered = 0;  // the warp's own count then
 
   template <class T>
   T *at(const Slot &s) const {

@@ -109,6 +109,7 @@ u16 *row_at(const Warp &w, const Instr &i, u64 address, bool is_load) {
 template <bool Load>
 Next matrices(Warp &w, const Instr &i, u32 lanes) {
   if (!all_lanes(w, i, lanes)) return Next::WAIT;
+  touched(w, lanes);
   for (int m = 0; m < i.count; ++m) {
     u32 *x = w.at<u32>(i.slot[size_t(m)]);
     u16 *row[8];

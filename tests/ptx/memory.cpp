@@ -123,6 +123,7 @@ u8 *locate(const Warp &w, const Instr &i, u64 address, size_t bytes, size_t alig
 template <Space S, class T>
 Next load(Warp &w, const Instr &i, u32 lanes) {
   const Slot &base = i.slot[i.count];
+  if (S == SHARED) touched(w, lanes);
   each(lanes, [&](int l) {
     const u64 address = w.value(base, l) + u64(i.offset[0]);
     const u8 *p = locate<S, READ>(w, i, address, sizeof(T) * i.count, sizeof(T) * i.count);
@@ -137,6 +138,7 @@ Next load(Warp &w, const Instr &i, u32 lanes) {
 // Slots: the address, then sources.
 template <Space S, class T>
 Next store(Warp &w, const Instr &i, u32 lanes) {
+  if (S == SHARED) touched(w, lanes);
   each(lanes, [&](int l) {
     const u64 address = w.value(i.slot[0], l) + u64(i.offset[0]);
     u8 *p = locate<S, WRITE>(w, i, address, sizeof(T) * i.count, sizeof(T) * i.count);

@@ -136,6 +136,25 @@ void races(void **) {
   must_fail("is written, was read before by warp 0",
             barrier_at_32768 + by_warp + write + fence + "bar.sync 0;\n" + store + write + drain);
 }
+// A lane's arrival counts for its warp if bar.warp.sync has ordered the lanes; elect.sync does not.
+void one_lane_arrives(void **) {
+  setenv("LUATTN_PTX_RACES", "2", 1);
+  const std::string by_warp = "shl.b32 %r1, %r0, 2;\nadd.u32 %r1, %r1, %r63;\nsetp.lt.u32 %p1, %r0, 32;\n";
+  const std::string begins = barrier_at_32768 + by_warp + "@!%p1 bra waits;\n", first = "setp.eq.u32 %p2, %r0, 0;\n",
+                    elected = "elect.sync _|%p2, -1;\n", ordered = "bar.warp.sync -1;\n",
+                    arrives = "@%p2 mbarrier.arrive.shared::cta.b64 _, [%r62];\nwaits:\n" + std::string(wait_for_it),
+                    one = "@%p2 st.shared.u32 [%r63+256], %r0;\n", other = "@!%p1 ld.shared.u32 %r4, [%r1+-128];\n",
+                    writes = "st.shared.u32 [%r1], %r0;\n", reads = "ld.shared.u32 %r4, [%r1];\n",
+                    overwrites = "@!%p1 st.shared.u32 [%r1+-128], %r0;\n";
+  run(begins + writes + ordered + elected + arrives + other, std::vector<u32>(64), 64);
+  must_fail("is read, was written before by warp 0", begins + writes + elected + arrives + other);
+  must_fail("is read, was written before by warp 0", begins + writes + first + arrives + other);
+  run(begins + reads + ordered + elected + arrives + overwrites, std::vector<u32>(64), 64);
+  must_fail("is written, was read before by warp 0", begins + reads + elected + arrives + overwrites);
+  // What one lane alone has written needs no order among lanes.
+  run(begins + elected + one + arrives + "@!%p1 ld.shared.u32 %r4, [%r63+256];\n", std::vector<u32>(64), 64);
+  unsetenv("LUATTN_PTX_RACES");
+}
 // All four warps of a group issue a product with the same operands.
 void groups_agree(void **) {
   const std::string
@@ -170,6 +189,6 @@ void operands_must_stay(void **) {
 
 int main() {
   const CMUnitTest tests[] = {cmocka_unit_test(groups_agree), cmocka_unit_test(mistakes), cmocka_unit_test(races),
-                              cmocka_unit_test(operands_must_stay)};
+                              cmocka_unit_test(one_lane_arrives), cmocka_unit_test(operands_must_stay)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

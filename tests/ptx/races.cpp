@@ -5,8 +5,13 @@
 //
 // A block's TMA unit counts as one more warp. Its writes are ordered before threads that have waited for the
 // mbarrier that counts the bytes. Operands of wgmma and bulk stores count as being read until the operation
-// has been waited for. Async covers the case that earlier work ends later. Lanes of one warp are not
-// distinguished.
+// has been waited for. Async covers the case that earlier work ends later.
+//
+// With LUATTN_PTX_RACES=2 a release of some lanes of a warp orders what other lanes accessed only if something has
+// ordered the lanes since: bar.warp.sync, a barrier for which all of them waited, or an mbarrier at which they had
+// arrived. elect, shuffles, votes and wgmma make lanes meet, and order no accesses. If other lanes have accessed shared
+// memory since, the release counts for nothing since then, not even for its own lanes' accesses. What a warp has waited for
+// (wgmma, bulk stores) is no lane's, and counts as read when the lanes were last in order.
 #include <cstdlib>
 
 #include "races.hpp"
@@ -18,6 +23,7 @@ enum : u32 { STILL = ~0u };  // a read is in progress
 constexpr u32 CELL = 2;      // bytes; smaller accesses are not distinguished
 
 bool wanted() { return setting("LUATTN_PTX_RACES", 1) != 0; }
+bool tells_lanes_apart;  // as the environment had it when the latest block began
 
 struct Cells {
   u32 first, end;
@@ -67,6 +73,7 @@ void note_write(const Warp &w, const Instr &i, const Place &p, size_t bytes, con
 }  // namespace
 
 void begin_races(Block &b) {
+  tells_lanes_apart = setting("LUATTN_PTX_RACES", 1) == 2;
   if (!wanted()) return;
   const int blocks = int(b.machine->launch.function->cluster), warps = int(b.warps.size()) * blocks;
   b.shadow = std::make_unique<Shadow>();
@@ -89,6 +96,18 @@ void begin_races(Block &b) {
 bool multiplies_nothing(const Warp &w) { return w.block->cluster->blocks.size() > 1; }
 
 void released(Warp &w) { ++w.clock[w.entity]; }
+void touched(Warp &w, u32 lanes) { w.touched |= lanes; }
+void in_order(Warp &w) {
+  w.ordered = w.clock[w.entity];
+  w.touched = 0;
+  released(w);
+}
+void in_order(Warp &w, const Clock &clock) { w.ordered = std::max(w.ordered, clock[w.entity]); }
+Clock known_to(const Warp &w, u32 lanes) {
+  Clock known = w.clock;
+  if (tells_lanes_apart && (w.touched & ~lanes) != 0) known[w.entity] = w.ordered;
+  return known;
+}
 void fenced(Warp &w) { ++w.clock.fences[w.entity]; }
 
 void race_read(const Warp &w, const Instr &i, const Place &p, size_t bytes, Proxy proxy) {
@@ -121,7 +140,7 @@ void race_read_done(const Warp &w, const Place &p, size_t bytes) {
   Shadow &s = *p.block->shadow;
   const Cells c = cells(p.at, bytes);
   for (u32 cell = c.first; cell < c.end; ++cell)
-    s.read[size_t(cell) * size_t(s.entities) + size_t(w.entity)] = w.clock[w.entity];
+    s.read[size_t(cell) * size_t(s.entities) + size_t(w.entity)] = tells_lanes_apart ? w.ordered : w.clock[w.entity];
 }
 void race_write(const Warp &w, const Instr &i, const Place &p, size_t bytes) {
   if (p.block->shadow != nullptr) note_write(w, i, p, bytes, w.clock, w.entity, w.clock[w.entity]);

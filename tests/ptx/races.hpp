@@ -7,6 +7,10 @@ namespace ptx {
 enum class Proxy : u8 { GENERIC, ASYNC };
 void begin_races(Block &);
 void released(Warp &);  // accesses after this are not ordered by the releases so far
+void touched(Warp &, u32 lanes);      // these lanes access shared memory
+void in_order(Warp &);                // each lane's accesses so far are before all lanes' next ones
+void in_order(Warp &, const Clock &); // likewise those that the clock knows
+Clock known_to(const Warp &, u32 lanes);  // what a release of these lanes orders
 void fenced(Warp &);    // fence of the asynchronous proxy
 void race_write(const Warp &, const Instr &, const Place &, size_t bytes);
 void race_read(const Warp &, const Instr &, const Place &, size_t bytes, Proxy = Proxy::GENERIC);

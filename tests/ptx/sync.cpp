@@ -191,7 +191,10 @@ Next warp_barrier(Warp &w, const Instr &i, u32 lanes) {
     w.at_warp_barrier |= lanes;
     f.waiting = true;
   }
-  if ((wanted & ~w.at_warp_barrier) == 0) w.at_warp_barrier &= ~wanted;
+  if ((wanted & ~w.at_warp_barrier) == 0) {
+    w.at_warp_barrier &= ~wanted;
+    if ((w.touched & ~mask) == 0) in_order(w);
+  }
   if ((w.at_warp_barrier & lanes) != 0) return Next::WAIT;
   f.waiting = false;
   return Next::GO;
@@ -241,6 +244,7 @@ Next barrier_sync(Warp &w, const Instr &i, u32 lanes) {
   if (f.token == b.phase) complete(w, b, threads);  // other threads may have ended since
   if (f.token == b.phase) return Next::WAIT;
   w.clock.join(b.clocks.done);
+  in_order(w);
   f.waiting = false;
   return Next::GO;
 }
@@ -320,7 +324,7 @@ Next mbarrier_init(Warp &w, const Instr &i, u32 lanes) {
 Next mbarrier_arrive(Warp &w, const Instr &i, u32 lanes) {  // address, bytes or none
   each(lanes, [&](int l) {
     const Place p = barrier_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]));
-    arrive(*w.block->machine, p, 1, i.slot.size() > 1 ? i32(w.value(i.slot[1], l)) : 0, w.clock);
+    arrive(*w.block->machine, p, 1, i.slot.size() > 1 ? i32(w.value(i.slot[1], l)) : 0, known_to(w, lanes));
   });
   released(w);
   return Next::GO;
@@ -342,6 +346,7 @@ Next mbarrier_ask(Warp &w, const Instr &i, u32 lanes) {  // p, address, parity; 
     if (p.block != known.block || p.at != known.at) w.clock.join(p.block->mbarrier[p.at].done);
     known = p;
   });
+  if (done == w.alive) in_order(w, known.block->mbarrier[known.at].done);
   u32 &d = w.pred(i.slot[0]);
   d = (d & ~lanes) | done;
   return i.imm && done != lanes ? Next::YIELD : Next::GO;
