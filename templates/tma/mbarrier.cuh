@@ -13,6 +13,12 @@ LUATTN_FN void barrier_init(u32 barrier, int arrivals) {
 }
 // Makes initialised barriers visible to TMA; called before the block synchronises.
 LUATTN_FN void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// Releases what the thread did before. One lane arrives for its warp behind a __syncwarp, where other lanes have accessed
+// shared memory themselves: that orders the lanes, so what they did comes before the arrival, and a waiter's next accesses
+// behind it. elect.sync and .aligned instructions make lanes meet, and order no accesses. What wgmma reads is no lane's: the
+// arriving lane has waited for it. racecheck follows the order of an mbarrier for the threads that arrive, and no __syncwarp
+// before it: it reports accesses of lanes for which another one arrives, and none of these if all arrive
+// (bench/journal/linear_races.md).
 LUATTN_FN void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

@@ -43,6 +43,7 @@ struct GradChain {
   __device__ __forceinline__ bool first() const { return warp == 0 && elected(); }
   __device__ __forceinline__ void await(int tensor, int n) const { barrier_wait(shared.full(tensor), u32(n) & 1); }
   __device__ __forceinline__ void release(int tensor) const {
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(tensor));
   }
 

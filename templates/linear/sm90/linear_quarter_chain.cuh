@@ -198,6 +198,7 @@ struct QuarterChain {
     stage(out, n, quarter);
     wgmma_wait<0>();
     wgmma_arrived(state);
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(slot));
   }
   __device__ __forceinline__ void take(float (&state)[k_dim / 2]) {

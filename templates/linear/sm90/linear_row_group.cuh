@@ -32,6 +32,7 @@ struct RowGroup {
     barrier_wait(shared.full(tensor), u32(done) & 1);
   }
   __device__ __forceinline__ void release(int tensor) const {
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(tensor));
   }
   __device__ __forceinline__ void sync() const { named_sync(barrier, 128); }

@@ -52,10 +52,12 @@ struct LinearScores {
   }
 
   __device__ __forceinline__ void release_rows() {
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(in.stage));
     in.advance();
   }
   __device__ __forceinline__ void tell_pairs() {
+    __syncwarp();
     if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
     fence_async();
     barrier_arrive(shared.told(out.stage));
@@ -80,6 +82,7 @@ struct LinearScores {
   }
   __device__ __forceinline__ void make_tiles(const LinearTiles<Spec, Config> &tiles, u32 gates, bool narrow) {
     tiles.make(shared.q(in.stage), shared.k(in.stage), gates, narrow);
+    __syncwarp();
     if (elected()) barrier_arrive(shared.gates_empty(of_channels.stage));
     fence_async();
     barrier_arrive(shared.tiled(out.stage));

@@ -179,6 +179,7 @@ struct SegmentChain : ErasingChain<Spec, Config, true> {
 #pragma unroll
     for (int h = 0; h < halves; ++h) add_half(state, weighed, h);
     const int stage = in.stage;
+    __syncwarp();
     if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
     in.advance(), of_tokens.advance();
     await_chunk();
@@ -192,6 +193,7 @@ struct SegmentChain : ErasingChain<Spec, Config, true> {
       round_half(rounded[1], state, 1);
       read_half<false>(x, rounded[1], 1);
     }
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(stage));
     prepare(x, state, n);
   }

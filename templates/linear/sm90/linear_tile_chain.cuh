@@ -228,6 +228,7 @@ struct TileChain {
   // ---- chunks ----
 
   __device__ __forceinline__ void release() {
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(in.stage));
     in.advance();
   }

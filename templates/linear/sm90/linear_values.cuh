@@ -249,6 +249,7 @@ struct LinearValues {
   }
   __device__ __forceinline__ void await_pairs() const { barrier_wait(shared.told(pairs.stage), pairs.parity); }
   __device__ __forceinline__ void release() {
+    __syncwarp();
     if (elected()) {
       if (warp == 0 && keeps()) bulk_wait_read();
       barrier_arrive(shared.empty(in.stage));

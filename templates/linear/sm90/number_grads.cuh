@@ -180,6 +180,7 @@ struct NumberGrads {
     barrier_wait(shared.full(tensor), u32(done) & 1);
   }
   __device__ __forceinline__ void release(int tensor) const {
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(tensor));
   }
 
