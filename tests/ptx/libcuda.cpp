@@ -6,7 +6,7 @@
 //   LUATTN_PTX_BLOCKS  number of multiprocessors, each with one resident block; default 8
 //   LUATTN_PTX_ASYNC   early, late or random (the default): when copies complete
 //   LUATTN_PTX_PARTS   0, or N: lanes of a converged warp diverge temporarily after one of N instructions
-//   LUATTN_PTX_RACES   0: disables the race detector for shared memory
+//   LUATTN_PTX_RACES   0: disables the race detector for shared memory; 2: it tells lanes of a warp apart (races.cpp)
 //   LUATTN_PTX_SEED    seed of the order of blocks and warps; default 1. Each launch uses another seed
 #include <cstdio>
 #include <cstdlib>
