@@ -103,7 +103,8 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
  * 256, multiples of 8, of which `luattn emit --stage plan` says which kernel it is; others are refused by name. On a GPU q, k, v and o
  * are of one type, states float32, bfloat16 or float16, cu_seqlens and state_indices int32 in device memory. Kernels trust
  * state_indices to be rows that there are, no two alike where states are written; with LUATTN_CHECK=1 in the environment they are checked,
- * as are cu_seqlens, and decays above 0 are refused, after the launch. o may not be NULL on a GPU. May be captured into a CUDA graph.
+ * as are cu_seqlens, and decays above 0 are refused, after the launch. o may not be NULL on a GPU. May be captured into a
+ * CUDA graph.
  * Errors: LUATTN_UNSUPPORTED, LUATTN_INVALID, LUATTN_COMPILE, LUATTN_CUDA, .. */
 LUATTN_API luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec,
                                                const luattn_linear_args *args, void *stream, luattn_error *err);
