@@ -160,8 +160,6 @@ static luattn_status lower(linear_work *w) {
   if (!f->writes_channels) TRY(join_value_factor(w));
   TRY(value_of(w, LINEAR_SKIP, &f->skip));
   if (w->backward) TRY(lower_gradients(w));
-  if (w->backward && f->decay_of == LINEAR_DECAY_CHANNEL && !c->reads && f->of_write.count > 0)
-    return lacks(w, LINEAR_WRITE, "has a gradient, beside decays that differ between channels");
   return bound_length(w);
 }
 

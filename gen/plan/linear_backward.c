@@ -197,7 +197,7 @@ static void plan_channels(arena *a, const luattn_spec *spec, const luattn_target
       "makes dq, dk%s and gradients of decays of channels%s; a last kernel has those of mods, inputs and scalars\n"
       "segments: entries are cut at launch, as those of forward are\n",
       (int)spec->linear->class.number, LUATTN_CHUNK, p->erases ? "" : ", and make dv", p->erases ? ", dv" : "",
-      p->erases ? " and of numbers of tokens" : "");
+      p->erases || spec->linear->hook[LINEAR_WRITE].given ? " and of numbers of tokens" : "");
 }
 
 const linear_family linear_sm90_channels_backward = {.name = "backward of decays of channels by TMA and wgmma",

@@ -87,6 +87,11 @@ concept DecayIsElement = DecayEndsHere<S> && requires(const LuattnLinearParams &
   S::OfDecay::place(p, s, t);
 };
 
+// Whether the gradient of w is wanted of updates that add.
+template <class S>
+concept WriteHasGradient = !S::erases && (requires { requires S::OfWrite::has_terms; } ||
+                                          (S::has_write && !requires { S::OfWrite::has_terms; }));
+
 template <class S>
 concept LinearSpec = Decay<S> && Update<S> && RowMods<S> && Skip<S>;
 

@@ -3,6 +3,7 @@
 
 static const linear_kernel gla = LINEAR_KERNEL(2, "ChannelDecay", "PlainUpdate", "NoRowMods", "NoSkip", 64, 64),
                            all = LINEAR_KERNEL(2, "ChannelDecay", "Writes", "Factors", "Skips", 128, 128),
+                           writing = LINEAR_KERNEL(2, "ChannelDecay", "Writes", "NoRowMods", "NoSkip", 64, 64),
                            kda = LINEAR_KERNEL(2, "ChannelDecay", "DeltaRule", "NoRowMods", "NoSkip", 64, 64);
 
 /* Gates of all kinds: chunks whose decays are little, or so great that pairs are of single tokens. */
@@ -162,6 +163,21 @@ static void test_backward_packed(void **state) {
   linear_run_erasing(&c);
 }
 
+/* Of what is written, too. */
+static void test_backward_writes(void **state) {
+  (void)state;
+  for (gates g = WEAK; g <= RARE; g++) {
+    call c = linear_case(&writing, g, 100);
+    if (g % 2 == 1) linear_set_dims(&c, 72, 40, 64);
+    if (g % 3 == 0) c.kernel.mods = "RowFactors";
+    linear_run_erasing(&c);
+  }
+  call c = linear_case_of_two(&writing, WEAK, 70);
+  linear_set_dims(&c, 128, 128, 128);
+  c.heads_v = 2;
+  linear_run_erasing(&c);
+}
+
 /* Of updates that erase. */
 static void test_backward_erasing(void **state) {
   (void)state;
@@ -203,5 +219,6 @@ LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths), cmock
              cmocka_unit_test(test_segments_long), cmocka_unit_test(test_segments_turns),
              cmocka_unit_test(test_backward_segments), cmocka_unit_test(test_backward_gates),
              cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed),
-             cmocka_unit_test(test_backward_erasing), cmocka_unit_test(test_backward_erasing_alike),
-             cmocka_unit_test(test_backward_erasing_dims), cmocka_unit_test(test_backward_erasing_packed))
+             cmocka_unit_test(test_backward_writes), cmocka_unit_test(test_backward_erasing),
+             cmocka_unit_test(test_backward_erasing_alike), cmocka_unit_test(test_backward_erasing_dims),
+             cmocka_unit_test(test_backward_erasing_packed))

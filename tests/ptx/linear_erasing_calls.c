@@ -21,7 +21,7 @@ static const double most[3][RESULTS] = {{0.0070, 0.0076, 0.0066, 0.0082, 0.0082,
                                         {0.0400, 0.0088, 0.0452, 0, 0.0454, 0.0628, 0, 0}};
 static const double most_state = 0.007;
 /* Where decays differ between channels; dg: of weak gates, and of others. */
-static const double most_channels[RESULTS] = {0.0054, 0.0054, 0.0066, 0.0078}, most_channels_dg = 0.022,
+static const double most_channels[RESULTS] = {0.0054, 0.0054, 0.0066, 0.0078, 0.0047}, most_channels_dg = 0.022,
                     most_channels_read = 0.0112, most_channels_state = 0.003;
 
 typedef struct kept {
@@ -307,7 +307,7 @@ static bool is_wanted(const call *c, int which) {
   return which == DG       ? !linear_word(c->kernel.decay, "NoDecay")
          : which == DWRITE ? linear_is_erasing(c) || linear_word(c->kernel.update, "Writes")
          : which == DREAD  ? linear_is_erasing(c)
-                           : which < DQUERY_FACTOR || linear_word(c->kernel.mods, "RowFactors");
+                           : which < DQUERY_FACTOR || (linear_word(c->kernel.mods, "RowFactors") && !by_channel(c));
 }
 static double most_of(const call *c, int which, int alike) {
   if (!by_channel(c)) return most[alike][which];

@@ -20,9 +20,9 @@ enum ColumnTensor {
 };
 enum ColumnTile { TILE_QUERIES, TILE_KEYS, TILE_READS };
 
-// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: the pair of a token with itself; where updates erase, of each share
-// of channels the gradient of r / k.
-enum { COLUMN_OWN = 0, COLUMN_OF_READ = 256 };
+// Numbers of a chunk's tokens, arrays of LUATTN_CHUNK floats: the pair of a token with itself; of each share of channels the
+// gradient of r / k where updates erase, else of w.
+enum { COLUMN_OWN = 0, COLUMN_OF_NUMBER = 256 };
 // Sums over blocks of 16 tokens, arrays of 128 floats: of what is added up from behind, and from before; and of every other chunk
 // parts of the ways from state to state, and where gradients of each token's decays are stored.
 enum { TOTAL_BEHIND = 0, TOTAL_BEFORE = 4 * 512, TOTAL_ACROSS = 8 * 512, TOTAL_PLACES = 12 * 512 };

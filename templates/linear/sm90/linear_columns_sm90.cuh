@@ -7,6 +7,9 @@
 //     dr_i = -e^G_i dR_i S' + sum over j of E_ij k_j e^(G_i - G_j)
 //     dk_j = e^(GC - G_j) U_j dS' + sum over i of (scale D_ij q_i + E_ij r_i) e^(G_i - G_j)     and of r_j, r / k times dr_j
 //
+// Of updates that add, k's factor has w in it. Where the gradient of w is wanted, the sum over channels of dk k without that factor,
+// pairs have none, and rows of k in their tile do.
+//
 // A decay g_t lies on every way that crosses t: of a channel, with q dq, r dr and k dk from a state or to one, and from pairs of
 // different tokens,
 //
@@ -48,7 +51,7 @@ struct ColumnRows {
                        steps = k_dim / 16 / Shared::shares,  // of a warp, 16 channels each
       owned = 8 * steps;                                     // elements of a thread
   using Products = Wgmma<Elem, 16 * steps>;
-  static constexpr bool erases = Spec::erases;
+  static constexpr bool erases = Spec::erases, writes = WriteHasGradient<Spec>;
 
   const LuattnLinearParams &p;
   const ColumnProducer<Spec, Config> producer;
@@ -154,7 +157,8 @@ struct ColumnRows {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = share * block + Fragment::column(lane, i / 2 * 2), r = i % 2;
-      const float2 key = load_pair(shared.factors() + FACTOR_KEY + column * 4);
+      float2 key = {1, 1};
+      if constexpr (!writes) key = load_pair(shared.factors() + FACTOR_KEY + column * 4);
       const bool low = column < row(r), high = column + 1 < row(r);
       d[2 * i] *= query[r] * key.x, d[2 * i + 1] *= query[r] * key.y;
       x[i] = pack<Elem>(low ? d[2 * i] : 0.f, high ? d[2 * i + 1] : 0.f);
@@ -192,6 +196,11 @@ struct ColumnRows {
       for (int n = 0; n < 4; ++n) up[n] = fast_exp2(sum[n] + begin[n]), down[n] = fast_exp2(end[n] - sum[n]);
       const u64 q = load_four_halves(shared.at(COLUMN_Q) + at), k = load_four_halves(shared.at(COLUMN_K) + at);
       store_four_halves(shared.tile(TILE_QUERIES) + at, Tiles::scaled(q, up));
+      if constexpr (writes) {
+        const float key = load_number(shared.factors() + FACTOR_KEY + row * 4);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) down[n] *= key;
+      }
       store_four_halves(shared.tile(TILE_KEYS) + at, Tiles::scaled(k, down));
       if constexpr (erases) {
         const float read = load_number(shared.factors() + FACTOR_READ + row * 4);
@@ -271,12 +280,22 @@ struct ColumnRows {
       }
     }
   }
+  // Multiplies columns of a block of pairs, the warp's own tokens, by their factors.
+  __device__ __forceinline__ void scale_columns(u32 (&z)[4], int what) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = which * block + Fragment::column(lane) + i / 2 * 8;
+      const float2 by = load_pair(shared.factors() + what + token * 4);
+      z[i] = Tiles::scaled(z[i], by.x, by.y);
+    }
+  }
   // Pairs of a block that is not narrow.
   __device__ __forceinline__ void add_wide(float (&query)[8], float (&read)[8], float (&key)[8], int step,
                                            int size) const {
     const Queries queries{shared.at(COLUMN_K), shared.gates(), which, lane};
     u32 z[4];
     load_pairs(z, 0, which);
+    if constexpr (writes) scale_columns(z, FACTOR_KEY);
     queries.add(query, z, step, size);
     load_pairs_turned(z, 0, which);
     Keys{shared.at(COLUMN_Q), shared.gates(), which, lane}.add(key, z, step, size);
@@ -284,12 +303,7 @@ struct ColumnRows {
       load_pairs(z, 1, which);
       queries.add(read, z, step, size);
       load_pairs_turned(z, 1, which);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = which * block + Fragment::column(lane) + i / 2 * 8;
-        const float2 by = load_pair(shared.factors() + FACTOR_READ + token * 4);
-        z[i] = Tiles::scaled(z[i], by.x, by.y);
-      }
+      scale_columns(z, FACTOR_READ);
       Keys{shared.at(COLUMN_K), shared.gates(), which, lane}.add(key, z, step, size);
     }
   }
@@ -346,7 +360,7 @@ struct ColumnRows {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 sum = sums(row(r), step, j);
-        const float by = factor(FACTOR_KEY, r), low = sum.x + begin.x, high = sum.y + begin.y;
+        const float by = writes ? 1.f : factor(FACTOR_KEY, r), low = sum.x + begin.x, high = sum.y + begin.y;
         const float up[2] = {fast_exp2(low - all.x), fast_exp2(high - all.y)},
                     down[2] = {fast_exp2(-low), fast_exp2(-high)};
         const float of_key[2] = {by * across.x, by * across.y};
@@ -401,7 +415,7 @@ struct ColumnRows {
       const float2 behind = left(LEFT_BEHIND, which, step, j);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float by = factor(FACTOR_KEY, r);
+        const float by = writes ? 1.f : factor(FACTOR_KEY, r);
         const int e = Fragment::element(r, 2 * j);
         x.key[e] = met.key[8 * i + e] * (by * behind.x * down[e]);
         x.key[e + 1] = met.key[8 * i + e + 1] * (by * behind.y * down[e + 1]);
@@ -414,20 +428,37 @@ struct ColumnRows {
     stmatrix_x4(shared.at(tensor) + (own ^ u32(i) * 32), pack<Elem>(x[0], x[1]), pack<Elem>(x[2], x[3]),
                 pack<Elem>(x[4], x[5]), pack<Elem>(x[6], x[7]));
   }
-  // Adds to `of_read` the sums of dr k of the thread's rows. Ways from the rows on lie in the place of their sums of decays
+  // The sum of dk k of row number r without the factor of k, by which dk's parts are multiplied. own: the pair of the row's token
+  // with itself.
+  __device__ __forceinline__ float weigh_keys(Rows &x, float own, float by, int i, int r) const {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float2 q = load_two(COLUMN_Q, i, r, j), k = load_two(COLUMN_K, i, r, j);
+      const int e = Fragment::element(r, 2 * j);
+      sum += k.x * (x.key[e] + x.pairs[e] + own * q.x) + k.y * (x.key[e + 1] + x.pairs[e + 1] + own * q.y);
+      x.key[e] *= by, x.key[e + 1] *= by, x.pairs[e] *= by, x.pairs[e + 1] *= by;
+    }
+    return sum;
+  }
+  // Adds to `of_number` the sums of dr k of the thread's rows, or of dk k without the factors of k. Ways from the rows on lie in the place of their sums of decays
   // then, and z becomes those before them.
-  __device__ __forceinline__ void finish_step(Rows &x, float (&z)[8], float (&of_read)[2], int i) const {
+  __device__ __forceinline__ void finish_step(Rows &x, float (&z)[8], float (&of_number)[2], int i) const {
     float y[8];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float own = load_number(shared.numbers() + COLUMN_OWN + row(r) * 4),
-                  of_r = erases ? factor(FACTOR_READ, r) : 0.f;
+      float own = load_number(shared.numbers() + COLUMN_OWN + row(r) * 4);
+      const float of_r = erases ? factor(FACTOR_READ, r) : 0.f, of_key = writes ? factor(FACTOR_KEY, r) : 1.f;
+      if constexpr (writes) {
+        of_number[r] += weigh_keys(x, own, of_key, i, r);
+        own *= of_key;
+      }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const float2 q = load_two(COLUMN_Q, i, r, j), k = load_two(COLUMN_K, i, r, j);
         const int e = Fragment::element(r, 2 * j);
         if constexpr (erases) {
-          of_read[r] += x.read[e] * k.x + x.read[e + 1] * k.y;
+          of_number[r] += x.read[e] * k.x + x.read[e + 1] * k.y;
           x.read[e] *= of_r, x.read[e + 1] *= of_r;
         }
         y[e] = q.x * x.query[e] + k.x * (x.read[e] - x.pairs[e]), z[e] = k.x * x.key[e];
@@ -441,47 +472,51 @@ struct ColumnRows {
     decays().lay(y, share * steps + i);
   }
   __device__ __forceinline__ Decays decays() const { return {p, shared, which, share, lane}; }
-  // dq, dk, ways, and sums for r / k.
+  // dq, dk, ways, and sums for r / k, or w.
   __device__ __forceinline__ void run_steps(float (&z)[steps][8], Met &met, int size) const {
     Rows x;
-    float of_read[2] = {0, 0};
+    float of_number[2] = {0, 0};
     if (size == CHUNK_NARROW) {
       float pairs[owned];
       meet_tiles(met, pairs);
 #pragma unroll
       for (int i = 0; i < steps; ++i) {
         take_narrow(x, met, pairs, i);
-        finish_step(x, z[i], of_read, i);
+        finish_step(x, z[i], of_number, i);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < steps; ++i) {
         take_wide(x, met, i, size);
-        finish_step(x, z[i], of_read, i);
+        finish_step(x, z[i], of_number, i);
       }
     }
-    if constexpr (erases) store_of_read(of_read);
+    if constexpr (erases || writes) store_of_number(of_number);
   }
 
-  // ---- finish: numbers of tokens, where updates erase ----
+  // ---- finish: numbers of tokens ----
 
-  __device__ __forceinline__ void store_of_read(float (&sum)[2]) const {
+  __device__ __forceinline__ void store_of_number(float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
       if (Fragment::first_in_row(lane))
-        store_number(shared.numbers() + COLUMN_OF_READ + share * 256 + row(r) * 4, sum[r] * factor(FACTOR_KEY, r));
+        store_number(shared.numbers() + COLUMN_OF_NUMBER + share * 256 + row(r) * 4,
+                     writes ? sum[r] : sum[r] * factor(FACTOR_KEY, r));
     }
   }
-  __device__ __forceinline__ void finish_reads(const Chain &chain, int chunk) const {
+  // The gradient of r / k, or of w.
+  __device__ __forceinline__ void finish_numbers(const Chain &chain, int chunk) const {
+    float *const to = erases ? p.sums.read : p.sums.write;
     const int token = warp() * 32 + lane, t = chunk * LUATTN_CHUNK + token;
-    if (warp() > 1 || p.sums.read == nullptr || !chain.has(t)) return;
+    if (warp() > 1 || to == nullptr || !chain.has(t)) return;
     const u32 at = shared.numbers() + token * 4;
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < Shared::shares; ++i) sum += load_number(at + COLUMN_OF_READ + i * 256);
-    p.sums.read[chain.token(p, t)] = sum;
+    for (int i = 0; i < Shared::shares; ++i) sum += load_number(at + COLUMN_OF_NUMBER + i * 256);
+    if constexpr (writes && Spec::has_key_factor) sum *= Spec::key_factor(p, chain.site, t);
+    to[chain.token(p, t)] = sum;
   }
 
   // ---- a chunk ----
@@ -562,7 +597,7 @@ struct ColumnRows {
       load_rest(done + 1);
     }
     decays().store(ways, left_over, chain, now.chunk, done);
-    if constexpr (erases) finish_reads(chain, now.chunk);
+    if constexpr (erases || writes) finish_numbers(chain, now.chunk);
   }
   __device__ __forceinline__ void run() const {
     if (warp() == 0) tell(Place::first(p), 0), load_first(0), load_rest(0);
