@@ -12,7 +12,8 @@
 enum { LINEAR_JOIN_VALUES = 16, LINEAR_JOIN_THREADS = 256 }; /* of a block of luattn_linear_join */
 
 /* The types of states. */
-enum { LUATTN_STATE_F32, LUATTN_STATE_BF16, LUATTN_STATE_F16 };
+enum { LUATTN_STATE_F32, LUATTN_STATE_BF16, LUATTN_STATE_F16, LUATTN_STATE_F64 };
+ABI_FN int linear_state_bytes(int type) { return type == LUATTN_STATE_F64 ? 8 : type == LUATTN_STATE_F32 ? 4 : 2; }
 
 /* States [rows, heads_v, V, K] or [rows, heads_v, K, V]: the strides of the last two say which. */
 typedef struct LuattnStates {
@@ -120,13 +121,14 @@ typedef struct LuattnStatesBetween {
   int every, count;
 } LuattnStatesBetween;
 
-/* What the kernels of backward token by token hand on (templates/linear/recurrent/reverse_recurrent.cuh), in float. */
+/* What the kernels of backward token by token hand on (templates/linear/recurrent/reverse_recurrent.cuh), numbers of the type that
+ * they compute in. */
 typedef struct LuattnReverse {
-  float *starts;  /* [runs of all][heads_v][V][K]: the state before each run of tokens */
-  float *states;  /* of the tokens of a run, for each block */
-  float *keys;    /* [rows of all][heads_v][..][K]: gradients of rows along K behind hooks */
-  float *written; /* [rows of all][heads_v][V]: of what is written */
-  float *sums;    /* [rows of all][heads_v]: what o is divided by */
+  void *starts;  /* [runs of all][heads_v][V][K]: the state before each run of tokens */
+  void *states;  /* of the tokens of a run, for each block */
+  void *keys;    /* [rows of all][heads_v][..][K]: gradients of rows along K behind hooks */
+  void *written; /* [rows of all][heads_v][V]: of what is written */
+  void *sums;    /* [rows of all][heads_v]: what o is divided by */
   LuattnStates dlast, dfirst;
   int parts; /* of an entry's tokens, which have a block of luattn_linear_hooks for each head of q */
   int unused;
@@ -172,6 +174,7 @@ typedef struct LuattnLinearParams {
   float *
       chunk_decays; /* beside inverses, of each chunk: the logarithm, to the base of 2, of what decays leave of a state over it,
                         * or 1 where one of its updates may make a vector longer (linear_segment_end.cuh) */
+  double wide_scale; /* scale, for kernels that compute in float64 */
 } LuattnLinearParams;
 
 /* Bytes of a line of a part of a state in shared memory: lines along V begin in other banks. */

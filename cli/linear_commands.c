@@ -67,7 +67,7 @@ static luattn_status show_all(const cli_options *o, const linear_tensors *t, lua
 }
 
 static luattn_status run_there(cli_gpu *g, linear_tensors *t, bool backward, luattn_error *err) {
-  TRY(linear_results_new(t, dtype_dl(t->dtype), dtype_dl(LUATTN_F32), backward, err));
+  TRY(linear_results_new(t, dtype_dl(t->dtype), linear_sums_type(t), backward, err));
   return linear_gpu_run(g, t, backward, NULL, 0, err);
 }
 

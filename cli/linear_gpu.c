@@ -159,12 +159,12 @@ static luattn_status find_sizes(linear_tensors *want, sum_sizes *out, luattn_err
 
 /* Twice what a plain kernel of chunks is off by that rounds operands to bf16 and adds in float: 0.0058 for rows at beta to 2,
  * 0.0047 for gradients of tokens' numbers. Sums over tokens are smaller than their terms, and are allowed 10 times that; those
- * that cancel further, 4 times that of the size of their terms, of which neighbours are off alike. float32 runs token by
- * token. */
+ * that cancel further, 4 times that of the size of their terms, of which neighbours are off alike. float32 and float64 run
+ * token by token. */
 static void compare_all(check_report *r, const linear_tensors *got, const linear_tensors *want, const sum_sizes *sizes,
                         bool backward) {
   const bool is_half = got->dtype == LUATTN_BF16 || got->dtype == LUATTN_F16;
-  const double rows = is_half ? 0.0116 : 1e-5;
+  const double rows = is_half ? 0.0116 : got->dtype == LUATTN_F64 ? 1e-12 : 1e-5;
   char name[80];
   compare(r, "out", &got->o, &want->o, rows);
   compare(r, "final_state", &got->final, &want->final, rows);
@@ -192,7 +192,7 @@ luattn_status linear_gpu_check(cli_gpu *g, linear_tensors *t, check_report *r, l
   sum_sizes sizes;
   TRY(find_sizes(t, &sizes, err));
   linear_tensors there = without_results(t);
-  luattn_status status = linear_results_new(&there, dtype_dl(t->dtype), dtype_dl(LUATTN_F32), true, err);
+  luattn_status status = linear_results_new(&there, dtype_dl(t->dtype), linear_sums_type(t), true, err);
   if (status == LUATTN_OK) status = linear_gpu_run(g, &there, true, no_backward, sizeof no_backward, err);
   if (status == LUATTN_OK) compare_all(r, &there, t, &sizes, no_backward[0] == 0);
   if (status == LUATTN_OK && no_backward[0] != 0) printf("gradients are not compared: %s\n", no_backward);

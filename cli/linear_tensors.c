@@ -182,9 +182,10 @@ static int64_t axis_size(const linear_tensors *t, const luattn_input_info *info,
 static luattn_status read_input(const cli_options *o, linear_tensors *t, int i, uint64_t *seed, luattn_error *err) {
   const luattn_input_info *info = &t->info.inputs[i];
   const bool is_real = info->dtype == LUATTN_INPUT_ANY || dtype_of_input(info->dtype).code == kDLFloat;
-  const DLDataType type = (is_real && t->dtype == LUATTN_F64) || info->dtype == LUATTN_INPUT_ANY
+  const bool here = o->device == NULL || strcmp(o->device, "cpu") == 0; /* where differences need float64 */
+  const DLDataType type = (is_real && t->dtype == LUATTN_F64 && here) || info->dtype == LUATTN_INPUT_ANY
                               ? dtype_dl(t->dtype)
-                              : dtype_of_input(info->dtype); /* differences need float64 */
+                              : dtype_of_input(info->dtype);
   char option[32 + LUATTN_NAME_SIZE];
   for (int j = 0; j < o->num_inputs; j++) {
     if (strcmp(o->input[j].name, info->name) != 0) continue;
@@ -271,6 +272,10 @@ luattn_status linear_tensors_read(const luattn_spec *spec, const cli_options *o,
   if (status == LUATTN_OK) status = read_all(o, shape, with_states, t, err);
   if (status != LUATTN_OK) linear_tensors_free(t);
   return status;
+}
+
+DLDataType linear_sums_type(const linear_tensors *t) {
+  return dtype_dl(t->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
 }
 
 luattn_status linear_results_new(linear_tensors *t, DLDataType rows, DLDataType sums, bool backward,

@@ -25,6 +25,9 @@ typedef struct linear_tensors {
 /* Refuses options that only attention has. */
 luattn_status linear_refuse_options(const cli_options *o, luattn_error *err);
 
+/* The type of states and of gradients of inputs and scalars that kernels write. */
+DLDataType linear_sums_type(const linear_tensors *t);
+
 /* Fills tensors from files where given, with random numbers elsewhere. shape: without --shape. with_states: random ones. */
 luattn_status linear_tensors_read(const luattn_spec *spec, const cli_options *o, const char *shape, bool with_states,
                                   linear_tensors *out, luattn_error *err);

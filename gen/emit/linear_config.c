@@ -11,6 +11,7 @@ luattn_status emit_linear_config(arena *a, const linear_plan *p, const char **ou
            "\"contract/linear.cuh\"\n\nstruct Config {\n  using Elem = %s;\n",
            p->dtype == LUATTN_BF16  ? "bf16_t"
            : p->dtype == LUATTN_F16 ? "half_t"
+           : p->dtype == LUATTN_F64 ? "double"
                                     : "float");
   text_add(&t, "  static constexpr LinearPass pass = LINEAR_FORWARD;\n");
   if (p->pass == LUATTN_BACKWARD)
@@ -19,7 +20,7 @@ luattn_status emit_linear_config(arena *a, const linear_plan *p, const char **ou
   if (p->stages > 0) text_add(&t, ", stages = %d", p->stages);
   text_add(&t, ";\n%s", p->constants != NULL ? p->constants : "");
   text_add(&t, "  static constexpr bool packed = %s, fast_math = %s;\n};\n", p->packed ? "true" : "false",
-           p->dtype == LUATTN_F32 ? "false" : "true");
+           p->dtype == LUATTN_F32 || p->dtype == LUATTN_F64 ? "false" : "true");
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
 }

@@ -30,7 +30,7 @@ void linear_print_head(writer *w, const char *contract, const char *real, bool b
 
 void linear_add_to_memory(writer *w, const derived_term *t, const char *value, bool sole) {
   if (t->input < 0) {
-    text_add(&w->out, "add_linear_scalar_grad(p, %d, %s);\n", t->scalar, value);
+    text_add(&w->out, "add_linear_scalar_grad<Real>(p, %d, %s);\n", t->scalar, value);
     return;
   }
   text_add(&w->out, "add_input_grad_%s<Real>(p.inputs.input[%d], %s", sole ? "sole" : "alone", t->input, value);
@@ -45,7 +45,7 @@ luattn_status linear_print_text(const linear_text *t, const char **out, luattn_e
   plan *p = arena_new(a, sizeof *p);
   *out = NULL;
   if (w != NULL && f != NULL && p != NULL) {
-    *p = (plan){.dtype = LUATTN_BF16, .packed = t->packed, .deterministic = t->deterministic};
+    *p = (plan){.dtype = t->is_double ? LUATTN_F64 : LUATTN_BF16, .packed = t->packed, .deterministic = t->deterministic};
     *f = (lowered){.a = a, .g = t->g, .spec = t->spec, .plan = p, .num_nodes = ir_count(t->g)};
     if (writer_open(w, f)) {
       t->print(w, t->of);

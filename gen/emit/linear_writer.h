@@ -23,7 +23,7 @@ typedef struct linear_text {
   arena *a;
   ir *g;
   const luattn_spec *spec;
-  bool packed, deterministic;
+  bool packed, deterministic, is_double; /* is_double: Real is */
   void (*print)(writer *w, const void *of);
   const void *of;
 } linear_text;

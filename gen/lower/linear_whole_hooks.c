@@ -77,7 +77,7 @@ static luattn_status bound_length(linear_hooks *f, luattn_error *err) {
 
 luattn_status lower_linear_hooks(arena *a, const luattn_spec *spec, int k_dim, int v_dim, bool packed, bool backward,
                                  uint32_t real, linear_hooks *out, luattn_error *err) {
-  *out = (linear_hooks){.a = a, .packed = packed, .backward = backward};
+  *out = (linear_hooks){.a = a, .packed = packed, .backward = backward, .is_double = real == LUATTN_INPUT_F64};
   TRY(clone(out, spec, real, err));
   out->hook = arena_array(a, LINEAR_HOOKS, sizeof *out->hook);
   if (out->hook == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "lower: out of memory");

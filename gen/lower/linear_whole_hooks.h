@@ -10,7 +10,7 @@ typedef struct linear_hooks {
   arena *a;
   ir *g; /* a clone: the spec's own is shared */
   const luattn_spec *spec;
-  bool packed, backward;
+  bool packed, backward, is_double; /* is_double: kernels compute in float64 */
   linear_hook *hook; /* [LINEAR_HOOKS], for these head dims; a decay of 0 is none */
   int64_t max_len;   /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
   ir_ref too_large;  /* because of this one, */

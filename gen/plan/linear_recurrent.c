@@ -25,13 +25,14 @@ static luattn_status check_any(const luattn_target *t, luattn_error *err) {
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
         "target: arch: is sm_%d, and linear attention has kernels for sm_80 and newer; run it on the CPU", t->arch);
-  if (t->dtype == LUATTN_F64)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: dtype: is f64, and kernels of linear attention compute in f32; convert q, k and v, or "
-                       "run it on the CPU");
   TRY(check_dim("head_dim", t->head_dim, err));
   return check_dim("head_dim_v", t->head_dim_v, err);
 }
+
+static bool is_double(const linear_plan *p) { return p->dtype == LUATTN_F64; }
+/* Of the numbers that kernels compute in. */
+static int number_bytes(const linear_plan *p) { return is_double(p) ? 8 : 4; }
+static const char *number_of(const linear_plan *p) { return is_double(p) ? "double" : "float"; }
 
 /* Numbers of a token's rows in shared memory, of so many value channels: TokenLayout of recurrent_shape.cuh. */
 static int row_size_of(const derived_linear *d, const linear_plan *p, int values) {
@@ -51,6 +52,10 @@ static luattn_status check(const luattn_target *t, luattn_error *err) {
 static luattn_status check_ring(const luattn_target *t, luattn_error *err) {
   if (t->decode != 2)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is %d, and this kernel has a ring; give 2", t->decode);
+  if (t->dtype == LUATTN_F64)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: dtype: is f64, and kernels of rings compute in f32; convert q, k and v, or step without "
+                       "a ring");
   return check_any(t, err);
 }
 
@@ -69,7 +74,7 @@ static const char *explain(arena *a, const linear_plan *p, const derived_linear 
 /* Whether there is a kernel whose states TMA copies besides, which a launch takes where these are many and tokens are few; the sum
  * of normalize belongs to all blocks of a head, whose order it does not keep. */
 static bool has_step(const derived_linear *d, const luattn_target *t) {
-  return t->decode == 1 && t->arch >= 90 && !d->class.normalizes;
+  return t->decode == 1 && t->arch >= 90 && t->dtype != LUATTN_F64 && !d->class.normalizes;
 }
 
 /* Config and the entry of both kernels, whose rows take so many bytes. */
@@ -80,16 +85,16 @@ static void add_kernel(arena *a, const derived_linear *d, const luattn_target *t
   p->room = t->decode > 0 ? room : 0;
   p->constants =
       arena_printf(a,
-                   "  using Number = float;\n"
+                   "  using Number = %s;\n"
                    "  static constexpr int v_lane = %d, batch = %d, ring = %d, run = 0, threads = %d, blocks = %d;\n",
-                   p->v_warp / 4, batch, ring, threads, THREADS_OF_MULTIPROCESSOR / threads);
+                   number_of(p), p->v_warp / 4, batch, ring, threads, THREADS_OF_MULTIPROCESSOR / threads);
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads, bytes);
 }
 
 /* The warps of a block, whose part of the state is in registers at once. v_block: value channels whose rows it has: those, or
  * `whole`, all of a head. */
 static int start(linear_plan *p, bool whole, int most) {
-  p->v_warp = 4 * (p->k_dim > 128 ? 2 : 4);
+  p->v_warp = 4 * (p->k_dim > 128 ? 2 : 4) / (is_double(p) ? 2 : 1);
   int warps = (p->v_dim + p->v_warp - 1) / p->v_warp;
   if (warps > most) warps = most;
   const int part = warps * p->v_warp;
@@ -125,9 +130,9 @@ static void plan_walk(arena *a, const luattn_spec *spec, const luattn_target *t,
   const derived_linear *d = spec->linear;
   int batch = 16;
   const int warps = start(p, false, MOST_WARPS);
-  while (batch > 1 && batch * row_size(d, p) * 4 > 24 << 10) batch /= 2;
+  while (batch > 1 && batch * row_size(d, p) * number_bytes(p) > 24 << 10) batch /= 2;
   p->source = "entry/linear_recurrent.cu";
-  add_kernel(a, d, t, p, warps, batch, 0, batch * row_size(d, p) * 4);
+  add_kernel(a, d, t, p, warps, batch, 0, batch * row_size(d, p) * number_bytes(p));
   add_step(d, t, p, warps);
   p->why = explain(a, p, d, batch);
   if (has_step(d, t)) p->why = arena_printf(a, "%s%s", p->why, step_said);
@@ -191,7 +196,7 @@ static void plan_reverse(arena *a, const luattn_spec *spec, const luattn_target 
   (void)t;
   const derived_linear *d = spec->linear;
   const bool is_wide = p->k_dim > 128;
-  const int v_lane = is_wide ? 1 : 2, most = is_wide ? MOST_BACK_WARPS / 2 : MOST_BACK_WARPS,
+  const int v_lane = is_wide || is_double(p) ? 1 : 2, most = MOST_BACK_WARPS >> (is_wide + is_double(p)),
             padded = (p->k_dim + 31) / 32 * 32;
   int warps = (p->v_dim + 4 * v_lane - 1) / (4 * v_lane), batch = 8;
   if (warps > most) warps = most;
@@ -199,14 +204,14 @@ static void plan_reverse(arena *a, const luattn_spec *spec, const luattn_target 
   p->normalizes = d->class.normalizes;
   p->keys = 2 + d->class.reads + d->class.erases + (d->class.decay != LINEAR_DECAY_NONE);
   p->run = RUN, p->numbers_kept = padded / 8 * (v_lane + d->class.normalizes);
-  while (batch > 1 && reverse_numbers(d, p, batch, warps) * 4 > 144 << 10) batch /= 2;
+  while (batch > 1 && reverse_numbers(d, p, batch, warps) * number_bytes(p) > 144 << 10) batch /= 2;
   p->constants =
       arena_printf(a,
-                   "  using Number = float;\n"
+                   "  using Number = %s;\n"
                    "  static constexpr int v_lane = %d, batch = %d, ring = 0, run = %d, threads = %d, blocks = 1;\n",
-                   v_lane, batch, RUN, 32 * warps);
+                   number_of(p), v_lane, batch, RUN, 32 * warps);
   p->source = "entry/linear_reverse.cu";
-  const int bytes = reverse_numbers(d, p, batch, warps) * 4;
+  const int bytes = reverse_numbers(d, p, batch, warps) * number_bytes(p);
   linear_plan_add(p, "luattn_linear_runs", LUATTN_ROLE_LINEAR_RUNS, 32 * warps, bytes);
   linear_plan_add(p, "luattn_linear_reverse", LUATTN_ROLE_LINEAR_REVERSE, 32 * warps, bytes);
   linear_plan_add(p, "luattn_linear_hooks", LUATTN_ROLE_LINEAR_HOOKS, HOOK_THREADS, 0);

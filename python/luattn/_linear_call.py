@@ -8,6 +8,7 @@ from . import _capi as capi
 from ._call import Fill, Tensors
 from ._library import call
 from ._spec import Spec
+from ._typed import for_types, undeclared
 
 
 class Place(NamedTuple):
@@ -85,6 +86,7 @@ def run(
     for i, x in enumerate(scalars):
         of_scalars[i] = capi.Scalar(names[n + i], x)
     if place is not None:
+        spec = for_types(spec, undeclared(spec), inputs)
         return _run_there(spec, backward, args, place, keeps, kept)
     call(f"luattn_cpu_linear_{'backward' if backward else 'forward'}", spec.pointer, ctypes.byref(args))
     return None

@@ -11,8 +11,9 @@ from ._spec import Spec, spec_of
 
 # In one line, so that those of the spec stay what they are. What else is wrong with a table the library says.
 _WRAP = (
-    'local attention = (function(make) return function(t) if type(t) == "table" and type(t.inputs) == "table" then for _, x in pairs(t.inputs) do if '
-    'type(x) == "table" and x.dtype == nil then x.dtype = "any" end end end return make(t) end end)(attention); '
+    'local attention, linear_attention = (function(...) local function typed(make) return function(t) if type(t) == "table" and type(t.inputs) == "table" then '
+    'for _, x in pairs(t.inputs) do if type(x) == "table" and x.dtype == nil then x.dtype = "any" end end end return make(t) end end '
+    'local a, b = ... return typed(a), typed(b) end)(attention, linear_attention); '
 )
 _NAMES = ("float64", "float16", "bfloat16")
 _OTHERS = set[Any]()  # types of torch for real numbers besides float32

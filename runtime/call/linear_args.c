@@ -125,12 +125,15 @@ static luattn_status state_type(const args_call *c, const char *name, const DLTe
   const DLDataType d = t->dtype;
   if (d.lanes == 1 && d.code == kDLFloat && d.bits == 32)
     *type = LUATTN_STATE_F32;
+  else if (d.lanes == 1 && d.code == kDLFloat && d.bits == 64 && c->info->dtype == LUATTN_F64)
+    *type = LUATTN_STATE_F64;
   else if (d.lanes == 1 && d.code == kDLBfloat && d.bits == 16)
     *type = LUATTN_STATE_BF16;
   else if (d.lanes == 1 && d.code == kDLFloat && d.bits == 16)
     *type = LUATTN_STATE_F16;
   else
-    return args_fail(c, "%s: has DLPack dtype code %d of %d bits; states are float32, bfloat16 or float16 on a GPU",
+    return args_fail(c, "%s: has DLPack dtype code %d of %d bits; states are float32, bfloat16 or float16 on a GPU, and "
+                     "float64 beside q of float64",
                      name, (int)d.code, (int)d.bits);
   return LUATTN_OK;
 }
@@ -348,7 +351,7 @@ static void choose_walk(linear_call *l) {
 
 /* Whether TMA copies parts of states as lines along V (by_v), or K. */
 static bool has_lines(const LuattnStates *m, bool by_v) {
-  const unsigned long long size = m->type == LUATTN_STATE_F32 ? 4 : 2;
+  const unsigned long long size = (unsigned long long)linear_state_bytes(m->type);
   const long long strides = m->row | m->head | (by_v ? m->key : m->value);
   return (by_v ? m->value : m->key) == 1 && ((uintptr_t)m->data | (unsigned long long)strides * size) % 16 == 0;
 }
@@ -381,7 +384,7 @@ static void choose_step(linear_call *l) {
   const int values = e->tile_n > 0 ? (int)e->tile_n : 1, v_dim = (int)m->head_dim_v;
   const int64_t heads = (int64_t)p->entries * p->heads_v, parts = heads * ((v_dim + values - 1) / values);
   if (of->ring > 0 || !takes_step(l, parts)) return;
-  const int size = p->first.type == LUATTN_STATE_F32 ? 4 : 2, by_v = p->first.key != 1,
+  const int size = linear_state_bytes(p->first.type), by_v = p->first.key != 1,
             line = linear_step_pitch((by_v ? values : (int)m->head_dim) * size, by_v);
   LuattnLinearStep s = {.by_v = by_v};
   s.stage = (line * (by_v ? (int)m->head_dim : values) + 127) / 128 * 128;
@@ -430,7 +433,8 @@ luattn_status linear_args_fill(const luattn_kernel *kernel, const luattn_linear_
   TRY(fill_entries(l));
   if (!isfinite(args->scale)) return args_fail(c, "scale: is %g, expected a finite number", args->scale);
   const double scale = args->scale != 0 ? args->scale : m->linear_facts[0].scale;
-  p->scale = (float)(scale != 0 ? scale : 1 / sqrt((double)k_dim));
+  p->wide_scale = scale != 0 ? scale : 1 / sqrt((double)k_dim);
+  p->scale = (float)p->wide_scale;
   if (!shapes_only) TRY(fill_states(l));
   if (!shapes_only) TRY(fill_ring(l));
   if (!shapes_only) choose_walk(l);

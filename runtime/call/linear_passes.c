@@ -5,6 +5,7 @@
 #include "abi/workspace.h"
 
 #include "runtime/call/linear_args.h"
+#include "runtime/call/tensor_rule.h"
 
 enum {
   LEAST_SEGMENT = 16 * LUATTN_CHUNK, /* tokens: below, a segment's state costs more than it saves */
@@ -29,7 +30,7 @@ static size_t rows_of(const linear_call *l) {
 /* Contiguous rows [rows][heads][dim] in half precision. */
 static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim) {
   const long long row = (long long)heads * dim;
-  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * (l->c.info->dtype == LUATTN_F32 ? 4 : 2)), row * l->p.tokens,
+  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * (args_elem(l->c.info).bits / 8u)), row * l->p.tokens,
                         dim, row};
 }
 
@@ -136,7 +137,7 @@ bool linear_is_stored(const linear_call *l, uint32_t input) {
 static bool place_sums(linear_call *l, room *r) {
   const image_manifest *m = l->c.info;
   LuattnInputs *in = &l->p.inputs;
-  const size_t limbs = (size_t)workspace_limbs(sizeof(float)) * sizeof(uint64_t), first = r->used;
+  const size_t limbs = (size_t)workspace_limbs((int)args_real_size(l->c.info)) * sizeof(uint64_t), first = r->used;
   const bool scalars = l->args->scalar_grads != NULL && m->num_scalars > 0;
   bool any = scalars;
   in->num_scalars = (int)m->num_scalars;
@@ -301,7 +302,8 @@ static luattn_status place_reverse(linear_call *l, room *r) {
   const image_manifest *m = l->c.info;
   const manifest_linear *of = &m->linear_facts[0];
   LuattnReverse *to = &l->p.reverse;
-  const size_t rows = rows_of(l), heads = (size_t)l->p.heads_v, entries = (size_t)l->p.entries, number = sizeof(float);
+  const size_t rows = rows_of(l), heads = (size_t)l->p.heads_v, entries = (size_t)l->p.entries,
+               number = args_real_size(m);
   const size_t v_dim = m->head_dim_v + of->normalizes, runs = rows / of->run + entries + 1;
   place_sums(l, r);
   to->starts = take(r, runs * heads * v_dim * m->head_dim * number);

@@ -27,8 +27,8 @@ concept LinearHook =
     };
 
 // Config of the recurrent family: named constants.
-//   Elem                 the type of q, k, v and o: float, half_t or bf16_t
-//   Number               the type of sums, states in registers and hooks: float
+//   Elem                 the type of q, k, v and o: double, float, half_t or bf16_t
+//   Number               the type of sums, states in registers and hooks: double where Elem is, else float
 //   k_dim, v_dim         channels of a head
 //   v_lane               value channels of the state that a lane has
 //   v_block              at most so many of a block

@@ -19,5 +19,5 @@ extern "C" __global__ void __launch_bounds__(256) luattn_linear_hooks(const __gr
 }
 extern "C" __global__ void __launch_bounds__(round_threads)
     luattn_linear_round(const __grid_constant__ LuattnLinearParams p) {
-  linear_round(p, i64(blockIdx.x) * round_threads + threadIdx.x, blockIdx.y, gridDim.y - 1);
+  linear_round<Config::Number>(p, i64(blockIdx.x) * round_threads + threadIdx.x, blockIdx.y, gridDim.y - 1);
 }

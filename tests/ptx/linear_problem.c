@@ -219,7 +219,6 @@ linear_rows linear_rows_of(const problem *x, int entry, int hv) {
 
 /* ---- by the kernel ---- */
 
-size_t linear_state_bytes(const call *c) { return c->state_type == LUATTN_STATE_F32 ? 4 : 2; }
 /* The place of element (k, v) of a pool's row and head. */
 size_t linear_state_at(const call *c, int row, int hv, int k, int v) {
   const int K = c->kernel.k_dim, V = c->kernel.v_dim;
@@ -239,7 +238,7 @@ static void *pool_on_device(const problem *x) {
       ((uint16_t *)(void *)bytes)[at] =
           c->state_type == LUATTN_STATE_BF16 ? hand_to_bf16(x->pool[i]) : to_f16(x->pool[i]);
   }
-  void *device = hand_device(count * linear_state_bytes(c), bytes);
+  void *device = hand_device(count * (size_t)linear_state_bytes(c->state_type), bytes);
   free(bytes);
   return device;
 }
@@ -396,7 +395,7 @@ void linear_take_back(on_device *d, const call *c) {
 
 char *linear_take_pool(const on_device *d, const call *c) {
   if (d->p.last.data == NULL) return NULL;
-  const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * c->kernel.k_dim * c->kernel.v_dim) * linear_state_bytes(c);
+  const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * c->kernel.k_dim * c->kernel.v_dim) * (size_t)linear_state_bytes(c->state_type);
   char *pool = malloc(bytes);
   hand_host(pool, d->p.last.data, bytes);
   return pool;

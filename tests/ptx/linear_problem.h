@@ -60,7 +60,6 @@ double linear_in_at(const problem *x, int i, int row, int hv);
 double *linear_dout_of(const problem *x, int entry, int hv);
 linear_rows linear_rows_of(const problem *x, int entry, int hv);
 
-size_t linear_state_bytes(const call *c);
 /* The place of element (k, v) of a pool's row and head. */
 size_t linear_state_at(const call *c, int row, int hv, int k, int v);
 double linear_got_state(const call *c, const char *bytes, size_t at);

@@ -78,8 +78,28 @@ class Gradients(linear_recurrent_test.Gradients):
             self.compare(name, torch.bfloat16, (0, 1, 150), 64, 64, {"kda": 0.04, "linear": 0.04}.get(name, 0.0098))
 
 
+class Doubles(linear_recurrent_test.Doubles):
+    on_machine = on_host(linear_recurrent_test.Doubles.on_machine)
+
+    def test_gradcheck(self):
+        """Differences of what kernels compute, of every spec that has them: not of steps and flags."""
+        for name in linear_recurrent_test.NAMES:
+            if name in ("hooks_of_all_kinds", "sums_in_branches"):
+                continue
+            case = linear_recurrent_test.Case(name, torch.float64, (3,), 8, 8, heads_v=1, packed=False, state=torch.float64)
+            x = self.leaves(case, lambda t: t.cuda())
+            rest = {n: t.cuda() for n, t in case.given.items() if n not in x}
+
+            def call(*given, case=case, names=tuple(x), rest=rest):
+                own = dict(zip(names, given))
+                first = own.pop("first")
+                return case.attention(**own, **rest, initial_state=first, output_final_state=True, state_layout="vk")
+
+            self.assertTrue(torch.autograd.gradcheck(call, tuple(x.values())), name)
+
+
 def load_tests(loader, tests, pattern):
-    return unittest.TestSuite(loader.loadTestsFromTestCase(x) for x in (Chunks, Recurrent, Gradients))
+    return unittest.TestSuite(loader.loadTestsFromTestCase(x) for x in (Chunks, Recurrent, Gradients, Doubles))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from ptx_test import on_device
 
 SPECS = f"{ROOT}/tests/specs/linear"
 NAMES = sorted(name.removesuffix(".lua") for name in os.listdir(SPECS))
-ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 0.004, torch.float16: 0.001}  # relative, root mean square
+ROUNDED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.004, torch.float16: 0.001}  # relative, root mean square
 NAN = float("nan")
 
 
@@ -42,6 +42,8 @@ class Case:
         batch = 1 if packed else entries
         sizes = {"b": entries, "t": total, "h": heads, "hv": heads_v, "d": K, "dv": V}
         self.given = {info.name: _input(info, sizes, packed) for info in self.attention.inputs}
+        if dtype is torch.float64:
+            self.given = {n: x.double() if x.is_floating_point() else x for n, x in self.given.items()}
         self.q, self.k = ((torch.randn(batch, total, heads, K) / K**0.5).to(dtype) for _ in range(2))
         self.v = torch.randn(batch, total, heads_v, V).to(dtype)
         self.ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32) if packed else None
@@ -225,6 +227,31 @@ class Gradients(unittest.TestCase):
         one, two = (self.on_machine(case, ways) for _ in range(2))
         for name in one:
             self.assertTrue(torch.equal(one[name], two[name]), name)
+
+
+class Doubles(Recurrent, Gradients):
+    """Of q, k, v, states and inputs in float64."""
+
+    test_pools = test_turns = test_lengths = test_types_and_dims = test_same_bits = test_wide = None
+
+    def test_every_spec(self):
+        for name in NAMES:
+            Recurrent.compare(self, name, torch.float64, (0, 1, 9), 32, 24, state=torch.float64)
+            Gradients.compare(self, name, torch.float64, (0, 1, 9), 16, 40, 1e-12, state=torch.float64)
+
+    def test_dims(self):
+        for name, K, V, layout in (("kda", 128, 24, "kv"), ("linear", 8, 256, "kv")):
+            Recurrent.compare(self, name, torch.float64, (2, 6), K, V, layout=layout, state=torch.float64)
+            Gradients.compare(self, name, torch.float64, (5,), K, V, 1e-12, layout=layout, state=torch.float64)
+
+    def test_states(self):
+        for state in (torch.float32, torch.bfloat16):
+            Recurrent.compare(self, "gla", torch.float64, (5, 1), 64, 32, state=state)
+
+    def test_rings(self):
+        case = Case("retention", torch.float64, (2,), 32, 32, packed=False)
+        with self.assertRaisesRegex(luattn.Unsupported, "target: dtype: is f64, and kernels of rings compute in f32"):
+            Ring.steps(self, case, torch.float32, 4, [(1, 1)], "vk")
 
 
 class Ring(unittest.TestCase):

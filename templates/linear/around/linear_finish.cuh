@@ -240,10 +240,11 @@ LUATTN_FN void linear_finish(const LuattnLinearParams &p, u32 block) {
 }
 
 // Adds the exact sum of an element of an input's gradient, or after the inputs of the scalars', to that of what is not finite.
+template <class Real = float>
 LUATTN_FN void linear_round(const LuattnLinearParams &p, i64 at, u32 input, u32 inputs) {
   const LuattnInput &in = p.inputs.input[input < inputs ? input : 0];
-  float *const grad = static_cast<float *>(input < inputs ? in.grad : p.inputs.scalar_grad);
+  Real *const grad = static_cast<Real *>(input < inputs ? in.grad : p.inputs.scalar_grad);
   const u64 *const exact = reinterpret_cast<const u64 *>(input < inputs ? in.exact : p.inputs.scalar_exact);
   const i64 count = input < inputs ? in.count : p.inputs.num_scalars;
-  if (grad != nullptr && exact != nullptr && at < count) grad[at] += exact_value<float>(exact + at, count);
+  if (grad != nullptr && exact != nullptr && at < count) grad[at] += exact_value<Real>(exact + at, count);
 }

@@ -16,7 +16,7 @@ LUATTN_FN void prefetch_state(const LuattnLinearParams &p, int first_value, int 
   if (m.data == nullptr || p.ahead <= 0) return;
   const RecurrentAhead head(p);
   if (head.row < 0) return;
-  const int size = m.type == LUATTN_STATE_F32 ? 4 : 2, n = min_of(values, Config::v_dim - first_value);
+  const int size = linear_state_bytes(m.type), n = min_of(values, Config::v_dim - first_value);
   const bool by_k = m.key == 1;
   const u64 at =
       reinterpret_cast<u64>(m.data) + u64(head.row * m.row + head.hv * m.head + first_value * m.value) * size;

@@ -107,14 +107,15 @@ struct RecurrentRows {
       Elem *const to = place.template at<Elem>(p.o, place.site.hv, first + t) + first_value;
       if constexpr (Spec::normalizes && Config::run > 0)
         if (own_thread() == 0)
-          p.reverse.sums[place.row_of_all(p, first + t) * p.heads_v + place.site.hv] = float(from[Layout::sum]);
+          static_cast<Real *>(p.reverse.sums)[place.row_of_all(p, first + t) * p.heads_v + place.site.hv] =
+              from[Layout::sum];
       for (int v = own_thread(); v < n; v += threads) {
         const int at = order.value_place(v);
         Real x = from[Layout::o + at];
         if constexpr (Spec::normalizes)
           x = x / from[Layout::sum];
         else
-          x *= Real(p.scale);
+          x *= scale_of<Real>(p);
         if constexpr (Spec::Skip::given) x += from[Layout::skip + at];
         to[v] = from_real<Elem>(x);
       }
@@ -124,7 +125,7 @@ struct RecurrentRows {
   __device__ __forceinline__ void store_zeros() const {
     const int n = min_of(block_values, Config::v_dim - first_value);
     for (i64 i = own_thread(); i < i64(place.tokens) * n; i += threads)
-      place.template at<Elem>(p.o, place.site.hv, int(i / n))[first_value + int(i % n)] = from_real<Elem>(0.f);
+      place.template at<Elem>(p.o, place.site.hv, int(i / n))[first_value + int(i % n)] = from_real<Elem>(Real(0));
   }
 
  private:

@@ -18,6 +18,14 @@ LUATTN_FN T here(T x) {
   return x;
 }
 
+// The type of states that kernels keep between them, and the call's scale, in the numbers that they compute in.
+template <class Real>
+inline constexpr int state_type_of = sizeof(Real) == 8 ? LUATTN_STATE_F64 : LUATTN_STATE_F32;
+template <class Real>
+LUATTN_FN Real scale_of(const LuattnLinearParams &p) {
+  return sizeof(Real) == 8 ? Real(p.wide_scale) : Real(p.scale);
+}
+
 template <class Config>
 struct RecurrentShape {
   static constexpr int k_dim = ceil_div(Config::k_dim, 32) * 32;  // padded
@@ -32,7 +40,7 @@ struct StateOrder {
   int log2_unit;
 
   __device__ __forceinline__ explicit StateOrder(const LuattnStates &s) {
-    const int unit = s.type == LUATTN_STATE_F32 ? 4 : Shape::half_unit;
+    const int unit = linear_state_bytes(s.type) > 2 ? 4 : Shape::half_unit;
     log2_unit = s.value == 1 && s.key != 1 ? 0 : unit == 8 ? 3 : 2;
   }
   __device__ __forceinline__ bool along_v() const { return log2_unit == 0; }

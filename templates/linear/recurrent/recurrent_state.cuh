@@ -239,6 +239,8 @@ struct RecurrentState {
   }
   template <bool Load>
   __device__ __forceinline__ void move_as(const LuattnStates &m, i64 row, int hv, bool with_sum = true) {
+    if constexpr (sizeof(Real) == 8)
+      if (m.type == LUATTN_STATE_F64) return move<Load, double, 4>(m, row, hv, with_sum);
     if (m.type == LUATTN_STATE_F32)
       move<Load, float, 4>(m, row, hv, with_sum);
     else if (m.type == LUATTN_STATE_BF16)
@@ -266,6 +268,8 @@ struct RecurrentState {
   LUATTN_FN void move_number(Real &x, T *at) {
     if constexpr (Load)
       x = Real(to_real(*at));
+    else if constexpr (sizeof(T) == 2)
+      *at = from_real<T>(float(x));
     else
       *at = from_real<T>(x);
   }
@@ -273,7 +277,7 @@ struct RecurrentState {
   template <bool Load, class T, int N>
   LUATTN_FN void move_two(Real &x, Real &y, Neighbours<T, N> &some, int c) {
     if constexpr (!Load && sizeof(T) == 2)
-      some.word[c / 2] = pack<T>(x, y);
+      some.word[c / 2] = pack<T>(float(x), float(y));
     else
       move_number<Load>(x, &some.x[c]), move_number<Load>(y, &some.x[c + 1]);
   }

@@ -107,7 +107,7 @@ struct ReverseHooks {
       if (kind.has(j)) to[kind.channel(j)] = from_real<Elem>(from[j]);
   }
   template <class Kind, int N>
-  LUATTN_FN void load_made(const float *from, const Kind &kind, Real (&to)[N]) {
+  LUATTN_FN void load_made(const Real *from, const Kind &kind, Real (&to)[N]) {
 #pragma unroll
     for (int j = 0; j < N; ++j) to[j] = kind.has(j) ? Real(from[kind.channel(j)]) : Real(0);
   }

@@ -14,27 +14,30 @@
 // The order of states that kernels of backward keep.
 template <class Config>
 LUATTN_FN StateOrder<Config> kept_order() {
-  return StateOrder<Config>(LuattnStates{nullptr, 0, 0, Config::k_dim, 1, LUATTN_STATE_F32, 0});
+  return StateOrder<Config>(
+      LuattnStates{nullptr, 0, 0, Config::k_dim, 1, state_type_of<typename Config::Number>, 0});
 }
 
 // What the kernels hand on.
 template <class Spec, class Config>
 struct ReverseRows {
   using Of = KeyGradients<Spec>;
+  using Real = typename Config::Number;
   static constexpr int K = Config::k_dim, V = Config::v_dim + Spec::normalizes;
   const LuattnLinearParams &p;
   const RecurrentPlace<Config> &place;
 
   __device__ __forceinline__ i64 of_head(int t) const { return place.row_of_all(p, t) * p.heads_v + place.site.hv; }
-  __device__ __forceinline__ float *keys(int t, int which) const {
-    return p.reverse.keys + (of_head(t) * Of::count + which) * K;
+  __device__ __forceinline__ Real *keys(int t, int which) const {
+    return static_cast<Real *>(p.reverse.keys) + (of_head(t) * Of::count + which) * K;
   }
-  __device__ __forceinline__ float *written(int t) const { return p.reverse.written + of_head(t) * V; }
-  __device__ __forceinline__ float *sum(int t) const { return p.reverse.sums + of_head(t); }
+  __device__ __forceinline__ Real *written(int t) const { return static_cast<Real *>(p.reverse.written) + of_head(t) * V; }
+  __device__ __forceinline__ Real *sum(int t) const { return static_cast<Real *>(p.reverse.sums) + of_head(t); }
   // The state before run number `run`; V of K neighbours.
   __device__ __forceinline__ LuattnStates start(int run) const {
     const i64 slot = place.row_of_all(p, 0) / Config::run + place.entry + run;
-    return {p.reverse.starts + (slot * p.heads_v + place.site.hv) * (i64(V) * K), 0, 0, K, 1, LUATTN_STATE_F32, 0};
+    Real *const at = static_cast<Real *>(p.reverse.starts) + (slot * p.heads_v + place.site.hv) * (i64(V) * K);
+    return {at, 0, 0, K, 1, state_type_of<Real>, 0};
   }
 };
 
@@ -61,21 +64,23 @@ struct ReverseWalk {
   __device__ __forceinline__ int channel_place(int d) const { return kept_order<Config>().place(d); }
 
   // A token's state in memory, the thread's own numbers.
-  __device__ __forceinline__ float4 *kept(int i) const {
+  using Four = Neighbours<Real, 4>;
+  __device__ __forceinline__ Four *kept(int i) const {
     const i64 each = V * K / 4 + (Spec::normalizes ? K / 4 : 0);
-    return reinterpret_cast<float4 *>(p.reverse.states) +
+    return static_cast<Four *>(p.reverse.states) +
            (i64(number_of_head()) * Config::run + i) * each * Config::threads + threadIdx.x;
   }
   __device__ __forceinline__ u32 number_of_head() const {
     return u32(place.entry) * u32(p.heads_v) + u32(place.site.hv);
   }
   template <bool Load, int N>
-  LUATTN_FN void move(Real (&x)[N], float4 *&at) {
+  LUATTN_FN void move(Real (&x)[N], Four *&at) {
 #pragma unroll
     for (int n = 0; n < N; n += 4, at += Config::threads) {
       if constexpr (Load) {
-        const float4 y = *at;
-        x[n] = y.x, x[n + 1] = y.y, x[n + 2] = y.z, x[n + 3] = y.w;
+        const Four y = *at;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[n + c] = y.x[c];
       } else {
         *at = {x[n], x[n + 1], x[n + 2], x[n + 3]};
       }
@@ -83,7 +88,7 @@ struct ReverseWalk {
   }
   template <bool Load>
   __device__ __forceinline__ void move(State &state, int i) const {
-    float4 *at = kept(i);
+    Four *at = kept(i);
 #pragma unroll
     for (int v = 0; v < V; ++v) move<Load>(state.s[v], at);
     if constexpr (Spec::normalizes) move<Load>(state.ones, at);
@@ -108,7 +113,7 @@ struct ReverseWalk {
     for (int i = int(threadIdx.x / 32); i < count; i += Config::threads / 32) {
       const auto *from = place.template at<const typename Config::Elem>(p.rows.dout, place.site.hv, first + i);
       const auto *o = place.template at<const typename Config::Elem>(p.o, place.site.hv, first + i);
-      Real factor = Spec::normalizes ? Real(1) / Real(*to.sum(first + i)) : Real(p.scale), dot = 0;
+      Real factor = Spec::normalizes ? Real(1) / Real(*to.sum(first + i)) : scale_of<Real>(p), dot = 0;
       for (int v = lane; v < Config::v_dim; v += 32) {
         const Real x = from == nullptr ? Real(0) : factor * Real(to_real(from[v]));
         const int of_block = v - rows.first_value;
@@ -129,8 +134,8 @@ struct ReverseWalk {
       Real x = 0;
       for (int w = 0; w < Config::threads / 32; ++w)
         x += shared[parts + (half * (Config::threads / 32) + w) * part + at];
-      float *const out = to.keys(t, which) + d;
-      *out = is_first ? float(x) : *out + float(x);
+      Real *const out = to.keys(t, which) + d;
+      *out = is_first ? x : *out + x;
     }
   }
   __device__ __forceinline__ void back_batch(State &state, int begin, int first, int count) const {
