@@ -99,9 +99,9 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
                                                     luattn_error *err);
 
 /* On the engine's device: by a kernel that is compiled on first use, or on the CPU as above, with host tensors and no
- * stream. Kernels are for sm_80 and newer, of float32, bfloat16 and float16, with head_dim and head_dim_v up to
+ * stream. Kernels are for sm_80 and newer, of float64, float32, bfloat16 and float16, with head_dim and head_dim_v up to
  * 256, multiples of 8, of which `luattn emit --stage plan` says which kernel it is; others are refused by name. On a GPU q, k, v and o
- * are of one type, states float32, bfloat16 or float16, cu_seqlens and state_indices int32 in device memory. Kernels trust
+ * are of one type, states float32, bfloat16 or float16, or float64 beside q of float64, cu_seqlens and state_indices int32 in device memory. Kernels trust
  * state_indices to be rows that there are, no two alike where states are written; with LUATTN_CHECK=1 in the environment they are checked,
  * as are cu_seqlens, and decays above 0 are refused, after the launch. o may not be NULL on a GPU. May be captured into a
  * CUDA graph.
@@ -109,9 +109,8 @@ LUATTN_API luattn_status luattn_cpu_linear_backward(const luattn_spec *spec, con
 LUATTN_API luattn_status luattn_linear_forward(luattn_engine *engine, const luattn_spec *spec,
                                                const luattn_linear_args *args, void *stream, luattn_error *err);
 /* Backward, of the same specs and types. On Hopper additive updates and the delta rule have kernels of chunks, in half precision
- * and up to 128 channels, with decays of channels and additive updates if update.write has no gradient; all else is walked
- * token by token, with a state for each.
- * dq, dk and dv have q's type, gradients of inputs and scalars are float32, contiguous. dout may not be NULL on a GPU. The
+ * and up to 128 channels; all else is walked token by token, with a state for each.
+ * dq, dk and dv have q's type, gradients of inputs and scalars are float32, or float64 beside q of float64, contiguous. dout may not be NULL on a GPU. The
  * same bits in every run. */
 LUATTN_API luattn_status luattn_linear_backward(luattn_engine *engine, const luattn_spec *spec,
                                                 const luattn_linear_args *args, void *stream, luattn_error *err);

@@ -389,7 +389,7 @@ static void run_refusals(luattn_engine *engine, const char *specs) {
   a = args_of(&p), a.scale = (double)INFINITY;
   expect_refusal(&p, &a, "scale: is inf");
   a = args_of(&p), a.q = a.v = &p.want.t;
-  expect_refusal(&p, &a, "target: dtype: is f64, and kernels of linear attention compute in f32");
+  expect_refusal(&p, &a, "has dtype bfloat16, expected float64");
   check_places(&p);
   check_lists(&p);
 }

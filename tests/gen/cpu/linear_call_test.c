@@ -112,13 +112,13 @@ static void test_other_form(void **unused) {
   luattn_image *image;
   char *stages;
   const luattn_args args = {.struct_size = sizeof args};
-  const luattn_target target = {.struct_size = sizeof target, .head_dim = 64, .arch = 90, .dtype = LUATTN_F64};
+  const luattn_target target = {.struct_size = sizeof target, .head_dim = 60, .arch = 90, .dtype = LUATTN_F64};
   static const char words[] = "spec 'gla': is of linear attention, and this function is of attention";
   assert_int_equal(luattn_spec_form(spec), LUATTN_FORM_LINEAR);
   refused(luattn_cpu_forward(spec, &args, &err), LUATTN_UNSUPPORTED, &err, words);
   refused(luattn_cpu_backward(spec, &args, &err), LUATTN_UNSUPPORTED, &err, words);
   refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED, &err,
-          "dtype: is f64, and kernels of linear attention compute in f32");
+          "head_dim: is 60, and kernels of linear attention take multiples of 8 up to 256");
   refused(luattn_spec_parts(spec, &parts, &err), LUATTN_UNSUPPORTED, &err, words);
   refused(luattn_emit(spec, &target, "source", &stages, &err), LUATTN_UNSUPPORTED, &err,
           "stage 'source' is none of linear attention");
