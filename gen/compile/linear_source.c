@@ -33,8 +33,10 @@ static luattn_status lower(linear_source *s, uint32_t real, linear_lowered *out,
 }
 
 static uint32_t real_of(luattn_dtype dtype) {
-  return dtype == LUATTN_BF16 ? LUATTN_INPUT_BF16 : dtype == LUATTN_F16 ? LUATTN_INPUT_F16
-                               : dtype == LUATTN_F64 ? LUATTN_INPUT_F64 : LUATTN_INPUT_F32;
+  return dtype == LUATTN_BF16  ? LUATTN_INPUT_BF16
+         : dtype == LUATTN_F16 ? LUATTN_INPUT_F16
+         : dtype == LUATTN_F64 ? LUATTN_INPUT_F64
+                               : LUATTN_INPUT_F32;
 }
 
 /* Says in the plan why families were passed over. */

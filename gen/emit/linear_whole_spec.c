@@ -88,6 +88,7 @@ static void print(writer *w, const void *of) {
 }
 
 luattn_status emit_linear_hooks(const linear_hooks *l, const char **out, luattn_error *err) {
-  const linear_text whole = {.a = l->a, .g = l->g, .spec = l->spec, .packed = l->packed, .is_double = l->is_double, .print = print, .of = l};
+  const linear_text whole = {
+      .a = l->a, .g = l->g, .spec = l->spec, .packed = l->packed, .is_double = l->is_double, .print = print, .of = l};
   return linear_print_text(&whole, out, err);
 }

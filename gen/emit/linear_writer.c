@@ -45,7 +45,8 @@ luattn_status linear_print_text(const linear_text *t, const char **out, luattn_e
   plan *p = arena_new(a, sizeof *p);
   *out = NULL;
   if (w != NULL && f != NULL && p != NULL) {
-    *p = (plan){.dtype = t->is_double ? LUATTN_F64 : LUATTN_BF16, .packed = t->packed, .deterministic = t->deterministic};
+    *p = (plan){
+        .dtype = t->is_double ? LUATTN_F64 : LUATTN_BF16, .packed = t->packed, .deterministic = t->deterministic};
     *f = (lowered){.a = a, .g = t->g, .spec = t->spec, .plan = p, .num_nodes = ir_count(t->g)};
     if (writer_open(w, f)) {
       t->print(w, t->of);

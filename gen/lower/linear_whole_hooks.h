@@ -11,10 +11,10 @@ typedef struct linear_hooks {
   ir *g; /* a clone: the spec's own is shared */
   const luattn_spec *spec;
   bool packed, backward, is_double; /* is_double: kernels compute in float64 */
-  linear_hook *hook; /* [LINEAR_HOOKS], for these head dims; a decay of 0 is none */
-  int64_t max_len;   /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
-  ir_ref too_large;  /* because of this one, */
-  double reach;      /* which reaches that */
+  linear_hook *hook;                /* [LINEAR_HOOKS], for these head dims; a decay of 0 is none */
+  int64_t max_len;                  /* of a sequence: up to it, integers of hooks fit 32 bits. 0: they never do, */
+  ir_ref too_large;                 /* because of this one, */
+  double reach;                     /* which reaches that */
 } linear_hooks;
 
 /* Lowers for kernels with these head dims, and inputs of any type as real (luattn_input_dtype). Errors:

@@ -53,9 +53,10 @@ static luattn_status check_ring(const luattn_target *t, luattn_error *err) {
   if (t->decode != 2)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is %d, and this kernel has a ring; give 2", t->decode);
   if (t->dtype == LUATTN_F64)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: dtype: is f64, and kernels of rings compute in f32; convert q, k and v, or step without "
-                       "a ring");
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: dtype: is f64, and kernels of rings compute in f32; convert q, k and v, or step without "
+        "a ring");
   return check_any(t, err);
 }
 

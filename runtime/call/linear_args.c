@@ -132,7 +132,8 @@ static luattn_status state_type(const args_call *c, const char *name, const DLTe
   else if (d.lanes == 1 && d.code == kDLFloat && d.bits == 16)
     *type = LUATTN_STATE_F16;
   else
-    return args_fail(c, "%s: has DLPack dtype code %d of %d bits; states are float32, bfloat16 or float16 on a GPU, and "
+    return args_fail(c,
+                     "%s: has DLPack dtype code %d of %d bits; states are float32, bfloat16 or float16 on a GPU, and "
                      "float64 beside q of float64",
                      name, (int)d.code, (int)d.bits);
   return LUATTN_OK;

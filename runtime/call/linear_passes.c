@@ -30,8 +30,8 @@ static size_t rows_of(const linear_call *l) {
 /* Contiguous rows [rows][heads][dim] in half precision. */
 static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim) {
   const long long row = (long long)heads * dim;
-  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * (args_elem(l->c.info).bits / 8u)), row * l->p.tokens,
-                        dim, row};
+  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * (args_elem(l->c.info).bits / 8u)), row * l->p.tokens, dim,
+                        row};
 }
 
 /* How many chunks one after another a call of `chunks` takes whose segments are maps: those of a segment, in as many turns as

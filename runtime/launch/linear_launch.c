@@ -124,9 +124,10 @@ static luattn_status clear_sums(const luattn_kernel *k, const linear_call *l, cu
   TRY(launch_zero(k, l->exact, l->exact_bytes, "exact sums", stream, l->c.err));
   for (uint32_t i = 0; i < k->info.num_inputs; i++)
     if (!linear_is_stored(l, i))
-      TRY(launch_zero(k, in->input[i].grad, (size_t)in->input[i].count * args_real_size(&k->info), k->info.input[i].name, stream,
-                      l->c.err));
-  return launch_zero(k, in->scalar_grad, k->info.num_scalars * args_real_size(&k->info), "scalar_grads", stream, l->c.err);
+      TRY(launch_zero(k, in->input[i].grad, (size_t)in->input[i].count * args_real_size(&k->info),
+                      k->info.input[i].name, stream, l->c.err));
+  return launch_zero(k, in->scalar_grad, k->info.num_scalars * args_real_size(&k->info), "scalar_grads", stream,
+                     l->c.err);
 }
 
 /* Whether what a role's entry makes is there: forward has kept it. */

@@ -395,7 +395,8 @@ void linear_take_back(on_device *d, const call *c) {
 
 char *linear_take_pool(const on_device *d, const call *c) {
   if (d->p.last.data == NULL) return NULL;
-  const size_t bytes = (size_t)(POOL_ROWS * c->heads_v * c->kernel.k_dim * c->kernel.v_dim) * (size_t)linear_state_bytes(c->state_type);
+  const size_t bytes =
+      (size_t)(POOL_ROWS * c->heads_v * c->kernel.k_dim * c->kernel.v_dim) * (size_t)linear_state_bytes(c->state_type);
   char *pool = malloc(bytes);
   hand_host(pool, d->p.last.data, bytes);
   return pool;

@@ -14,8 +14,7 @@
 // The order of states that kernels of backward keep.
 template <class Config>
 LUATTN_FN StateOrder<Config> kept_order() {
-  return StateOrder<Config>(
-      LuattnStates{nullptr, 0, 0, Config::k_dim, 1, state_type_of<typename Config::Number>, 0});
+  return StateOrder<Config>(LuattnStates{nullptr, 0, 0, Config::k_dim, 1, state_type_of<typename Config::Number>, 0});
 }
 
 // What the kernels hand on.
@@ -31,7 +30,9 @@ struct ReverseRows {
   __device__ __forceinline__ Real *keys(int t, int which) const {
     return static_cast<Real *>(p.reverse.keys) + (of_head(t) * Of::count + which) * K;
   }
-  __device__ __forceinline__ Real *written(int t) const { return static_cast<Real *>(p.reverse.written) + of_head(t) * V; }
+  __device__ __forceinline__ Real *written(int t) const {
+    return static_cast<Real *>(p.reverse.written) + of_head(t) * V;
+  }
   __device__ __forceinline__ Real *sum(int t) const { return static_cast<Real *>(p.reverse.sums) + of_head(t); }
   // The state before run number `run`; V of K neighbours.
   __device__ __forceinline__ LuattnStates start(int run) const {
@@ -67,8 +68,8 @@ struct ReverseWalk {
   using Four = Neighbours<Real, 4>;
   __device__ __forceinline__ Four *kept(int i) const {
     const i64 each = V * K / 4 + (Spec::normalizes ? K / 4 : 0);
-    return static_cast<Four *>(p.reverse.states) +
-           (i64(number_of_head()) * Config::run + i) * each * Config::threads + threadIdx.x;
+    return static_cast<Four *>(p.reverse.states) + (i64(number_of_head()) * Config::run + i) * each * Config::threads +
+           threadIdx.x;
   }
   __device__ __forceinline__ u32 number_of_head() const {
     return u32(place.entry) * u32(p.heads_v) + u32(place.site.hv);

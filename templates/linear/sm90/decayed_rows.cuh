@@ -4,20 +4,25 @@
 //     x_id = sum over j < i of z_ij k_jd e^(G_id - G_jd)     rows are queries
 //     x_jd = sum over i > j of z_ji q_id e^(G_id - G_jd)     rows are keys: Later
 //
+// and of each row's own number times its sum, what `ways` is for: of numbers that are rounded with their decays, as those of others
+// are, so that a pair has the same way whichever of its tokens is the row, and what does not cross a decay cancels to all digits.
+//
 // The block is cut as in linear_triangles.cuh: triangles have their first token as the reference, and what lies between two of
 // them the first one's end. No exponent is above 0 but in triangles, whose decays span less than the limit. Pairs of a token
 // with itself are left out.
 #pragma once
 #include "linear/sm90/linear_triangles.cuh"
 
-template <class Config, int RowBytes, bool Later>
+// OwnWeight, OtherWeight: whether a token's number has a factor of the token besides.
+template <class Config, int RowBytes, bool Later, bool OwnWeight = false, bool OtherWeight = false>
 struct DecayedRows {
   using Elem = typename Config::Elem;
   using Fragment = MmaFragment;
   static constexpr int block = 16, block_bytes = block * RowBytes;
 
-  const u32 others, gates;  // k or q; sums of decays
-  const int warp, lane;     // warp: which block of the chunk
+  const u32 own, others, gates;  // of rows, k or q; sums of decays
+  const int warp, lane;          // warp: which block of the chunk
+  const u32 own_weights = 0, other_weights = 0;
 
   // ---- load ----
 
@@ -56,7 +61,8 @@ struct DecayedRows {
     return fast_exp2(Between ? -fabsf(x) : later ? x : -x);
   }
   template <bool Between>
-  __device__ __forceinline__ void add_diagonal(float (&x)[8], const u32 (&z)[4], int step, int size) const {
+  __device__ __forceinline__ void add_diagonal(float (&x)[8], float (&ways)[8], const u32 (&z)[4], int step,
+                                               int size) const {
     float y[8] = {};
     u32 a[4], b[4];
     const int first = warp * block, pair = Fragment::column(lane), channel = step * 16 + Fragment::row(lane);
@@ -71,7 +77,9 @@ struct DecayedRows {
                         load_number(sums(first + reference<Between>(token, size), at)),
                   high = load_number(sums(first + token + 1, at)) -
                          load_number(sums(first + reference<Between>(token + 1, size), at));
-      b[i] = scaled(b[i], factor<Between>(low, Later), factor<Between>(high, Later));
+      float2 weight = {1, 1};
+      if constexpr (OtherWeight) weight = load_pair(other_weights + (first + token) * 4);
+      b[i] = scaled(b[i], factor<Between>(low, Later) * weight.x, factor<Between>(high, Later) * weight.y);
     }
     multiply(y, a, b);
 #pragma unroll
@@ -82,14 +90,20 @@ struct DecayedRows {
         const float2 sum = load_pair(sums(first + row, at)),
                      from = load_pair(sums(first + reference<Between>(row, size), at));
         const int e = Fragment::element(r, j);
-        x[e] += y[e] * factor<Between>(sum.x - from.x, !Later);
-        x[e + 1] += y[e + 1] * factor<Between>(sum.y - from.y, !Later);
+        const float low = factor<Between>(sum.x - from.x, !Later), high = factor<Between>(sum.y - from.y, !Later),
+                    weight = OwnWeight ? load_number(own_weights + (first + row) * 4) : 1.f;
+        const u32 two = load_shared(own + at / 64 * LINEAR_BOX + box_place(first + row, at % 64 & ~7) + at % 8 * 2);
+        const u32 rounded = scaled(two, low * weight, high * weight);
+        x[e] += y[e] * low, x[e + 1] += y[e + 1] * high;
+        ways[e] = op_fma(half_of<Elem>(rounded, 0), Later ? -y[e] : y[e], ways[e]);
+        ways[e + 1] = op_fma(half_of<Elem>(rounded, 1), Later ? -y[e + 1] : y[e + 1], ways[e + 1]);
       }
   }
-  // Adds 16 channels. diagonal: gradients of the block's pairs; size: of triangles.
-  __device__ __forceinline__ void add(float (&x)[8], const u32 (&diagonal)[4], int step, int size) const {
+  // Adds 16 channels. ways: rows of keys are taken off. diagonal: gradients of the block's pairs; size: of triangles.
+  __device__ __forceinline__ void add(float (&x)[8], float (&ways)[8], const u32 (&diagonal)[4], int step,
+                                      int size) const {
 #pragma unroll 1
-    for (int n = size; n < block; n *= 2) add_diagonal<true>(x, diagonal, step, n);
-    add_diagonal<false>(x, diagonal, step, size);
+    for (int n = size; n < block; n *= 2) add_diagonal<true>(x, ways, diagonal, step, n);
+    add_diagonal<false>(x, ways, diagonal, step, size);
   }
 };

@@ -39,9 +39,12 @@ struct ColumnDecays {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int e = Fragment::element(r, j);
-        store_pair(place_of(which * block + Fragment::row(lane, r), step * 16 + Fragment::column(lane, j)), x[e],
-                   x[e + 1]);
+        lay_two(which * block + Fragment::row(lane, r), step * 16 + Fragment::column(lane, j), x[e], x[e + 1]);
       }
+  }
+  // Of two channels, in the place of the lane's own sums.
+  __device__ __forceinline__ void lay_two(int row, int channel, float x, float y) const {
+    store_pair(place_of(row, channel), x, y);
   }
   __device__ __forceinline__ u32 place_of(int token, int channel) const {
     return shared.gates() + token * Shared::row_bytes + channel * 4;

@@ -16,6 +16,9 @@
 //     dg_t = e^GC sum of S dS + sum over i >= t of (q dq + r dr + q dq + r dr - k dk)_i + sum over j < t of (k dk)_j
 //                               from a state       pairs                                 to a state
 //
+// Ways of pairs are products of rows as tiles have them, rounded: those of a pair are the same for its query and for its key, so that
+// pairs before or behind t leave nothing in the sum over i >= t, however small dg_t is beside them.
+//
 // Config: as in fwd_linear_sm90.cuh, without v_block and stages; v_dim up to 128. Threads: SharedColumns::threads; blocks: as
 // many as there are multiprocessors, or fewer; each takes chunks in turns.
 //
@@ -25,7 +28,7 @@
 // the first part needed. In a narrow chunk, whose decays are less than block_limit in each of the warpgroup's channels, tiles have
 // its beginning and its end as references, and pairs meet them at once; in others block by block.
 #pragma once
-#include "linear/sm90/columns_pipeline.cuh"
+#include "linear/sm90/linear_column_operands.cuh"
 #include "linear/sm90/decayed_rows.cuh"
 #include "linear/sm90/linear_column_decays.cuh"
 #include "linear/sm90/linear_column_values.cuh"
@@ -36,78 +39,27 @@
 #include "source/cp_async_tile.cuh"
 
 template <class Spec, class Config>
-struct ColumnRows {
-  using Shared = SharedColumns<Spec, Config>;
-  using Elem = typename Config::Elem;
+struct ColumnRows : ColumnOperands<Spec, Config> {
+  using Operands = ColumnOperands<Spec, Config>;
+  using Operands::block, Operands::channels_of, Operands::factor, Operands::lane, Operands::left, Operands::load_pairs,
+      Operands::load_pairs_turned, Operands::load_tile, Operands::load_two, Operands::own_channels, Operands::row,
+      Operands::share, Operands::shared, Operands::steps, Operands::sums, Operands::tiles, Operands::warp,
+      Operands::which;
+  using typename Operands::Elem, typename Operands::Fragment, typename Operands::Shared, typename Operands::Tiles;
   using Chain = LinearChain<Config>;
-  using Fragment = MmaFragment;
-  using Queries = DecayedRows<Config, Shared::row_bytes, false>;
-  using Keys = DecayedRows<Config, Shared::row_bytes, true>;
+  template <bool Later, bool OwnWeight = false, bool OtherWeight = false>
+  using WideRows = DecayedRows<Config, Shared::row_bytes, Later, OwnWeight, OtherWeight>;
   using Triangles = LinearTriangles<Config, Shared::row_bytes>;
-  using Tiles = BlockTiles<Elem, Shared::row_bytes, Shared::k_dim / Shared::shares>;
   using Decays = ColumnDecays<Spec, Config>;
   using Place = ChunkPlace<Config>;
-  static constexpr int block = 16, k_dim = Shared::k_dim, v_dim = Shared::v_dim, barrier = 1,
-                       steps = k_dim / 16 / Shared::shares,  // of a warp, 16 channels each
-      owned = 8 * steps;                                     // elements of a thread
+  static constexpr int barrier = 1, owned = 8 * steps;  // owned: elements of a thread
   using Products = Wgmma<Elem, 16 * steps>;
   static constexpr bool erases = Spec::erases, writes = WriteHasGradient<Spec>;
 
   const LuattnLinearParams &p;
   const ColumnProducer<Spec, Config> producer;
-  const Shared shared;
-  const int which, share, lane;  // which block of tokens; of the channels
 
-  __device__ __forceinline__ int warp() const { return share * 4 + which; }
-  __device__ __forceinline__ Tiles tiles() const { return {shared.gates(), shared.left(), lane, share * steps * 16}; }
   __device__ __forceinline__ static void sync() { named_sync(barrier, 32 * Shared::warps); }
-
-  // ---- load ----
-
-  __device__ __forceinline__ int row(int r) const { return which * block + Fragment::row(lane, r); }
-  __device__ __forceinline__ void load_rows(u32 (&a)[4], int tensor, int of, int step) const {
-    ldmatrix_x4(a, shared.at(tensor, of * block + lane % 16, step * 16 + lane / 16 * 8));
-  }
-  // Two adjacent channels of each of the warp's tokens: of row number r and column number 2 j.
-  __device__ __forceinline__ float2 load_two(int tensor, int i, int r, int j) const {
-    const u32 own = own_channels(row(0), 0) + Fragment::column(lane) * 2;
-    const u32 two = load_shared(shared.at(tensor) + (own ^ u32(2 * i + j) * 16) + r * 1024);
-    return {to_real(Elem{u16(two)}), to_real(Elem{u16(two >> 16)})};
-  }
-  // The place of the warp's first channels in a row of boxes, and of those `channel` further; its next 8 are at ^ 16, and so on.
-  __device__ __forceinline__ u32 own_channels(int row, int channel) const {
-    const int first = share * steps * 16;
-    return first / 64 * Shared::box + box_place(row, first % 64 + channel);
-  }
-  __device__ __forceinline__ float2 sums(int row, int step, int j) const {
-    return load_pair(shared.gates() + row * Shared::row_bytes + (step * 16 + j * 8 + Fragment::column(lane)) * 4);
-  }
-  __device__ __forceinline__ float2 left(int what, int of, int step, int j) const {
-    return tiles().of(what, of, step * 16 + j * 8 + Fragment::column(lane));
-  }
-  __device__ __forceinline__ float factor(int what, int r) const {
-    return load_number(shared.factors() + what + row(r) * 4);
-  }
-  // A block of 16 tokens of a tile, turned as B.
-  __device__ __forceinline__ void load_tile(u32 (&b)[4], int tile, int of, int step) const {
-    const int channel = step * 16 + lane / 16 * 8;
-    ldmatrix_x4_turned(
-        b, shared.tile(tile) + channel / 64 * Shared::box + box_place(of * block + lane % 16, channel % 64));
-  }
-  // Gradients of pairs as A operands: of the warp's rows as queries with another block, and turned, as keys.
-  __device__ __forceinline__ void load_pairs(u32 (&z)[4], int pairs, int of) const {
-    ldmatrix_x4(z, shared.pairs(pairs) + box_place(which * block + lane % 16, of * block + lane / 16 * 8));
-  }
-  __device__ __forceinline__ void load_pairs_turned(u32 (&z)[4], int pairs, int of) const {
-    ldmatrix_x4_turned(
-        z, shared.pairs(pairs) + box_place(of * block + lane % 8 + lane / 16 * 8, which * block + lane / 8 % 2 * 8));
-  }
-
-  // The warpgroup's channels of a box of rows, as B.
-  __device__ __forceinline__ u64 channels_of(u32 box) const {
-    const int channel = share * steps * 16;
-    return wgmma_operand(box + channel / 64 * Shared::box + channel % 64 * 2, 0);
-  }
 
   // ---- compute: states and pairs ----
 
@@ -216,6 +168,11 @@ struct ColumnRows {
     return of.store_left(which) ? BLOCK_NARROW : Triangles::narrow_size(sums_at + which * block * Shared::row_bytes);
   }
 
+  // Results of 16 channels, dk from pairs and from a state apart, and ways to the rows, less those of pairs from them.
+  struct Rows {
+    float query[8], read[8], pairs[8], key[8], ways[8];
+  };
+
   // ---- compute: pairs that meet tiles ----
 
   __device__ __forceinline__ void scale(float (&y)[8], int what, int of, int step) const {
@@ -233,7 +190,7 @@ struct ColumnRows {
     u32 z[4], b[4];
     if (narrow) {
       load_pairs(z, pairs, which), load_tile(b, TILE_KEYS, which, step);
-      Queries::multiply(y, z, b);
+      WideRows<false>::multiply(y, z, b);
       scale(y, LEFT_INVERSE, which, step);
     }
     float others[8] = {};
@@ -242,7 +199,7 @@ struct ColumnRows {
       if (n >= which) continue;
       if (n > 0) scale(others, LEFT_OVER, n, step);
       load_pairs(z, pairs, n), load_tile(b, TILE_KEYS, n, step);
-      Queries::multiply(others, z, b);
+      WideRows<false>::multiply(others, z, b);
     }
     add(y, others, met, LEFT_BEFORE, step);
   }
@@ -250,10 +207,10 @@ struct ColumnRows {
     u32 z[4], b[4];
     const auto add_block = [&](float(&x)[8], int n) {
       load_pairs_turned(z, 0, n), load_tile(b, TILE_QUERIES, n, step);
-      Queries::multiply(x, z, b);
+      WideRows<false>::multiply(x, z, b);
       if constexpr (erases) {
         load_pairs_turned(z, 1, n), load_tile(b, TILE_READS, n, step);
-        Queries::multiply(x, z, b);
+        WideRows<false>::multiply(x, z, b);
       }
     };
     if (narrow) add_block(y, which), scale(y, LEFT_INVERSE, which, step);
@@ -280,31 +237,20 @@ struct ColumnRows {
       }
     }
   }
-  // Multiplies columns of a block of pairs, the warp's own tokens, by their factors.
-  __device__ __forceinline__ void scale_columns(u32 (&z)[4], int what) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = which * block + Fragment::column(lane) + i / 2 * 8;
-      const float2 by = load_pair(shared.factors() + what + token * 4);
-      z[i] = Tiles::scaled(z[i], by.x, by.y);
-    }
-  }
   // Pairs of a block that is not narrow.
-  __device__ __forceinline__ void add_wide(float (&query)[8], float (&read)[8], float (&key)[8], int step,
-                                           int size) const {
-    const Queries queries{shared.at(COLUMN_K), shared.gates(), which, lane};
+  __device__ __forceinline__ void add_wide(Rows &x, int step, int size) const {
+    const u32 q = shared.at(COLUMN_Q), k = shared.at(COLUMN_K), gates = shared.gates(),
+              of_key = shared.factors() + FACTOR_KEY, of_read = shared.factors() + FACTOR_READ;
     u32 z[4];
     load_pairs(z, 0, which);
-    if constexpr (writes) scale_columns(z, FACTOR_KEY);
-    queries.add(query, z, step, size);
+    WideRows<false, false, writes>{q, k, gates, which, lane, 0, of_key}.add(x.query, x.ways, z, step, size);
     load_pairs_turned(z, 0, which);
-    Keys{shared.at(COLUMN_Q), shared.gates(), which, lane}.add(key, z, step, size);
+    WideRows<true, writes>{k, q, gates, which, lane, of_key}.add(x.pairs, x.ways, z, step, size);
     if constexpr (erases) {
       load_pairs(z, 1, which);
-      queries.add(read, z, step, size);
+      WideRows<false, true>{k, k, gates, which, lane, of_read}.add(x.read, x.ways, z, step, size);
       load_pairs_turned(z, 1, which);
-      scale_columns(z, FACTOR_READ);
-      Keys{shared.at(COLUMN_K), shared.gates(), which, lane}.add(key, z, step, size);
+      WideRows<true, false, true>{k, k, gates, which, lane, 0, of_read}.add(x.pairs, x.ways, z, step, size);
     }
   }
 
@@ -347,16 +293,27 @@ struct ColumnRows {
 
   // ---- compute: 16 channels of q and k ----
 
-  // Results of 16 channels, dk from pairs and from a state apart.
-  struct Rows {
-    float query[8], read[8], pairs[8], key[8];
-  };
+  __device__ __forceinline__ Decays decays() const { return {p, shared, which, share, lane}; }
+  // The ways of two channels of sums that are not multiplied yet by the decays of the rows' tiles.
+  __device__ __forceinline__ float2 ways_of(const Rows &x, int step, int r, int j) const {
+    const int e = Fragment::element(r, 2 * j);
+    const u32 at = own_channels(row(0), 0) + Fragment::column(lane) * 2,
+              place = (at ^ u32(2 * (step - share * steps) + j) * 16) + r * 1024,
+              q = load_shared(shared.tile(TILE_QUERIES) + place), k = load_shared(shared.tile(TILE_KEYS) + place);
+    float2 ways = {half_of<Elem>(q, 0) * x.query[e] - half_of<Elem>(k, 0) * x.pairs[e],
+                   half_of<Elem>(q, 1) * x.query[e + 1] - half_of<Elem>(k, 1) * x.pairs[e + 1]};
+    if constexpr (erases) {
+      const u32 r_of = load_shared(shared.tile(TILE_READS) + place);
+      ways.x += half_of<Elem>(r_of, 0) * x.read[e], ways.y += half_of<Elem>(r_of, 1) * x.read[e + 1];
+    }
+    return ways;
+  }
   __device__ __forceinline__ void take_narrow(Rows &x, const Met &met, const float (&pairs)[owned], int i) const {
     const int step = share * steps + i;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float2 begin = left(LEFT_BEFORE, which, step, j), all = left(LEFT_OVER, 0, step, j),
-                   across = left(LEFT_BEHIND, 0, step, j);
+                   across = left(LEFT_BEHIND, 0, step, j), inverse = {fast_exp2(-all.x), fast_exp2(-all.y)};
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 sum = sums(row(r), step, j);
@@ -364,12 +321,19 @@ struct ColumnRows {
         const float up[2] = {fast_exp2(low - all.x), fast_exp2(high - all.y)},
                     down[2] = {fast_exp2(-low), fast_exp2(-high)};
         const float of_key[2] = {by * across.x, by * across.y};
+        const int first = Fragment::element(r, 2 * j);
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          const int e = Fragment::element(r, 2 * j) + n, of = 8 * i + e;
-          x.query[e] = met.query[of] * up[n], x.pairs[e] = pairs[of] * down[n];
-          x.key[e] = met.key[of] * (of_key[n] * down[n]);
-          x.read[e] = erases ? met.read[erases ? of : 0] * up[n] : 0.f;
+          const int e = first + n, of = 8 * i + e;
+          x.query[e] = met.query[of], x.pairs[e] = pairs[of], x.read[e] = erases ? met.read[erases ? of : 0] : 0.f;
+        }
+        const float2 ways = ways_of(x, step, r, j);
+        decays().lay_two(row(r), step * 16 + 8 * j + Fragment::column(lane), ways.x * inverse.x, ways.y * inverse.y);
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int e = first + n;
+          x.query[e] *= up[n], x.read[e] *= up[n], x.pairs[e] *= down[n];
+          x.key[e] = met.key[8 * i + e] * (of_key[n] * down[n]);
         }
       }
     }
@@ -406,10 +370,17 @@ struct ColumnRows {
       }
       add_behind(x.pairs, step, narrow);
     }
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 ways = ways_of(x, step, r, j);
+        x.ways[Fragment::element(r, 2 * j)] = ways.x, x.ways[Fragment::element(r, 2 * j) + 1] = ways.y;
+      }
     apply(up, down, step);
 #pragma unroll
     for (int n = 0; n < 8; ++n) x.query[n] *= up[n], x.read[n] *= up[n], x.pairs[n] *= down[n];
-    if (!narrow) add_wide(x.query, x.read, x.pairs, step, size);
+    if (!narrow) add_wide(x, step, size);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float2 behind = left(LEFT_BEHIND, which, step, j);
@@ -421,6 +392,8 @@ struct ColumnRows {
         x.key[e + 1] = met.key[8 * i + e + 1] * (by * behind.y * down[e + 1]);
       }
     }
+    __syncwarp();  // others have read the sums of decays there
+    decays().lay(x.ways, step);
   }
   // Rounds results of 16 channels to the place of the warp's rows there, which it has read.
   __device__ __forceinline__ void stage(int tensor, const float (&x)[8], int i) const {
@@ -441,10 +414,8 @@ struct ColumnRows {
     }
     return sum;
   }
-  // Adds to `of_number` the sums of dr k of the thread's rows, or of dk k without the factors of k. Ways from the rows on lie in the place of their sums of decays
-  // then, and z becomes those before them.
+  // Adds to `of_number` the sums of dr k of the thread's rows, or of dk k without the factors of k. z becomes ways before the rows.
   __device__ __forceinline__ void finish_step(Rows &x, float (&z)[8], float (&of_number)[2], int i) const {
-    float y[8];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float own = load_number(shared.numbers() + COLUMN_OWN + row(r) * 4);
@@ -461,17 +432,14 @@ struct ColumnRows {
           of_number[r] += x.read[e] * k.x + x.read[e + 1] * k.y;
           x.read[e] *= of_r, x.read[e + 1] *= of_r;
         }
-        y[e] = q.x * x.query[e] + k.x * (x.read[e] - x.pairs[e]), z[e] = k.x * x.key[e];
-        y[e + 1] = q.y * x.query[e + 1] + k.y * (x.read[e + 1] - x.pairs[e + 1]), z[e + 1] = k.y * x.key[e + 1];
+        z[e] = k.x * x.key[e], z[e + 1] = k.y * x.key[e + 1];
         x.query[e] += own * k.x, x.query[e + 1] += own * k.y;
         x.key[e] += x.pairs[e] + x.read[e] + own * q.x, x.key[e + 1] += x.pairs[e + 1] + x.read[e + 1] + own * q.y;
       }
     }
     __syncwarp();
     stage(COLUMN_Q, x.query, i), stage(COLUMN_K, x.key, i);
-    decays().lay(y, share * steps + i);
   }
-  __device__ __forceinline__ Decays decays() const { return {p, shared, which, share, lane}; }
   // dq, dk, ways, and sums for r / k, or w.
   __device__ __forceinline__ void run_steps(float (&z)[steps][8], Met &met, int size) const {
     Rows x;
@@ -605,7 +573,7 @@ struct ColumnRows {
     Place now = Place::load(shared.place(0));
 #pragma unroll 1
     for (int done = 0; has(now); ++done) {
-      ColumnRows{p, producer, shared, which, share, lane_anew() & 31}.run_chunk(now, done);
+      ColumnRows{{shared, which, share, lane_anew() & 31}, p, producer}.run_chunk(now, done);
       now = Place::load(shared.place(done + 1));
     }
     if (warp() == 0 && elected()) bulk_wait_read();
@@ -619,6 +587,6 @@ LUATTN_FN void linear_columns_sm90(const LuattnLinearParams &p, const LuattnLine
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
   const int warp = int(uniform(threadIdx.x / 32)) & (Shared::warps - 1), lane = int(threadIdx.x % 32);
-  ColumnRows<Spec, Config>{p, {p, maps, shared}, shared, warp % 4, warp / 4, lane}.run();
+  ColumnRows<Spec, Config>{{shared, warp % 4, warp / 4, lane}, p, {p, maps, shared}}.run();
   if (warp == 0) RowsLeftAlone<Spec, Config>{p, lane}.run();
 }
