@@ -17,7 +17,7 @@ half = torch.bfloat16
 def empty(q, shape, dtype):
     """Memory of the machine that nobody has written: NaN."""
     t = torch.empty(tuple(shape), dtype=dtype)
-    t.view(torch.uint8).fill_(255)
+    t.reshape(-1).view(torch.uint8).fill_(255)
     return on_device(t)
 
 

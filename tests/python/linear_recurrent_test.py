@@ -230,12 +230,14 @@ class Gradients(unittest.TestCase):
 
 
 class Doubles(Recurrent, Gradients):
-    """Of q, k, v, states and inputs in float64."""
+    """Of q, k, v, states and inputs in float64, which AttentionEngine's names have none of: theirs are float32."""
+
+    names = [name for name in NAMES if not name.endswith("_ae")]
 
     test_pools = test_turns = test_lengths = test_types_and_dims = test_same_bits = test_wide = None
 
     def test_every_spec(self):
-        for name in NAMES:
+        for name in self.names:
             Recurrent.compare(self, name, torch.float64, (0, 1, 9), 32, 24, state=torch.float64)
             Gradients.compare(self, name, torch.float64, (0, 1, 9), 16, 40, 1e-12, state=torch.float64)
 

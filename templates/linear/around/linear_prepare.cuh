@@ -5,35 +5,45 @@
 
 static constexpr int prepare_warps = 8;
 
-// Row number `first` of all heads of all tokens, and those behind it: their loads are under way together.
+// Row number `first` of all heads of all tokens, and those behind it: their loads are under way together. Rows of one token ask once
+// where it lies.
 template <class Hook, class Config, int Dim>
 LUATTN_FN void prepare_rows(const LuattnLinearParams &p, const LuattnTensor &from, const LuattnTensor &to, int heads,
                             i64 first) {
   using Elem = typename Config::Elem;
   constexpr int count = LUATTN_PREPARE_ROWS;
-  const i64 all = tokens_of_all<Config>(p), token = first / heads;
-  const u32 head = u32(first - token * heads);
+  const i64 all = tokens_of_all<Config>(p);
+  i64 token = first >> 32 == 0 ? i64(u32(first) / u32(heads)) : first / heads;
+  int head = int(first - token * heads);
   LaneRow<Elem, Dim> x[count];
-  TokenPlace at[count];
+  TokenPlace now;
+  const Elem *in = nullptr;
+  Elem *out = nullptr, *made[count];
+  int of[count];  // a row's token; negative: of no entry
   LinearSite s[count];
+  const auto place = [&] {
+    now = token < all ? place_of_token<Config>(p, token) : TokenPlace{0, 0, 0, true};
+    if (!now.none) in = row_of<Config, const Elem>(from, now, head), out = row_of<Config, Elem>(to, now, head);
+  };
+  place();
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    const u32 more = (head + i) / u32(heads), h = head + i - more * u32(heads);
-    at[i] = {0, 0, 0, true};
-    if (token + more < all) at[i] = place_of_token<Config>(p, token + more);
-    s[i] = Hook::of_v ? LinearSite{at[i].entry, int(h), int(h) / p.group, at[i].first}
-                      : LinearSite{at[i].entry, int(h) * p.group, int(h), at[i].first};
-    if (!at[i].none) x[i].load(row_of<Config, Elem>(from, at[i], int(h)));
+    made[i] = out, of[i] = now.none ? -1 : now.t;
+    s[i] = Hook::of_v ? LinearSite{now.entry, head, head / p.group, now.first}
+                      : LinearSite{now.entry, head * p.group, head, now.first};
+    if (!now.none) x[i].load(in);
+    in += from.head, out += to.head;
+    if (++head == heads) head = 0, ++token, place();
   }
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    if (at[i].none) continue;
+    if (of[i] < 0) continue;
     float red[Hook::sums + 1];
-    find_sums<Hook>(p, s[i], x[i], at[i].t, red);
+    find_sums<Hook>(p, s[i], x[i], of[i], red);
 #pragma unroll
     for (int n = 0; n < x[i].count; ++n)
-      x[i].x[n] = x[i].has(n) ? Hook::value(p, s[i], x[i].x[n], at[i].t, x[i].channel(n), red) : 0.f;
-    x[i].store(row_of<Config, Elem>(to, at[i], Hook::of_v ? s[i].hv : s[i].h));
+      x[i].x[n] = x[i].has(n) ? Hook::value(p, s[i], x[i].x[n], of[i], x[i].channel(n), red) : 0.f;
+    x[i].store(made[i]);
   }
 }
 
