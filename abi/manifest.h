@@ -75,6 +75,8 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_GRADS, /* backward: the chain of gradients and all that is made of it, in one; grid as LINEAR */
   LUATTN_ROLE_LINEAR_END, /* forward: how early segments begin, without TILES, STATES, JOIN and CHAIN; grid (entries * value heads *
                            * (segments - 1), 1, 1) */
+  LUATTN_ROLE_LINEAR_GROUP_ROWS, /* backward of additive updates: what ROWS is, with dq and dk of all value heads that read a head
+                                  * of q and k added up; grid as ROWS */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

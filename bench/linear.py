@@ -5,15 +5,16 @@ and mamba-ssm, whichever are installed.
     python3 bench/linear.py --only 'gated_delta|kda' --cells A,B --json results.json
 
 Cells: A 8 x 2048 tokens, 16 heads; B 1 x 16384; C 1 x 65536; G 4 x 2048, 8 heads of q and k and 32 of v; M 8 x 2048 of
-Mamba-2 2.7B: 80 value heads of 64 channels and one of q and k. K = V = 128 but for M, bf16, gates in float32. q and k
-of updates that erase are normalised before. Medians of rounds in which every contender takes its turn, L2 flushed; a
+Mamba-2 2.7B: 80 value heads of 64 channels and one of q and k, with softplus of dt and its bias, and D; N the same, 1 x 16384.
+K = V = 128 but for M and N, bf16, gates in float32. q and k of updates that erase are normalised before. Medians of rounds in which every contender takes its turn, L2 flushed; a
 launch waits behind a kernel that sleeps until the host has sent it all. A floor is the time in which a copy moves as
 many bytes as the pass has to: of tensors that it reads, once, and those that it writes. `differs`: a peer's results beside luattn's, relative,
 root mean square.
 
 --configs N leaves each Triton kernel of a peer N of the configurations that its autotuner would time, spread over the likely
 ones (4 or 8 warps, 2 or 3 stages). --compile-only launches each contender once, so that caches have its kernels.
---processes N does so for N contenders at a time."""
+--processes N does so for N contenders at a time. --check N compares each contender with the recurrence in float64, over N
+tokens of a cell's heads, and times nothing."""
 
 import argparse
 import dataclasses
@@ -28,7 +29,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-CELLS = {"A": (8, 2048, 16, 16, 128), "B": (1, 16384, 16, 16, 128), "C": (1, 65536, 16, 16, 128), "G": (4, 2048, 8, 32, 128), "M": (8, 2048, 1, 80, 64)}
+CELLS = {"A": (8, 2048, 16, 16, 128), "B": (1, 16384, 16, 16, 128), "C": (1, 65536, 16, 16, 128), "G": (4, 2048, 8, 32, 128), "M": (8, 2048, 1, 80, 64),
+         "N": (1, 16384, 1, 80, 64)}  # fmt: skip
 K = 128
 GATES = ("weak", "production")  # log sigmoid of normal numbers, a sixteenth; -5 sigmoid of them
 
@@ -38,8 +40,6 @@ BETA = 'beta = { axes = {"b", "t", "hv"}, grad = true }'
 OF_TOKEN = "decay = function(b, h, t) return g[{b, t, h}] end"
 OF_CHANNEL = "decay = function(b, h, t, d) return g[{b, t, h, d}] end"
 ERASES = "update = delta_rule(function(b, h, t) return beta[{b, t, h}] end)"
-SSD = """inputs = { dt = { axes = {"b", "t", "hv"}, grad = true }, A = { axes = {"hv"}, grad = true } },
-value_mod = function(x, b, h, t) return dt[{b, t, h}] * x end, decay = function(b, h, t) return A[h] * dt[{b, t, h}] end, scale = 1"""
 SPECS = {
     "gated_delta": f"inputs = {{ {TOKEN}, {BETA} }}, {OF_TOKEN}, {ERASES}",
     "retention": "decay = function(b, h) return log(1 - 2.0 ^ (-5 - h)) end",
@@ -47,9 +47,9 @@ SPECS = {
     "gla": f"inputs = {{ {CHANNEL} }}, {OF_CHANNEL}",
     "delta": f"inputs = {{ {BETA} }}, {ERASES}",
     "kda": f"inputs = {{ {CHANNEL}, {BETA} }}, {OF_CHANNEL}, {ERASES}",
-    "mamba2": SSD,
+    "mamba2": "",  # luattn.fla has it
 }
-CELLS_OF = {"mamba2": "M", "gated_delta": "ABCG"}  # else A, B and C
+CELLS_OF = {"mamba2": "MN", "gated_delta": "ABCG"}  # else A, B and C
 
 
 @dataclasses.dataclass
@@ -78,17 +78,27 @@ def make(operator, cell, gates, device, shape=None):
     if "beta" in SPECS[operator]:
         t["beta"] = torch.rand(batch, tokens, heads_v, device=device)
     if operator == "mamba2":
-        t["dt"] = F.softplus(rows(batch, tokens, heads_v) - 4)
-        t["A"] = -0.5 - torch.rand(heads_v, device=device)
+        t["dt"] = rows(batch, tokens, heads_v).bfloat16()
+        t["A"] = -1 - 15 * torch.rand(heads_v, device=device)
+        t["D"] = 1 + 0.1 * rows(heads_v)
+        t["dt_bias"] = torch.empty(heads_v, device=device).uniform_(math.log(1e-3), math.log(1e-1)).exp().expm1().log()
     return Problem(operator, cell, gates, {n: x.detach().requires_grad_() for n, x in t.items()}, dout)
 
 
 # ---- contenders: of a problem, a function of its tensors that returns o ----
 
 
+def ssd_call(f):
+    return lambda q, k, v, dt, A, D, dt_bias: f(v, dt, A, k, q, 256, D=D, dt_bias=dt_bias, dt_softplus=True)
+
+
 def luattn(p):
     import luattn as package
 
+    if p.operator == "mamba2":
+        from luattn.fla import mamba_chunk_scan_combined
+
+        return ssd_call(mamba_chunk_scan_combined)
     attention = package.linear_attention(f"return linear_attention {{ name = {p.operator!r}, {SPECS[p.operator]} }}")
     return lambda **t: attention(**t)
 
@@ -107,7 +117,13 @@ def fla(p):
         if p.operator == "simple_gla":
             return lambda q, k, v, g: chunk_simple_gla(q, k, v, g=g)[0]
         heads = p.tensors["v"].shape[2]
-        return lambda q, k, v, dt, A: chunk_simple_gla(q.expand(-1, -1, heads, -1), k.expand(-1, -1, heads, -1), v * dt[..., None].bfloat16(), g=A * dt, scale=1.0)[0]
+
+        def ssd(q, k, v, dt, A, D, dt_bias):
+            dt = F.softplus(dt.float() + dt_bias)
+            q, k = (x.expand(-1, -1, heads, -1) for x in (q, k))
+            return chunk_simple_gla(q, k, v * dt[..., None].bfloat16(), g=A * dt, scale=1.0)[0] + (D[:, None] * v).bfloat16()
+
+        return ssd
     if p.operator == "gla":
         from fla.ops.gla import chunk_gla
 
@@ -164,7 +180,34 @@ def cudnn(p):
 def mamba_ssm(p):
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
 
-    return lambda q, k, v, dt, A: mamba_chunk_scan_combined(v, dt, A, k, q, chunk_size=256)
+    return ssd_call(mamba_chunk_scan_combined)
+
+
+def recurrence(p):
+    """o and gradients in float64, token by token."""
+    t = {n: x.detach().double().requires_grad_() for n, x in p.tensors.items()}
+    q, k, v = t["q"], t["k"], t["v"]
+    heads = v.shape[2]
+    q, k = (x.repeat_interleave(heads // x.shape[2], 2) for x in (q, k))
+    g, beta, w, scale = t.get("g"), t.get("beta"), v, K**-0.5
+    if p.operator == "retention":
+        g = (1 - 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64, device=v.device))).log().expand(v.shape[:3])
+    if p.operator == "mamba2":
+        dt = F.softplus(t["dt"] + t["dt_bias"])
+        g, w, scale = t["A"] * dt, dt[..., None] * v, 1.0
+    state, rows = torch.zeros(v.shape[0], heads, K, v.shape[3], dtype=torch.float64, device=v.device), []
+    for i in range(v.shape[1]):
+        if g is not None:
+            decay = g[:, i].exp()
+            state = state * (decay[..., None] if g.dim() == 4 else decay[..., None, None])
+        u = w[:, i]
+        if beta is not None:
+            u = beta[:, i, :, None] * (u - torch.einsum("bhk,bhkv->bhv", k[:, i], state))
+        state = state + k[:, i, :, :, None] * u[:, :, None]
+        rows.append(scale * torch.einsum("bhk,bhkv->bhv", q[:, i], state))
+    o = torch.stack(rows, 1)
+    o = o + t["D"][:, None] * v if p.operator == "mamba2" else o
+    return o.detach(), torch.autograd.grad(o, list(t.values()), p.dout.double())
 
 
 PEERS = {"luattn": (luattn, SPECS), "fla": (fla, SPECS), "flash_qla": (flash_qla, ["gated_delta"]), "flashinfer": (flashinfer, ["gated_delta"]),
@@ -222,7 +265,7 @@ def floors(p, clock, rounds):
 
 
 def off(a, b):
-    return ((a.float() - b.float()).norm() / b.float().norm().clamp_min(1e-30)).item()
+    return ((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item()
 
 
 class Contender:
@@ -273,8 +316,20 @@ class Contender:
         return {n: round(x, 5) for n, x in found.items()}
 
 
+def check(p, those):
+    o, grads = recurrence(p)
+    rows = []
+    for c in those:
+        found = {"o": off(c.o, o)} if c.o is not None else {}
+        found.update({f"d{n}": off(a, b) for n, a, b in zip(p.tensors, c.grads or (), grads)})
+        rows.append({"problem": p.name, "contender": c.name, "off": {n: round(x, 5) for n, x in found.items()}, **{w: m for w, m in c.message.items() if m}})
+    return rows
+
+
 def run(p, names, a, clock):
     those = [Contender(n, p) for n in names if p.operator in PEERS[n][1]]
+    if a.check:
+        return check(p, those)
     if a.compile_only:
         return [{"problem": p.name, "contender": c.name, "seconds": round(getattr(c, "seconds", 0), 1), **{w: m for w, m in c.message.items() if m}} for c in those]
     of = dict(zip(("forward", "backward"), floors(p, clock, a.rounds)))
@@ -329,6 +384,7 @@ def main():
     a.add_argument("--configs", type=int, default=0, help="of each Triton kernel; 0: all")
     a.add_argument("--sleep", type=int, default=2000000, help="cycles before each launch")
     a.add_argument("--compile-only", action="store_true")
+    a.add_argument("--check", type=int, default=0, metavar="N")
     a.add_argument("--processes", type=int, default=0)
     a.add_argument("--budget-seconds", type=float, default=math.inf, help="begins no cell after this")
     a.add_argument("--json")
@@ -349,7 +405,8 @@ def main():
                 if time.monotonic() - begin > a.budget_seconds:
                     rows.append({"problem": f"{operator} {cell}", "skipped": "no time was left"})
                     continue
-                small = None if there else (1, 40, *CELLS[cell][2:4], 16)  # without a GPU: whether the script is right
+                _, _, *heads = CELLS[cell]
+                small = (2, a.check, *heads) if a.check else None if there else (1, 40, *heads[:2], 16)  # without a GPU: whether the script is right
                 for row in run(make(operator, cell, gates, "cuda" if there else "cpu", small), a.contenders.split(","), a, clock):
                     rows.append(row)
                     print(line(row), flush=True)

@@ -1,6 +1,6 @@
 /* linear_backward.c: backward of linear attention by TMA and wgmma. Where K and V are above 64, of additive updates with decays of
- * tokens, and of updates that erase without decays of channels: a chain that keeps states of chunks, and luattn_linear_grads. Else
- * of additive updates a pass of the forward kernel for each of dq, dk and dv, and a kernel over chunks for gradients of numbers of
+ * tokens, and of updates that erase without decays of channels: a chain that keeps states of chunks, and luattn_linear_grads. Where
+ * K alone is, two chains that keep states, and luattn_linear_group_rows. Else of additive updates a pass of the forward kernel for each of dq, dk and dv, and a kernel over chunks for gradients of numbers of
  * tokens; of others two chains, and a kernel over chunks. Then one finishes rows and numbers (templates/linear/around). */
 #include <stddef.h>
 
@@ -89,11 +89,42 @@ static void plan_ways(arena *a, const luattn_spec *spec, linear_plan *p) {
                         (int)spec->linear->class.number, LUATTN_CHUNK);
 }
 
+/* Where tensors of q and k have two boxes of channels, and v has one: all value heads of a head of q and k are added up by one block,
+ * whose kernel has no places for gradients of factors of rows. */
+static bool adds_heads(const luattn_spec *spec, const linear_plan *p) {
+  return p->k_dim > 64 && p->v_dim <= 64 && !spec->linear->hook[LINEAR_QUERY].given &&
+         !spec->linear->hook[LINEAR_KEY].given;
+}
+
+static void plan_groups(arena *a, const luattn_spec *spec, linear_plan *p) {
+  const int K = p->k_dim, threads = 128 * 3, sums = linear_layout(K, 64, linear_grad_stages(K, 64), 0, 0).bytes,
+            kept = linear_layout_kept(K, 64, CHAIN_STAGES).bytes;
+  p->source = "entry/linear_group_bwd_sm90.cu";
+  p->cuts = true;
+  p->v_block = 64;
+  linear_plan_add(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, threads, sums);
+  linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, kept);
+  linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, sums);
+  linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, threads, kept);
+  linear_plan_add(p, "luattn_linear_group_rows", LUATTN_ROLE_LINEAR_GROUP_ROWS, GRAD_THREADS, LINEAR_GROUP_BYTES);
+  add_finish(p);
+  p->why = arena_printf(a,
+                        "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
+                        "their gradients; a kernel over all chunks at once adds up dq and dk of all value heads that "
+                        "read a head of q and k, and makes dv and gradients of numbers of tokens; a last kernel has "
+                        "those of mods, inputs and scalars\n",
+                        (int)spec->linear->class.number, LUATTN_CHUNK);
+}
+
 static void plan_additive(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {
   (void)t;
   const int K = p->k_dim, V = p->v_dim;
   if (spec->linear->class.decay == LINEAR_DECAY_TOKEN && has_one_kernel(p)) {
     plan_ways(a, spec, p);
+    return;
+  }
+  if (adds_heads(spec, p)) {
+    plan_groups(a, spec, p);
     return;
   }
   p->source = "entry/linear_bwd_sm90.cu";

@@ -51,6 +51,7 @@ typedef struct linear_call {
 luattn_status linear_place_passes(linear_call *l, void *base);
 /* Whether a backward image has two chains, of states and of their gradients, of which others make gradients of rows. */
 bool linear_has_chains(const image_manifest *m);
+bool linear_adds_heads(const image_manifest *m);
 /* Whether a call of forward launches no entry of a role that the image has. */
 bool linear_passes_over(const linear_call *l, uint32_t role);
 /* Whether kernels store all of an input's gradient, in the place of adding to it. */

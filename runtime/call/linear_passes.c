@@ -92,7 +92,12 @@ static bool has_role(const image_manifest *m, uint32_t role) {
 /* Whether one kernel has the chain of gradients and what is made of them, which need no memory then. */
 static bool joins_chain(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GRADS); }
 
-bool linear_has_chains(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_ROWS) || joins_chain(m); }
+/* Whether a kernel adds up dq and dk of the value heads that read a head of q and k, as it makes them. */
+bool linear_adds_heads(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GROUP_ROWS); }
+
+bool linear_has_chains(const image_manifest *m) {
+  return has_role(m, LUATTN_ROLE_LINEAR_ROWS) || joins_chain(m) || linear_adds_heads(m);
+}
 
 /* Whether the caller wants the gradient of q, k or v. */
 static bool grad_of(const linear_call *l, int which) {
@@ -154,17 +159,22 @@ static bool place_sums(linear_call *l, room *r) {
   return any;
 }
 
+/* Whether main kernels write the rows that the caller's tensor has, and none for each value head. */
+static bool has_own_rows(const linear_call *l, int which) {
+  return which == 2 || l->p.group == 1 || linear_adds_heads(l->c.info);
+}
+
 /* Rows of gradients that main kernels write: the caller's, or ones that are finished. */
 static linear_tensor place_gradient(linear_call *l, room *r, int which, bool wanted) {
   const image_manifest *m = l->c.info;
   LuattnLinearRows *rows = &l->p.rows;
-  const int dim = (int)(which < 2 ? m->head_dim : m->head_dim_v);
+  const int dim = (int)(which < 2 ? m->head_dim : m->head_dim_v),
+            heads = which < 2 && linear_adds_heads(m) ? l->p.heads : l->p.heads_v;
   static const char *const names[] = {"dq", "dk", "dv"};
-  const bool is_direct =
-      !(m->linear_facts[0].made >> which & 1) && (which == 2 || l->p.group == 1) && grad_of(l, which);
+  const bool is_direct = !(m->linear_facts[0].made >> which & 1) && has_own_rows(l, which) && grad_of(l, which);
   rows->made[which] = (LuattnTensor){0};
-  if (wanted) rows->made[which] = is_direct ? rows->grad[which] : take_rows(r, l, l->p.heads_v, dim);
-  return (linear_tensor){rows->made[which], names[which], l->p.heads_v, dim};
+  if (wanted) rows->made[which] = is_direct ? rows->grad[which] : take_rows(r, l, heads, dim);
+  return (linear_tensor){rows->made[which], names[which], heads, dim};
 }
 
 /* Blocks of luattn_linear_finish. Rows of no entry become 0. */
@@ -173,7 +183,7 @@ static void count_blocks(linear_call *l, const bool wanted[3], bool numbers) {
   LuattnLinearRows *rows = &l->p.rows;
   const size_t all = rows_of(l), tiles = (all + LUATTN_FINISH_ROWS - 1) / LUATTN_FINISH_ROWS;
   for (int i = 0; i < 3; i++) {
-    const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips : l->p.group == 1);
+    const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips : has_own_rows(l, i));
     const bool runs =
         is_direct ? has_gaps(l) && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
     rows->blocks[i] = runs ? (unsigned)(tiles * (size_t)(i < 2 ? l->p.heads : l->p.heads_v)) : 0;
@@ -282,7 +292,8 @@ static luattn_status place_backward(linear_call *l, room *r) {
     /* Of decays of channels its o is dv, where updates add. */
     l->pass[2] = (linear_pass){true, q, k, dout, facts->decays > 1 ? o[2] : dout, l->dlast, l->dfirst, 1, 0, 0};
     /* Of additive updates with decays of tokens what segments add is what the pass for dv adds up. */
-    if (joins_chain(m) && facts->cuts != MANIFEST_CUT_MAPS) l->pass[2].query = k, l->pass[2].key = q;
+    if ((joins_chain(m) || linear_adds_heads(m)) && facts->cuts != MANIFEST_CUT_MAPS)
+      l->pass[2].query = k, l->pass[2].key = q;
     l->p.dq = o[0].t, l->p.dk = o[1].t, l->p.dv = o[2].t;
   } else {
     l->pass[1] = (linear_pass){wanted[0], dout, v, k, o[0], turned(p->first), {0}, 1, 0, 0};

@@ -331,7 +331,8 @@ luattn_status descriptors_fill_linear(const luattn_driver *d, descriptor_cache *
 
 luattn_status descriptors_fill_linear_rows(const luattn_driver *d, descriptor_cache *cache, const linear_call *l,
                                            LuattnLinearRowMaps *out) {
-  const int k_dim = (int)l->c.info->head_dim, v_dim = (int)l->c.info->head_dim_v, of_v = l->p.heads_v;
+  const int k_dim = (int)l->c.info->head_dim, v_dim = (int)l->c.info->head_dim_v, of_v = l->p.heads_v,
+            of_keys = linear_adds_heads(l->c.info) ? l->p.heads : of_v;
   const struct {
     linear_tensor from;
     LuattnTensorMap *to;
@@ -339,8 +340,8 @@ luattn_status descriptors_fill_linear_rows(const luattn_driver *d, descriptor_ca
               {l->pass[1].key, &out->k},
               {l->pass[1].value, &out->v},
               {l->pass[2].value, &out->dout},
-              {{l->p.dq, "dq", of_v, k_dim}, &out->dq},
-              {{l->p.dk, "dk", of_v, k_dim}, &out->dk},
+              {{l->p.dq, "dq", of_keys, k_dim}, &out->dq},
+              {{l->p.dk, "dk", of_keys, k_dim}, &out->dk},
               {{l->p.dv, "dv", of_v, v_dim}, &out->dv}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     const linear_tensor *x = &rows[i].from;

@@ -125,26 +125,28 @@ struct LinearChain {
   LUATTN_FN int row_within(int row, int total) { return max_of(min_of(row, total), 0); }
 };
 
-// The chunks of all entries and value heads that a block computes, one after another. Roles that wait for others skip the
-// same ones: slots without a chunk, and entries that are left alone, whose gradients are 0.
-template <class Config>
+// The chunks of all entries and value heads that a block computes, one after another; OfKeys: of all heads of q and k, by
+// the first value head of each. Roles that wait for others skip the same ones: slots without a chunk, and entries that are left
+// alone, whose gradients are 0.
+template <class Config, bool OfKeys = false>
 struct RowChunks {
   const LuattnLinearParams &p;
   int number, count, steps = 0;  // steps: chunks done
 
   __device__ __forceinline__ explicit RowChunks(const LuattnLinearParams &p)
-      : p(p), number(int(blockIdx.x)), count(linear_chunk_slots(p.entries, p.tokens, Config::packed) * p.heads_v) {}
+      : p(p), number(int(blockIdx.x)), count(linear_chunk_slots(p.entries, p.tokens, Config::packed) * heads()) {}
+  __device__ __forceinline__ int heads() const { return OfKeys ? p.heads : p.heads_v; }
   __device__ __forceinline__ bool more() const { return number < count; }
-  __device__ __forceinline__ int head() const { return int(u32(number) % u32(p.heads_v)); }
+  __device__ __forceinline__ int head() const { return int(u32(number) % u32(heads())) * (OfKeys ? p.group : 1); }
   // Of dense entries the first chunks of all come first: the chain before has written theirs last.
   __device__ __forceinline__ int slot() const {
-    const int n = int(u32(number) / u32(p.heads_v));
+    const int n = int(u32(number) / u32(heads()));
     if constexpr (Config::packed) return n;
     return entry() * ceil_div(p.tokens, LUATTN_CHUNK) + int(u32(n) / u32(p.entries));
   }
   // The last entry whose slots begin at the chunk's, or before it.
   __device__ __forceinline__ int entry() const {
-    if constexpr (!Config::packed) return int(u32(number) / u32(p.heads_v) % u32(p.entries));
+    if constexpr (!Config::packed) return int(u32(number) / u32(heads()) % u32(p.entries));
     int low = 0, high = p.entries - 1;
     while (low < high) {
       const int middle = (low + high + 1) / 2;

@@ -60,6 +60,10 @@ LUATTN_FN float load_number(u32 from) {
   return x;
 }
 
+// Whether a pass of additive updates, of LINEAR_GRAD_V, keeps gradients of states, and nothing else.
+template <class Config>
+concept KeepsGradStates = requires { requires Config::keeps_grad_states; };
+
 template <class Spec, class Config>
 struct SharedLinear {
   static constexpr int stages = Config::stages, pair_stages = LINEAR_PAIR_STAGES, box = LINEAR_BOX;
@@ -75,7 +79,8 @@ struct SharedLinear {
   static constexpr bool may_keep = takes_inverse && Config::pass == LINEAR_FORWARD && Config::v_dim <= 128 &&
                                    !Spec::has_value_mod && !Spec::has_skip;
   // Whether states of chunks, and U, are what a pass is for.
-  static constexpr bool keeps = Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES;
+  static constexpr bool keeps =
+      Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES || KeepsGradStates<Config>;
   static constexpr LinearLayout layout =
       keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
             : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
@@ -87,7 +92,7 @@ struct SharedLinear {
   static_assert(LinearSpec<Spec>);
   static_assert(Config::pass == LINEAR_FORWARD || (!Spec::has_value_mod && !Spec::has_skip),
                 "gradients of mods of v, and of what skips, have no kernel yet");
-  static_assert(Config::pass == LINEAR_FORWARD || Config::pass == LINEAR_STATES ||
+  static_assert(Config::pass == LINEAR_FORWARD || Config::pass == LINEAR_STATES || KeepsGradStates<Config> ||
                     (keeps == Spec::erases && !by_channel),
                 "updates that erase have passes of their own, and decays of channels other kernels");
   static_assert(Config::k_dim % 8 == 0 && Config::k_dim >= 8 && k_dim <= 128,

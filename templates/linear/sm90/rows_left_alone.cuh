@@ -2,17 +2,18 @@
 #pragma once
 #include "work/linear_work.cuh"
 
-// Gradients of entries that are left alone: 0.
-template <class Spec, class Config>
+// Gradients of entries that are left alone: 0. AddsHeads: dq and dk have the heads of q and k.
+template <class Spec, class Config, bool AddsHeads = false>
 struct RowsLeftAlone {
   using Elem = typename Config::Elem;
 
   const LuattnLinearParams &p;
   const int lane;
 
-  __device__ __forceinline__ void clear(const LuattnTensor &x, const LinearChain<Config> &chain, int t, int dim) const {
-    Elem *const row = static_cast<Elem *>(x.data) + (Config::packed ? 0 : chain.entry * x.batch) +
-                      chain.site.hv * x.head + i64(chain.start + t) * x.seq;
+  __device__ __forceinline__ void clear(const LuattnTensor &x, const LinearChain<Config> &chain, int head, int t,
+                                        int dim) const {
+    Elem *const row = static_cast<Elem *>(x.data) + (Config::packed ? 0 : chain.entry * x.batch) + head * x.head +
+                      i64(chain.start + t) * x.seq;
     for (int d = lane; d < dim; d += 32) row[d] = Elem{0};
   }
   __device__ __forceinline__ void run() const {
@@ -25,8 +26,10 @@ struct RowsLeftAlone {
       const int first = at.chunk(chain) * LUATTN_CHUNK;
       if (chain.state_row(p) >= 0) continue;
       for (int t = first; t < min_of(first + LUATTN_CHUNK, chain.tokens); ++t) {
-        clear(p.dq, chain, t, Config::k_dim), clear(p.dk, chain, t, Config::k_dim),
-            clear(p.dv, chain, t, Config::v_dim);
+        const int hv = chain.site.hv, h = AddsHeads ? chain.site.h : hv;
+        if (!AddsHeads || hv % p.group == 0)
+          clear(p.dq, chain, h, t, Config::k_dim), clear(p.dk, chain, h, t, Config::k_dim);
+        clear(p.dv, chain, hv, t, Config::v_dim);
         for (int d = lane; p.sums.decay != nullptr && d < decays; d += 32)
           p.sums.decay[chain.token(p, t) * decays + d] = 0;
         for (float *sum : sums)

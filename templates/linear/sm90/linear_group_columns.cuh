@@ -1,0 +1,197 @@
+// linear/sm90/linear_group_columns.cuh: a warpgroup of luattn_linear_group_rows that owns 64 channels of dq and dk, which it adds up
+// over value heads, with tokens as rows:
+//
+//     dq += scale e^G do S'      dk += w e^(GC - G) v dS      and behind the last head      dq += Z k      dk += Z' q
+//
+// and that makes dv of every other head, with dw, the sum of dv / w times v:
+//
+//     dv = w (e^(GC - G) k dS' + P' do)
+#pragma once
+#include "arch/mma.cuh"
+#include "arch/stmatrix.cuh"
+#include "arch/wgmma.cuh"
+#include "arch/wgmma_transposed.cuh"
+#include "linear/sm90/group_rows_pipeline.cuh"
+#include "source/cp_async_tile.cuh"
+
+enum { GROUP_BOTH_COLUMNS = 4 };  // named barrier; 1 and 2 are the warpgroups' alone
+
+template <class Spec, class Config>
+struct GroupColumns {
+  using Shared = SharedGroup<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Chain = LinearChain<Config>;
+  using Fragment = MmaFragment;
+  static constexpr bool decays = Shared::has_gates;
+
+  const LuattnLinearParams &p;
+  const LuattnLinearRowMaps &maps;
+  const Shared shared;
+  const int group, warp, lane;
+
+  __device__ __forceinline__ int row(int r) const { return 16 * warp + Fragment::row(lane, r); }
+  __device__ __forceinline__ void load_rows(float (&x)[2], u32 numbers) const {
+    x[0] = load_number(numbers + row(0) * 4), x[1] = load_number(numbers + row(1) * 4);
+  }
+  __device__ __forceinline__ void sync() const { named_sync(1 + group, 128); }
+  __device__ __forceinline__ bool first() const { return warp == 0 && elected(); }
+  // The sum over 64 channels of each row of x times that of a box.
+  __device__ __forceinline__ void along(float (&sum)[2], const float (&x)[32], u32 box) const {
+    const u32 from = box + Fragment::column(lane) * 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const u32 at = from + box_place(row(r), 0);
+      float all = 0;
+#pragma unroll
+      for (int j = 0; j < 16; j += 2) {
+        const u32 two = load_shared(at ^ u32(j / 2 * 16));
+        const int e = Fragment::element(r, j);
+        all += x[e] * half_of<Elem>(two, 0) + x[e + 1] * half_of<Elem>(two, 1);
+      }
+      sum[r] = row_total(all);
+    }
+  }
+  // to += rows of a box times the group's channels of a state, each by a number of its row; sums: those along a box of q or k.
+  __device__ __forceinline__ void add_state(float (&to)[32], float (&sums)[2], u32 rows, u32 state, u32 box,
+                                            u32 factors) const {
+    float x[32], by[2];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) x[i] = 0;
+    wgmma_fence();
+    Wgmma<Elem, 64>::turned64(x, wgmma_operand(rows, 0), wgmma_operand(state + group * Shared::box, Shared::box), 1);
+    wgmma_commit();
+    load_rows(by, factors);
+    wgmma_wait<0>();
+    wgmma_arrived(x);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) x[i] *= by[i / 2 % 2], to[i] += x[i];
+    if constexpr (decays) along(sums, x, box + group * Shared::box);
+  }
+  // Stages rows in a box, which TMA has read; others see them behind `sync`.
+  __device__ __forceinline__ void stage(u32 box, const float (&x)[32]) const {
+    const u32 to = box + box_place(16 * warp + lane % 16, 0);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const float *const e = x + 8 * s;
+      stmatrix_x4(to ^ u32((2 * s + lane / 16) * 16), pack<Elem>(e[0], e[1]), pack<Elem>(e[2], e[3]),
+                  pack<Elem>(e[4], e[5]), pack<Elem>(e[6], e[7]));
+    }
+    fence_async();
+  }
+  __device__ __forceinline__ void store_written(const float (&dw)[2], const Chain &chain, int chunk) const {
+    if (p.sums.write == nullptr || !Fragment::first_in_row(lane)) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int t = chunk * LUATTN_CHUNK + row(r);
+      if (chain.has(t)) p.sums.write[chain.token(p, t)] = dw[r];
+    }
+  }
+  // told: the number of P among those that the pairs have told of.
+  __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, int stage_of, u32 numbers, int told) const {
+    float all[64], by[2], dw[2];
+    float(&x)[32] = reinterpret_cast<float(&)[32]>(all);
+    wgmma_fence();
+    Wgmma<Elem, 64>::first128(x, wgmma_operand(shared.k(), 0),
+                              wgmma_operand(shared.at(stage_of, GROUP_GRAD_STATE), 0));
+    wgmma_commit();
+    load_rows(by, numbers + STEP_UNTIL);
+    wgmma_wait<0>();
+    wgmma_arrived(x);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) x[i] *= by[i / 2 % 2];
+    barrier_wait(shared.pairs_full(told % 2), u32(told / 2) & 1);
+    wgmma_fence();
+    WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(told % 2), 0),
+                                 wgmma_operand(shared.at(stage_of, GROUP_DOUT), Shared::box));
+    wgmma_commit();
+    load_rows(by, numbers + STEP_WRITE);
+    if (first()) bulk_wait_read();
+    sync();
+    wgmma_wait<0>();
+    wgmma_arrived(x);
+    if constexpr (Spec::has_write) {
+      along(dw, x, shared.at(stage_of, GROUP_V));
+      store_written(dw, chain, chunk);
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) x[i] *= by[i / 2 % 2];
+    stage(shared.dv(group), x);
+    sync();
+    if (first()) {
+      tensor_store(shared.dv(group), maps.dv, 0, chain.box(chunk), chain.site.hv);
+      bulk_commit();
+    }
+  }
+  __device__ __forceinline__ void step(float (&dq)[32], float (&dk)[32], const Chain &chain, int chunk, int n,
+                                       int told) const {
+    const int from = n % Shared::stages, of_numbers = n % Shared::number_stages;
+    const u32 numbers = shared.numbers(of_numbers);
+    float to_query[2], from_key[2];
+    barrier_wait(shared.numbers_full(of_numbers), u32(n / Shared::number_stages) & 1);
+    barrier_wait(shared.full(from), u32(n / Shared::stages) & 1);
+    add_state(dq, to_query, shared.at(from, GROUP_DOUT), shared.at(from, GROUP_STATE), shared.q(),
+              numbers + STEP_QUERY);
+    add_state(dk, from_key, shared.at(from, GROUP_V), shared.at(from, GROUP_GRAD_STATE), shared.k(),
+              numbers + STEP_KEY);
+    if constexpr (decays) {
+      const u32 sums = shared.sums(n % 2) + 256 * group;
+      barrier_wait(shared.sums_empty(n % 2), u32(n / 2 + 1) & 1);
+      if (Fragment::first_in_row(lane))
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          store_number(sums + STEP_TO_QUERY + row(r) * 4, to_query[r]);
+          store_number(sums + STEP_FROM_KEY + row(r) * 4, from_key[r]);
+        }
+      __syncwarp();
+      if (elected()) barrier_arrive(shared.sums_full(n % 2));
+    }
+    if (n % 2 == group)
+      make_dv(chain, chunk, from, numbers, told);
+    else
+      barrier_wait(shared.pairs_full(told % 2), u32(told / 2) & 1);
+    __syncwarp();
+    if (elected()) {
+      barrier_arrive(shared.empty(from)), barrier_arrive(shared.numbers_empty(of_numbers));
+      barrier_arrive(shared.pairs_empty(told % 2));
+    }
+  }
+  // Adds pairs, and stores dq and dk by way of the places of q and k.
+  __device__ __forceinline__ void finish(float (&dq)[32], float (&all)[64], const Chain &chain, int chunk,
+                                         int told) const {
+    float(&dk)[32] = reinterpret_cast<float(&)[32]>(all);
+    const u32 q = shared.q() + group * Shared::box, k = shared.k() + group * Shared::box,
+              pairs = shared.pairs(told % 2);
+    barrier_wait(shared.pairs_full(told % 2), u32(told / 2) & 1);
+    wgmma_fence();
+    Wgmma<Elem, 64>::turned64(dq, wgmma_operand(pairs, 0), wgmma_operand(k, Shared::box), 1);
+    WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(pairs, 0), wgmma_operand(q, Shared::box));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_arrived(dq), wgmma_arrived(dk);
+    if (elected()) barrier_arrive(shared.pairs_empty(told % 2));
+    named_sync(GROUP_BOTH_COLUMNS, 256);  // both have read k
+    stage(q, dq), stage(k, dk);
+    sync();
+    if (!first()) return;
+    tensor_store(q, maps.dq, group * 64, chain.box(chunk), chain.site.h);
+    tensor_store(k, maps.dk, group * 64, chain.box(chunk), chain.site.h);
+    bulk_commit();
+    bulk_wait_read();
+    barrier_arrive(shared.rows_empty());
+  }
+  __device__ __forceinline__ void run() const {
+    float dq[32], all[64];
+    float(&dk)[32] = reinterpret_cast<float(&)[32]>(all);
+    int told = 0;
+    for_each_step<Config>(
+        p,
+        [&](const Chain &, int, int done) {
+          barrier_wait(shared.rows_full(), u32(done) & 1);
+#pragma unroll
+          for (int i = 0; i < 32; ++i) dq[i] = dk[i] = 0;
+        },
+        [&](const Chain &chain, int chunk, int n, int) { step(dq, dk, chain, chunk, n, told++); },
+        [&](const Chain &chain, int chunk, int) { finish(dq, all, chain, chunk, told++); });
+    if (first()) bulk_wait_read();
+  }
+};
