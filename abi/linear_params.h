@@ -281,6 +281,16 @@ ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {
   return linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1);
 }
 
+/* Of kernels that keep states of additive updates: without places of q and of pairs. */
+ABI_FN LinearLayout linear_layout_states(int k_dim, int v_block, int stages) {
+  LinearLayout l = linear_layout_of(k_dim, v_block, stages, 0, 0, layout_ceil(k_dim, 64));
+  const int less = stages * l.qk + LINEAR_PAIR_STAGES * l.pairs;
+  l.stage -= l.qk;
+  l.at_o -= less, l.at_gates -= less, l.at_factors -= less, l.at_numbers -= less, l.at_barriers -= less;
+  l.bytes -= less;
+  return l;
+}
+
 /* Chunks of all entries have slots, some of which stay empty where sequences are packed. */
 ABI_FN int linear_chunk_slots(int entries, int tokens, int packed) {
   return packed ? tokens / LUATTN_CHUNK + entries : entries * layout_ceil(tokens, LUATTN_CHUNK);

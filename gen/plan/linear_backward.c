@@ -18,7 +18,8 @@ enum {
   COLUMN_THREADS = 512,
   GRAD_THREADS = 512,
   TILE_THREADS = 256,
-  CHAIN_STAGES = 2
+  CHAIN_STAGES = 2,
+  GROUP_CHAIN_STAGES = 3 /* of blocks of which a multiprocessor runs two */
 };
 
 static luattn_status check(const luattn_target *t, luattn_error *err) {
@@ -77,7 +78,7 @@ static void plan_ways(arena *a, const luattn_spec *spec, linear_plan *p) {
   p->v_block = block;
   linear_plan_add(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, threads, sums);
   linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads,
-                  linear_layout_kept(K, block, CHAIN_STAGES).bytes);
+                  linear_layout_states(K, block, CHAIN_STAGES).bytes);
   linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, sums);
   add_grads(p);
   add_finish(p);
@@ -98,14 +99,15 @@ static bool adds_heads(const luattn_spec *spec, const linear_plan *p) {
 
 static void plan_groups(arena *a, const luattn_spec *spec, linear_plan *p) {
   const int K = p->k_dim, threads = 128 * 3, sums = linear_layout(K, 64, linear_grad_stages(K, 64), 0, 0).bytes,
-            kept = linear_layout_kept(K, 64, CHAIN_STAGES).bytes;
+            kept = linear_layout_states(K, 64, GROUP_CHAIN_STAGES).bytes;
   p->source = "entry/linear_group_bwd_sm90.cu";
+  p->constants = "  static constexpr bool adds_skip = true;\n";
   p->cuts = true;
   p->v_block = 64;
   linear_plan_add(p, "luattn_linear_chain_states", LUATTN_ROLE_LINEAR_CHAIN_STATES, threads, sums);
-  linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, threads, kept);
+  linear_plan_add(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, 128 * 2, kept);
   linear_plan_add(p, "luattn_linear_grad_chain_states", LUATTN_ROLE_LINEAR_GRAD_CHAIN_STATES, threads, sums);
-  linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, threads, kept);
+  linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, 128 * 2, kept);
   linear_plan_add(p, "luattn_linear_group_rows", LUATTN_ROLE_LINEAR_GROUP_ROWS, GRAD_THREADS, LINEAR_GROUP_BYTES);
   add_finish(p);
   p->why = arena_printf(a,

@@ -426,11 +426,14 @@ def _check_dims(name: str, **given: tuple[Any, int]) -> None:
             raise InvalidError(f"{name}: {of}: has {x.dim()} dimensions, expected {dims}")
 
 
-def _step(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[float, float]) -> Tensor:
+def _steps(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[float, float]) -> tuple[str, dict[str, Tensor]]:
+    """How kernels make steps, and of what; limits are kept to before them."""
+    if limit == (0.0, float("inf")):
+        kind = "ssd" + (" softplus" if dt_softplus else "") + ("" if dt_bias is None else " bias")
+        return kind, {"dt": dt, **({} if dt_bias is None else {"dt_bias": dt_bias})}
     dt = dt if dt.dtype is torch.float64 else dt.float()
     dt = dt if dt_bias is None else dt + dt_bias
-    dt = F.softplus(dt) if dt_softplus else dt
-    return dt if limit == (0.0, float("inf")) else dt.clamp(*limit)
+    return "ssd", {"dt": (F.softplus(dt) if dt_softplus else dt).clamp(*limit)}
 
 
 def _gated(out: Tensor, z: Tensor) -> Tensor:
@@ -451,33 +454,38 @@ def mamba_chunk_scan_combined(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int, D: Tensor | None = None, z: Tensor | None = None,
     dt_bias: Tensor | None = None, initial_states: Tensor | None = None, seq_idx: Tensor | None = None, cu_seqlens: Tensor | None = None,
     dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
-    return_varlen_states: bool = False,
+    return_varlen_states: bool = False, state_dtype: torch.dtype | None = None,
 ) -> Any:  # fmt: skip
     """x [b, l, heads, p], dt [b, l, heads], A [heads], B and C [b, l, groups, n], D [heads] or [heads, p]; states [b, heads, p, n]."""
     name = "mamba_chunk_scan_combined"
     _check_dims(name, x=(x, 4), dt=(dt, 3), A=(A, 1), B=(B, 4), C=(C, 4))
     for of, t, shape in (("dt", dt, x.shape[:3]), ("dt_bias", dt_bias, x.shape[2:3]), ("z", z, x.shape), ("seq_idx", seq_idx, x.shape[:2])):
         _check_shape(name, of, t, shape)
+    if D is not None and tuple(take(name, "D", "torch", D).shape) not in (tuple(x.shape[2:3]), tuple(x.shape[2:])):
+        raise InvalidError(f"{name}: D: has shape {tuple(D.shape)}, expected {tuple(x.shape[2:3])}, one a head, or {tuple(x.shape[2:])}")
+    if state_dtype not in (None, x.dtype):
+        raise Unsupported(f"{name}: state_dtype: is {state_dtype}; states stay in registers, and meet C rounded to x's {x.dtype}: leave it out")
     low, high = dt_limit
-    dt = _step(dt, dt_bias, dt_softplus, (low, high))
+    decay, inputs = _steps(dt, dt_bias, dt_softplus, (low, high))
     update = "ssd" if D is None else "ssd D" if D.dim() == 1 else "ssd Dp"
-    inputs: dict[str, Any] = {"dt": dt, "A": A, **({} if D is None else {"D": D})}
+    inputs.update(A=A, **({} if D is None else {"D": D}))
     batch, length = x.shape[:2]
     q, k, v, first = C, B, x, initial_states
     ends: Any = cu_seqlens
     if seq_idx is not None:
         ends, is_first = _ends_of(seq_idx)
         q, k, v = (t.reshape(1, -1, *t.shape[2:]) for t in (q, k, v))
-        inputs["dt"] = dt.reshape(1, -1, dt.shape[2])
+        inputs["dt"] = inputs["dt"].reshape(1, -1, dt.shape[2])
         if first is not None:
             first = torch.zeros(len(is_first), *first.shape[1:], dtype=first.dtype, device=first.device).index_copy(0, is_first.nonzero().flatten(), first)
     elif return_varlen_states or cu_seqlens is not None:
         raise InvalidError(f"{name}: seq_idx: is missing, and cu_seqlens or return_varlen_states ask for sequences apart; give which one each row is of")
-    out, states = _run(name, "ssd", update, q, k, v, 1.0, first, True, ends, True, **inputs)
+    wants_states = return_final_states or return_varlen_states
+    out, states = _run(name, decay, update, q, k, v, 1.0, first, wants_states, ends, True, **inputs)
     out = out.reshape(x.shape)
     if z is not None:
         out = _gated(out, z)
-    if not (return_final_states or return_varlen_states):
+    if not wants_states:
         return out
     assert states is not None
     last = states if seq_idx is None else states[torch.tensor([int((ends <= (i + 1) * length - 1).sum()) - 1 for i in range(batch)])]
@@ -494,8 +502,11 @@ def selective_state_update(
     """One token: updates state [b, heads, dim, dstate], or its rows, in place. x, dt and z [b, heads, dim], A [heads, dim, dstate], B and C
     [b, groups, dstate], D and dt_bias [heads, dim]. dt, dt_bias and A are one number a head, as Mamba-2 has them. Without gradients."""
     name = "selective_state_update"
-    if state.dim() != 4 or x.dim() != 3:
+    if state.dim() != 4:
         raise Unsupported(f"{name}: state: has {state.dim()} dimensions; one without heads is Mamba-1's, whose decay differs between channels of v")
+    if x.dim() != 3:
+        raise InvalidError(f"{name}: x: has {x.dim()} dimensions, expected 3, [b, heads, dim]")
+    B, C = (t.unsqueeze(1) if t.dim() == 2 else t for t in (B, C))  # one group
     _check_shape(name, "z", z, x.shape)
     if torch.is_grad_enabled():
         for of, t in (("state", state), ("x", x), ("dt", dt), ("A", A), ("B", B), ("C", C), ("D", D), ("z", z), ("dt_bias", dt_bias)):
@@ -509,15 +520,15 @@ def selective_state_update(
         flat = None if t is None else t.flatten(1) if of != "dt" else t.flatten(2)
         if t is not None and flat is not None and flat.numel() and any(t.stride()[2 if of == "dt" else 1 :]) and not bool((flat == flat[..., :1]).all()):
             raise Unsupported(f"{name}: {of}: differs within a head, as Mamba-1's; a decay is one number a token and head here")
-    of_head = None if dt_bias is None else dt_bias[:, 0]
-    steps = _step(dt[..., 0], of_head, dt_softplus, (0.0, float("inf")))
+    of_head = None if dt_bias is None else dt_bias[:, 0].contiguous()
+    decay, inputs = _steps(dt[:, None, :, 0], of_head, dt_softplus, (0.0, float("inf")))
     update = "ssd" if D is None else "ssd Dp"
-    op = operator(name, "ssd", update, False)
-    inputs: dict[str, Any] = {} if D is None else {"D": D}
+    op = operator(name, decay, update, False)
+    inputs.update({} if D is None else {"D": D})
     with torch.no_grad():
         out = op(
             *(t.unsqueeze(1) for t in (C, B, x)), scale=1.0, initial_state=state, final_state=state, state_layout="vk",
-            state_indices=state_batch_indices, dt=steps.unsqueeze(1), A=A[:, 0, 0].contiguous(), **inputs,
+            state_indices=state_batch_indices, A=A[:, 0, 0].contiguous(), **inputs,
         ).squeeze(1)  # fmt: skip
         out = out if z is None else _gated(out, z)
     return out  # type: ignore[no-any-return]

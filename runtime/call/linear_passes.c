@@ -183,7 +183,7 @@ static void count_blocks(linear_call *l, const bool wanted[3], bool numbers) {
   LuattnLinearRows *rows = &l->p.rows;
   const size_t all = rows_of(l), tiles = (all + LUATTN_FINISH_ROWS - 1) / LUATTN_FINISH_ROWS;
   for (int i = 0; i < 3; i++) {
-    const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips : has_own_rows(l, i));
+    const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips || linear_adds_heads(l->c.info) : has_own_rows(l, i));
     const bool runs =
         is_direct ? has_gaps(l) && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
     rows->blocks[i] = runs ? (unsigned)(tiles * (size_t)(i < 2 ? l->p.heads : l->p.heads_v)) : 0;

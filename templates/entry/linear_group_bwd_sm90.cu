@@ -10,11 +10,12 @@ template <LinearPass Pass, bool Keeps>
 struct ChainConfig : PassConfig<Config, Pass> {
   using Base = PassConfig<Config, Pass>;
   static constexpr bool keeps_grad_states = Keeps && Pass == LINEAR_GRAD_V;
-  static constexpr int stages = Keeps ? 2 : linear_grad_stages(Base::k_dim, Base::v_block);
+  static constexpr bool shares = Keeps;
+  static constexpr int stages = Keeps ? 3 : linear_grad_stages(Base::k_dim, Base::v_block);
 };
 
 #define CHAIN(name, pass, keeps)                                                                             \
-  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, ChainConfig<pass, keeps>>::threads, 1)     \
+  extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, ChainConfig<pass, keeps>>::threads, 1 + keeps) \
       name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {    \
     extern __shared__ __align__(1024) unsigned char shared[];                                                \
     fwd_linear_sm90<Spec, ChainConfig<pass, keeps>, true>(p, maps, shared);                                  \

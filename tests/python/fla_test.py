@@ -226,6 +226,29 @@ class Mamba(unittest.TestCase):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(self.scan(z=self.z), self.scan() * F.silu(self.z), rtol=0, atol=1e-12)
 
+    def test_steps(self):
+        """Steps without a bias, without softplus and within limits: o and all gradients as of steps that torch makes."""
+        for softplus, has_bias, limit in ((True, False, None), (False, True, None), (False, False, None), (True, True, (0.2, 0.9)), (False, False, (0.1, 0.8))):
+            step = self.dt + self.bias if has_bias else self.dt
+            step = F.softplus(step) if softplus else step
+            step = step if limit is None else step.clamp(*limit)
+            fixed = self.x, -self.A.exp(), self.B, self.C
+            want = fla.mamba_chunk_scan_combined(self.x, step, *fixed[1:], 64)
+            more = {} if limit is None else {"dt_limit": limit}
+            with self.subTest(softplus=softplus, has_bias=has_bias, limit=limit):
+                found = fla.mamba_chunk_scan_combined(self.x, self.dt, *fixed[1:], 64, dt_bias=self.bias if has_bias else None, dt_softplus=softplus, **more)
+                leaves = (self.x, self.dt, self.A, self.B, self.C, *([self.bias] if has_bias else []))
+                way = torch.randn_like(found)
+                torch.testing.assert_close(found, want, rtol=0, atol=1e-11)
+                for a, b in zip(*(torch.autograd.grad(o, leaves, way, retain_graph=True) for o in (found, want))):
+                    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+    def test_heads_that_skip(self):
+        D = torch.rand(HV, **f64)
+        args = self.x, self.dt, -self.A.exp(), self.B, self.C, 64
+        want = fla.mamba_chunk_scan_combined(*args) + D[:, None] * self.x
+        torch.testing.assert_close(fla.mamba_chunk_scan_combined(*args, D=D), want, rtol=0, atol=1e-12)
+
     def test_refusals(self):
         """A list of sequences, a gate or a step of other shapes would be read, or broadcast, and be wrong without a word."""
         for words, given in (
@@ -233,6 +256,8 @@ class Mamba(unittest.TestCase):
             ("seq_idx: has shape (9,)", {"seq_idx": torch.zeros(T, dtype=torch.int32)}),
             ("z: has shape (9, 4, 3), expected (2, 9, 4, 3)", {"z": self.z[0]}),
             ("seq_idx: is [0, 1], expected a tensor", {"seq_idx": [0, 1]}),
+            ("seq_idx: is missing, and cu_seqlens or return_varlen_states", {"cu_seqlens": torch.tensor([0, 9])}),
+            ("cu_seqlens: does not have the 2 sequences", {"seq_idx": torch.zeros(B, T, dtype=torch.int32), "return_varlen_states": True}),
         ):
             with self.subTest(words), self.assertRaises(luattn.InvalidError) as caught:
                 self.scan(**given)
@@ -240,6 +265,15 @@ class Mamba(unittest.TestCase):
         x, dt, b, c = (t[:, 0].detach() for t in (self.x, self.dt, self.B, self.C))
         A = (-self.A.exp()).detach()[:, None, None].expand(HV, V, K)
         step = self.state.detach().clone(), x, dt[..., None].expand(B, HV, V), A, b, c
+        with self.assertRaisesRegex(luattn.Unsupported, "state_dtype: is torch.float32; states stay in registers, and meet C rounded to x's torch.float64"):
+            self.scan(state_dtype=torch.float32)
+        self.scan(state_dtype=self.x.dtype)
+        with self.assertRaisesRegex(luattn.InvalidError, r"D: has shape \(3,\), expected \(4,\), one a head, or \(4, 3\)"):
+            fla.mamba_chunk_scan_combined(self.x, self.dt, self.A, self.B, self.C, 64, D=torch.rand(V, **f64))
+        with self.assertRaisesRegex(luattn.InvalidError, r"x: has 2 dimensions, expected 3"):
+            fla.selective_state_update(step[0], x[:, 0], *step[2:])
+        with self.assertRaisesRegex(luattn.Unsupported, "state: has 3 dimensions; one without heads is Mamba-1's"):
+            fla.selective_state_update(step[0][:, 0], *step[1:])
         with self.assertRaisesRegex(luattn.InvalidError, "z: has shape .4, 3., expected .2, 4, 3."):
             fla.selective_state_update(*step, z=x[0])
         with self.assertRaisesRegex(luattn.InvalidError, "D: requires a gradient, and one token has none"):
@@ -271,6 +305,10 @@ class Mamba(unittest.TestCase):
         torch.testing.assert_close(o[:1], want[:, 0].detach())
         torch.testing.assert_close(pool[4], s[0].detach())
         self.assertTrue(torch.equal(pool[:4], before[:4]) and not o[1].any())
+        one = [t[:, :1] for t in (b, c)]
+        states = [torch.zeros(B, HV, V, K, **f64) for _ in range(2)]
+        of_group, without = (fla.selective_state_update(s, x, dt[..., None].expand(B, HV, V), A, *rows) for s, rows in zip(states, (one, [t[:, 0] for t in one])))
+        self.assertTrue(torch.equal(of_group, without) and torch.equal(*states))
         with self.assertRaisesRegex(luattn.Unsupported, "A: differs within a head, as Mamba-1's"):
             fla.selective_state_update(pool[:2], x, dt[..., None].expand(B, HV, V), -torch.rand(HV, V, K, **f64), b, c)
         with self.assertRaisesRegex(luattn.InvalidError, "D: has 1 dimensions, expected 2; repeat numbers of heads by expand"):

@@ -33,7 +33,7 @@ template <class Spec, class Config, int Which>
 struct FinishRows {
   using Elem = typename Config::Elem;
   using Hook = typename HookOf<Spec, Which>::Type;
-  static constexpr bool of_v = Which == 2, skips = of_v && HasSkipped<Spec>;
+  static constexpr bool of_v = Which == 2, skips = of_v && HasSkipped<Spec> && !SkipIsAdded<Spec, Config>;
   static constexpr int dim = of_v ? Config::v_dim : Config::k_dim;
   using Skip = typename SkipOf<Spec, skips>::Type;
   using Row = LaneRow<Elem, dim>;

@@ -86,6 +86,11 @@ struct HookOf<Spec, 2> {
 };
 template <class Spec>
 constexpr bool HasSkipped = !same_type<typename Spec::Skipped, NoRowHook>::value;
+// Whether a kernel before adds what skips has to the gradient of v, whose rows are the caller's.
+template <class Config>
+concept AddsSkip = requires { requires Config::adds_skip; };
+template <class Spec, class Config>
+constexpr bool SkipIsAdded = AddsSkip<Config> && HasSkipped<Spec> && !HookOf<Spec, 2>::Type::made;
 template <class Spec, bool Skips>
 struct SkipOf {
   using Type = NoRowHook;

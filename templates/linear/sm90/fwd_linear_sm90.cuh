@@ -22,12 +22,17 @@
 #include "linear/sm90/linear_values.cuh"
 #include "arch/warp.cuh"
 
-// Of a thread of each warpgroup: 512 in all.
-template <class Spec, bool HasScores>
+// Of a thread of each warpgroup: 512 in all, of blocks that share a multiprocessor 256.
+template <class Spec, bool HasScores, bool Shares = false>
 struct LinearRegisters {
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL;
   static constexpr int load = by_channel ? 48 : 40, values = !HasScores ? 224 : Spec::erases || by_channel ? 192 : 200;
   static constexpr int scores = 512 - load - 2 * values;
+};
+
+template <class Spec>
+struct LinearRegisters<Spec, false, true> {
+  static constexpr int load = 40, scores = 0, values = 256 - load;
 };
 
 // Leaves to the chain of a segment the chunks that decide what becomes of a state; whether that is not all.
@@ -47,7 +52,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
   constexpr bool has_scores = !OnlyState || Shared::by_channel, has_maps = Sums && Spec::erases && !Shared::keeps;
-  using Registers = LinearRegisters<Spec, has_scores>;
+  using Registers = LinearRegisters<Spec, has_scores, SharesMultiprocessor<Config>>;
   if constexpr (Sums) let_next_start();
   wait_for_previous();
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
@@ -70,13 +75,14 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
       LinearGates<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
     else
       LinearNumbers<Spec, Config>{{p, chain, lane}, shared, warp - 1}.run();
-  } else if (warp < 8) {
-    registers_down<Registers::scores>();
+  } else if (!SharesMultiprocessor<Config> && warp < 8) {
+    if constexpr (!SharesMultiprocessor<Config>) registers_down<Registers::scores>();
     if constexpr (has_scores)
       if (!left_alone) LinearScores<Spec, Config>{shared, chain.chunks(), warp % 4, lane}.run();
   } else {
     registers_up<Registers::values>();
-    LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, warp / 4 - 2, warp % 4, lane};
+    const int group = warp / 4 - (SharesMultiprocessor<Config> ? 1 : 2);
+    LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, group, warp % 4, lane};
     if (left_alone) {
       if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();
     } else if constexpr (Shared::keeps && Sums) {

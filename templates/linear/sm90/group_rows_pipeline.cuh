@@ -11,6 +11,7 @@
 // | `pairs_full`, `pairs_empty` | all threads of the pairs have written P; warps have read it | columns; pairs |
 // | `sums_full`, `sums_empty` | warps have stored a step's sums; these are added up | GroupSums; these warps |
 #pragma once
+#include "linear/around/linear_rows.cuh"
 #include "linear/sm90/chunk_loads.cuh"
 #include "linear/sm90/linear_numbers.cuh"
 #include "linear/sm90/linear_ways.cuh"
@@ -43,6 +44,10 @@ struct SharedGroup {
   static constexpr int box = LINEAR_BOX, threads = 512, stages = LINEAR_GROUP_STAGES,
                        number_stages = LINEAR_GROUP_NUMBER_STAGES;
   static constexpr bool has_gates = Spec::decay_of != DECAY_NONE;
+  // What skips, where dv is to have it.
+  static constexpr bool skips = SkipIsAdded<Spec, Config>;
+  using Skip = typename SkipOf<Spec, skips>::Type;
+  static_assert(Skip::sums == 0);
   static_assert(LinearSpec<Spec> && Spec::decay_of != DECAY_CHANNEL && !Spec::erases && !Spec::has_value_mod);
   static_assert(!Spec::has_query_factor && !Spec::has_key_factor, "gradients of factors have no place here");
   static_assert(Config::pass == LINEAR_ROWS && Config::k_dim % 8 == 0 && Config::v_dim % 8 == 0);

@@ -5,7 +5,7 @@
 //
 // and that makes dv of every other head, with dw, the sum of dv / w times v:
 //
-//     dv = w (e^(GC - G) k dS' + P' do)
+//     dv = w (e^(GC - G) k dS' + P' do), and what skips
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/stmatrix.cuh"
@@ -86,6 +86,39 @@ struct GroupColumns {
       if (chain.has(t)) p.sums.write[chain.token(p, t)] = dw[r];
     }
   }
+  // Adds what skips has to dv, and its terms to gradients of inputs.
+  __device__ __forceinline__ void add_skip(float (&x)[32], const Chain &chain, int chunk, u32 of_v, u32 of_dout) const {
+    using Skip = typename Shared::Skip;
+    const u32 column = Fragment::column(lane) * 2;
+    float run[Skip::runs + 1] = {};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = chunk * LUATTN_CHUNK + row(r), t = chain.clamped(at);
+      const u32 place = box_place(row(r), 0) + column;
+      float of_row[Skip::rows + 1] = {};
+#pragma unroll
+      for (int j = 0; j < 16; j += 2) {
+        const u32 v = load_shared((of_v + place) ^ u32(j / 2 * 16)), g = load_shared((of_dout + place) ^ u32(j / 2 * 16));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int d = Fragment::column(lane) + Fragment::column_of(j) + i;
+          const float of = half_of<Elem>(v, i), by = half_of<Elem>(g, i);
+          if (!chain.has(at) || (Config::v_dim < 64 && d >= Config::v_dim)) continue;
+          x[Fragment::element(r, j) + i] += Skip::dx(p, chain.site, of, by, t, d, nullptr, nullptr);
+          if constexpr (Skip::has_terms) Skip::add(p, chain.site, of, by, t, d, nullptr, nullptr, run, of_row);
+        }
+      }
+      if constexpr (Skip::rows > 0) {
+#pragma unroll
+        for (int i = 0; i < Skip::rows; ++i) of_row[i] = row_total(of_row[i]);
+        if (Fragment::first_in_row(lane) && chain.has(at)) Skip::add_rows(p, chain.site, t, of_row);
+      }
+    }
+    if constexpr (Skip::runs > 0) {
+      sum_over_warp(run);
+      if (lane == 0) Skip::add_runs(p, chain.site, run);
+    }
+  }
   // told: the number of P among those that the pairs have told of.
   __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, int stage_of, u32 numbers, int told) const {
     float all[64], by[2], dw[2];
@@ -115,6 +148,7 @@ struct GroupColumns {
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) x[i] *= by[i / 2 % 2];
+    if constexpr (Shared::skips) add_skip(x, chain, chunk, shared.at(stage_of, GROUP_V), shared.at(stage_of, GROUP_DOUT));
     stage(shared.dv(group), x);
     sync();
     if (first()) {

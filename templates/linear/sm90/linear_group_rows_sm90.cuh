@@ -16,7 +16,7 @@
 
 // Of a thread of each warpgroup: 512 in all.
 struct GroupRegisters {
-  static constexpr int others = 32, columns = 152, pairs = 512 - others - 2 * columns;
+  static constexpr int others = 32, columns = 160, pairs = 512 - others - 2 * columns;
 };
 
 template <class Spec, class Config>

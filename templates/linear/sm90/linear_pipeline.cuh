@@ -64,6 +64,10 @@ LUATTN_FN float load_number(u32 from) {
 template <class Config>
 concept KeepsGradStates = requires { requires Config::keeps_grad_states; };
 
+// Whether a multiprocessor runs two blocks at once, without a warpgroup of scores.
+template <class Config>
+concept SharesMultiprocessor = requires { requires Config::shares; };
+
 template <class Spec, class Config>
 struct SharedLinear {
   static constexpr int stages = Config::stages, pair_stages = LINEAR_PAIR_STAGES, box = LINEAR_BOX;
@@ -81,11 +85,14 @@ struct SharedLinear {
   // Whether states of chunks, and U, are what a pass is for.
   static constexpr bool keeps =
       Config::pass == LINEAR_STATES || Config::pass == LINEAR_GRAD_STATES || KeepsGradStates<Config>;
+  // Whether it is the state alone, without q.
+  static constexpr bool keeps_sums = keeps && !Spec::erases;
   static constexpr LinearLayout layout =
-      keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
+      keeps_sums ? linear_layout_states(Config::k_dim, Config::v_block, stages)
+      : keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
             : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
   static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
-  static constexpr int bytes = layout.bytes, threads = 128 * (2 + groups);
+  static constexpr int bytes = layout.bytes, threads = 128 * (2 - SharesMultiprocessor<Config> + groups);
   // Whether columns of P have factors. Mirrored, scale is one.
   static constexpr bool has_column_factor =
       LinearChain<Config>::mirrored || Spec::has_key_factor || (Spec::has_write && !Spec::erases);
@@ -104,7 +111,7 @@ struct SharedLinear {
   u32 start;  // a multiple of 1024
 
   __device__ __forceinline__ u32 q(int stage) const { return start + stage * layout.stage; }
-  __device__ __forceinline__ u32 k(int stage) const { return q(stage) + layout.qk; }
+  __device__ __forceinline__ u32 k(int stage) const { return q(stage) + (keeps_sums ? 0 : layout.qk); }
   __device__ __forceinline__ u32 v(int stage) const { return k(stage) + layout.qk; }
   __device__ __forceinline__ u32 pairs(int stage) const { return start + layout.at_pairs + stage * layout.pairs; }
   // Of erasing updates: the inverse that comes with a stage.
