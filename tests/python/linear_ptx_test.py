@@ -121,6 +121,24 @@ class Machine(unittest.TestCase):
         own = {"dt": torch.randn(1, 77, 2), "dt_bias": torch.randn(2), "A_log": torch.rand(2), "D": torch.randn(2)}
         self.gradients("mamba2", (64, 64), (1, 2), (4, 70), own, packed=True)
 
+    def test_gradients_of_groups(self):
+        """Where a block adds up the value heads of a head of q and k: steps of Mamba-2; what skips, of a number a token; rows of v that a
+        kernel makes, which skip as they were; decays of heads, and none."""
+        own = {"dt": torch.randn(1, 140, 6), "dt_bias": torch.randn(6), "A_log": torch.rand(6), "D": torch.randn(6)}
+        self.gradients("mamba2", (128, 64), (2, 6), (70, 0, 3, 64), own, packed=True, bounds={"A_log": 0.02, "dt_bias": 0.02})
+        text = """return linear_attention { name = "skips", inputs = { D = { axes = {"b", "t", "hv"}, grad = true }, c = { axes = {"dv"}, grad = true } },
+          %s decay = function(b, h) return -0.1 * h end,
+          skip = function(x, b, h, t, d) return D[{b, t, h}] * c[d] * x end }"""
+        for mod in ("", "value_mod = function(x) return x * x end,"):
+            self.gradients(text % mod, (72, 40), (1, 3), (70,), {"D": torch.randn(1, 70, 3), "c": torch.randn(40)})
+        self.gradients('return linear_attention { name = "plain" }', (96, 8), (1, 2), (65, 65), {})
+
+    def test_gradients_of_segments_of_groups(self):
+        text = """return linear_attention { name = "segments", inputs = { g = { axes = {"b", "t", "hv"}, grad = true } },
+          decay = function(b, h, t) return g[{b, t, h}] end }"""
+        g = torch.nn.functional.logsigmoid(torch.randn(1, 2048, 2)) / 16
+        self.gradients(text, (128, 64), (1, 2), (2048,), {"g": g}, bounds=dict.fromkeys(("q", "k", "v", "initial_state", "g"), 0.0078), once=True)
+
     def test_gradients_of_strong_decays(self):
         g = torch.where(torch.rand(1, 130, 1) < 0.5, -20.0, 0.0)
         self.gradients("simple_gla", (64, 64), (1, 1), (130,), {"g": g}, states=False)
