@@ -343,15 +343,16 @@ enum {
 };
 
 /* Shared memory of luattn_linear_group_rows: two boxes of q and of k; stages of v, do and both states; two boxes of pairs, and two of
- * dv; stages of numbers of tokens; two of sums; barriers. */
+ * dv; stages of numbers of tokens; two of sums; sums over rows; barriers. */
 enum {
   LINEAR_GROUP_STAGES = 3,
   LINEAR_GROUP_STAGE_BOXES = 6,
   LINEAR_GROUP_NUMBER_STAGES = 4,
   LINEAR_GROUP_NUMBERS = 5 * 256 + 64,
   LINEAR_GROUP_SUMS = 9 * 256 + 64,
+  LINEAR_GROUP_RUNS = 256,
   LINEAR_GROUP_BYTES = (4 + LINEAR_GROUP_STAGES * LINEAR_GROUP_STAGE_BOXES + 4) * LINEAR_BOX +
-                       LINEAR_GROUP_NUMBER_STAGES * LINEAR_GROUP_NUMBERS + 2 * LINEAR_GROUP_SUMS + 256
+                       LINEAR_GROUP_NUMBER_STAGES * LINEAR_GROUP_NUMBERS + 2 * LINEAR_GROUP_SUMS + 2 * LINEAR_GROUP_RUNS + 256
 };
 
 /* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:

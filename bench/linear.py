@@ -226,7 +226,8 @@ def few_configs(n):
         found = sorted(
             whole(self, *args, **more), key=lambda c: (c.num_warps not in (4, 8), c.num_stages not in (2, 3), -c.kwargs.get("BV", 0) - c.kwargs.get("BK", 0))
         )
-        likely = [c for c in found if c.num_warps in (4, 8) and c.num_stages in (2, 3)] or found
+        likely = [c for c in found if c.num_warps in (4, 8) and c.num_stages in (2, 3)]
+        likely = likely if len(likely) > 1 else found[:n]  # one alone may not fit
         return [likely[i * len(likely) // n] for i in range(n)] if len(likely) > n else found if len(found) <= n else likely
 
     Autotuner.prune_configs = prune

@@ -47,24 +47,53 @@ static int64_t choose_maps(const linear_call *l, const linear_pass *pass, int64_
   return best;
 }
 
+/* The same where what segments add needs no other one, in tenths of a chunk: blocks for it look at some ten chunks where decays leave
+ * no more of a state, and take less for each. */
+static int64_t turns_of(int64_t blocks, int64_t at_once) { return (blocks + at_once - 1) / at_once; }
+static int64_t tenths_in_turn(const linear_pass *pass, int64_t at_once, int64_t chunks, int64_t count) {
+  enum { LOOKED_AT = 10, TENTHS_OF_SUMS = 6 };
+  const int64_t each = (chunks + count - 1) / count, looked_at = each < LOOKED_AT ? each : LOOKED_AT;
+  return 10 * turns_of(pass->blocks * count, at_once) * each +
+         TENTHS_OF_SUMS * turns_of(pass->blocks * (count - 1), at_once) * looked_at;
+}
+static int64_t choose_sums(const linear_pass *pass, int64_t at_once, int64_t chunks, int64_t most) {
+  int64_t best = 1;
+  for (int64_t count = 2; count <= most; count++)
+    if (tenths_in_turn(pass, at_once, chunks, count) < tenths_in_turn(pass, at_once, chunks, best)) best = count;
+  return best;
+}
+
+static bool has_role(const image_manifest *m, uint32_t role) {
+  for (uint32_t i = 0; i < m->num_entries; i++)
+    if (m->entry[i].role == role) return true;
+  return false;
+}
+
+/* Whether a kernel adds up dq and dk of the value heads that read a head of q and k, as it makes them. */
+bool linear_adds_heads(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GROUP_ROWS); }
+
 /* As many as fill the device, of tokens enough that a state more costs little. */
 static luattn_status choose_segments(const linear_call *l, int v_block, linear_pass *pass) {
+  /* A multiprocessor runs two blocks of the chains before luattn_linear_group_rows. */
+  const int64_t at_once = l->c.multiprocessors * (linear_adds_heads(l->c.info) ? 2 : 1);
   const args_call *c = &l->c;
   const int64_t of_v = (pass->value.dim + v_block - 1) / v_block;
   const int64_t each = l->p.entries > 0 && c->info->packed ? l->p.tokens / l->p.entries : l->p.tokens;
-  int64_t count = 1;
+  const manifest_linear *facts = &c->info->linear_facts[0];
+  int64_t count = 1, most = each / LEAST_SEGMENT < LUATTN_MAX_SEGMENTS ? each / LEAST_SEGMENT : LUATTN_MAX_SEGMENTS;
   pass->segments = 1;
   pass->blocks = (int64_t)l->p.entries * l->p.heads_v;
   if (pass->blocks > INT32_MAX / LUATTN_MAX_SEGMENTS / of_v)
     return args_fail(c, "q, v: %d entries of %d value heads are more blocks than a launch has; split the batch",
                      l->p.entries, l->p.heads_v);
   pass->blocks *= of_v;
-  if (c->info->linear_facts[0].cuts && pass->blocks > 0) count = c->multiprocessors / pass->blocks;
-  if (count > each / LEAST_SEGMENT) count = each / LEAST_SEGMENT;
-  if (count > LUATTN_MAX_SEGMENTS) count = LUATTN_MAX_SEGMENTS;
-  if (c->info->linear_facts[0].cuts == MANIFEST_CUT_MAPS) {
+  const int64_t chunks = (each + LUATTN_CHUNK - 1) / LUATTN_CHUNK;
+  if (facts->cuts && pass->blocks > 0) count = at_once / pass->blocks;
+  if (count > most) count = most;
+  if (facts->cuts == MANIFEST_CUT_SUMS && facts->decays == 1) count = choose_sums(pass, at_once, chunks, most);
+  if (facts->cuts == MANIFEST_CUT_MAPS) {
     pass->map_blocks = (int64_t)l->p.entries * l->p.heads_v * ((pass->key.dim + v_block - 1) / v_block);
-    count = choose_maps(l, pass, (each + LUATTN_CHUNK - 1) / LUATTN_CHUNK, count);
+    count = choose_maps(l, pass, chunks, count);
   }
   if (count > 1) pass->segments = (int)count;
   return LUATTN_OK;
@@ -83,17 +112,8 @@ static void place_rows(linear_call *l, room *r) {
 
 /* ---- backward ---- */
 
-static bool has_role(const image_manifest *m, uint32_t role) {
-  for (uint32_t i = 0; i < m->num_entries; i++)
-    if (m->entry[i].role == role) return true;
-  return false;
-}
-
 /* Whether one kernel has the chain of gradients and what is made of them, which need no memory then. */
 static bool joins_chain(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GRADS); }
-
-/* Whether a kernel adds up dq and dk of the value heads that read a head of q and k, as it makes them. */
-bool linear_adds_heads(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GROUP_ROWS); }
 
 bool linear_has_chains(const image_manifest *m) {
   return has_role(m, LUATTN_ROLE_LINEAR_ROWS) || joins_chain(m) || linear_adds_heads(m);

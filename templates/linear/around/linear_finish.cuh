@@ -160,15 +160,33 @@ struct FinishNumbers {
         Hook::add(p, s, 1.f, g, at.t, 0, nullptr, nullptr, run.x, of_row);
         if constexpr (Hook::rows > 0) Hook::add_rows(p, s, at.t, of_row);
       }
-      // One entry's sums are added up first.
-      if (Hook::runs == 0) return;
-      int same;
-      __match_all_sync(0xffffffffu, at.none ? -1 : s.b, &same);
-      if (same)
-        run.flush(p, s);
-      else if (!at.none)
-        Hook::add_runs(p, s, run.x);
+      if constexpr (Hook::runs > 0) add_runs<Hook>(run, at, s);
     }
+  }
+  // One entry's sums are added up first, of the whole block if it has one: exact sums are few addresses, which all blocks add to.
+  template <class Hook>
+  __device__ __forceinline__ void add_runs(RunSums<Hook> &run, const TokenPlace &at, const LinearSite &s) const {
+    __shared__ int entries[finish_warps];
+    __shared__ float parts[finish_warps][Hook::runs];
+    const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32), mine = at.none ? -1 : s.b;
+    int same;
+    __match_all_sync(0xffffffffu, mine, &same);
+    if (same) sum_over_warp(run.x);
+    if (lane == 0) entries[warp] = same ? mine : -2 - warp;
+#pragma unroll
+    for (int i = 0; i < Hook::runs; ++i)
+      if (lane == 0) parts[warp][i] = run.x[i];
+    __syncthreads();
+    bool all = true;
+#pragma unroll
+    for (int w = 1; w < finish_warps; ++w) all &= entries[w] == entries[0];
+    if (all && threadIdx.x == 0)
+#pragma unroll
+      for (int w = 1; w < finish_warps; ++w)
+#pragma unroll
+        for (int i = 0; i < Hook::runs; ++i) run.x[i] += parts[w][i];
+    if (!at.none && (all ? threadIdx.x == 0 : !same || lane == 0)) Hook::add_runs(p, s, run.x);
+    __syncthreads();
   }
   // Where decays differ between channels: a warp's tokens one after another, a lane for each channel.
   template <class Hook>

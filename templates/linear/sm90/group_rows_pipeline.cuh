@@ -1,5 +1,5 @@
 // linear/sm90/group_rows_pipeline.cuh: shared memory and mbarriers of luattn_linear_group_rows, the warp that loads, the one that
-// makes numbers of tokens, and those that add up.
+// makes numbers of tokens, and the one that adds up.
 //
 // A block takes chunks of heads of q and k in turns, and of each the value heads that read these, one after another: a step.
 //
@@ -30,7 +30,7 @@ enum {
 };
 
 // Sums of a step, arrays of LUATTN_CHUNK floats: of each half of k's channels, ways to a query and from a key; over ways of
-// pairs, of 4 warps and on the diagonal (PairWayParts); of two warps, between the states.
+// pairs, of 4 warps and on the diagonal (PairWayParts); of 8 warps, between the states.
 enum {
   STEP_TO_QUERY = 0,
   STEP_FROM_KEY = 2 * 256,
@@ -47,7 +47,7 @@ struct SharedGroup {
   // What skips, where dv is to have it.
   static constexpr bool skips = SkipIsAdded<Spec, Config>;
   using Skip = typename SkipOf<Spec, skips>::Type;
-  static_assert(Skip::sums == 0);
+  static_assert(Skip::sums == 0 && 16 * Skip::runs <= LINEAR_GROUP_RUNS);
   static_assert(LinearSpec<Spec> && Spec::decay_of != DECAY_CHANNEL && !Spec::erases && !Spec::has_value_mod);
   static_assert(!Spec::has_query_factor && !Spec::has_key_factor, "gradients of factors have no place here");
   static_assert(Config::pass == LINEAR_ROWS && Config::k_dim % 8 == 0 && Config::v_dim % 8 == 0);
@@ -67,7 +67,9 @@ struct SharedGroup {
   __device__ __forceinline__ u32 sums(int which) const {
     return numbers(number_stages) + u32(which) * LINEAR_GROUP_SUMS;
   }
-  __device__ __forceinline__ u32 barrier(int number) const { return sums(2) + u32(number) * 8; }
+  // Of a warpgroup of columns, sums of its warps over rows.
+  __device__ __forceinline__ u32 runs(int group) const { return sums(2) + u32(group) * LINEAR_GROUP_RUNS; }
+  __device__ __forceinline__ u32 barrier(int number) const { return runs(2) + u32(number) * 8; }
   __device__ __forceinline__ u32 rows_full() const { return barrier(0); }
   __device__ __forceinline__ u32 rows_empty() const { return barrier(1); }
   __device__ __forceinline__ u32 pairs_full(int which) const { return barrier(2 + which); }
@@ -81,16 +83,15 @@ struct SharedGroup {
     return barrier(10 + 2 * stages + number_stages + stage);
   }
 
-  // Warps: 8 of columns, 4 of pairs, and where there are decays 2 that add up.
+  // Warps: 8 of columns, 4 of pairs.
   __device__ __forceinline__ void init_barriers() const {
-    const int adding = has_gates ? 2 : 0;
     barrier_init(rows_full(), 1), barrier_init(rows_empty(), 4 + 2);
     for (int i = 0; i < 2; ++i) {
       barrier_init(pairs_full(i), 128), barrier_init(pairs_empty(i), 8);
-      barrier_init(sums_full(i), 13), barrier_init(sums_empty(i), 1);
+      barrier_init(sums_full(i), 12), barrier_init(sums_empty(i), 1);
     }
-    for (int i = 0; i < stages; ++i) barrier_init(full(i), 1), barrier_init(empty(i), 12 + adding);
-    for (int i = 0; i < number_stages; ++i) barrier_init(numbers_full(i), 32), barrier_init(numbers_empty(i), 12 + adding);
+    for (int i = 0; i < stages; ++i) barrier_init(full(i), 1), barrier_init(empty(i), 12);
+    for (int i = 0; i < number_stages; ++i) barrier_init(numbers_full(i), 32), barrier_init(numbers_empty(i), 12);
     barrier_init_done();
   }
 };
@@ -200,7 +201,7 @@ struct GroupNumbers {
   }
 };
 
-// Two warps that add up gradients of decays (linear_ways.cuh).
+// The warp that adds up gradients of decays (linear_ways.cuh).
 template <class Spec, class Config>
 struct GroupSums {
   using Shared = SharedGroup<Spec, Config>;
@@ -209,60 +210,27 @@ struct GroupSums {
 
   const LuattnLinearParams &p;
   const Shared shared;
-  const int which, lane;  // of the two
+  const int lane;
 
-  // The warp's half of the way from state to state, the sum over all of e^GC S dS.
-  __device__ __forceinline__ float find_across(int n) const {
-    const int stage = n % Shared::stages, of_numbers = n % Shared::number_stages;
-    const u32 at = u32(which) * Shared::box + u32(lane) * 16;
-    float sum[2] = {0, 0};
-    barrier_wait(shared.full(stage), u32(n / Shared::stages) & 1);
-#pragma unroll 2
-    for (int i = 0; i < Shared::box; i += 512) {
-      const uint4 s = load_shared_16(shared.at(stage, GROUP_STATE) + at + i),
-                  d = load_shared_16(shared.at(stage, GROUP_GRAD_STATE) + at + i);
-      const u32 a[4] = {s.x, s.y, s.z, s.w}, b[4] = {d.x, d.y, d.z, d.w};
-#pragma unroll
-      for (int m = 0; m < 4; ++m)
-#pragma unroll
-        for (int j = 0; j < 2; ++j) sum[j] += half_of<Elem>(a[m], j) * half_of<Elem>(b[m], j);
-    }
-    __syncwarp();
-    if (elected()) barrier_arrive(shared.empty(stage));
-    float all = sum[0] + sum[1];
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) all += __shfl_xor_sync(0xffffffffu, all, step);
-    barrier_wait(shared.numbers_full(of_numbers), u32(n / Shared::number_stages) & 1);
-    all *= load_number(shared.numbers(of_numbers) + STEP_CHUNK);
-    __syncwarp();
-    if (elected()) barrier_arrive(shared.numbers_empty(of_numbers));
-    return all;
-  }
   __device__ __forceinline__ static float2 both(u32 at) {
     const float2 x = load_pair(at), y = load_pair(at + 256);
     return {x.x + y.x, x.y + y.y};
   }
-  __device__ __forceinline__ void add_up(const Chain &chain, int chunk, int n, float across) const {
+  __device__ __forceinline__ void step(const Chain &chain, int chunk, int n) const {
     const u32 sums = shared.sums(n % 2), at = sums + 8 * u32(lane);
     const int t = chunk * LUATTN_CHUNK + 2 * lane;
     barrier_wait(shared.sums_full(n % 2), u32(n / 2) & 1);
     const TokenSums tokens{lane};
     const float2 to = tokens.suffix(both(at + STEP_TO_QUERY)), from = tokens.prefix(both(at + STEP_FROM_KEY)),
                  pairs = PairWayParts::total(lane, sums + STEP_OF_WAYS, sums + STEP_OF_DIAGONAL);
-    across += load_number(sums + STEP_ACROSS);
+    float across = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) across += load_number(sums + STEP_ACROSS + 4 * i);
     __syncwarp();
     if (elected()) barrier_arrive(shared.sums_empty(n % 2));
     float *const dg = p.sums.decay;
     if (dg != nullptr && chain.has(t)) dg[chain.token(p, t)] = to.x + from.x + pairs.x + across;
     if (dg != nullptr && chain.has(t + 1)) dg[chain.token(p, t + 1)] = to.y + from.y + pairs.y + across;
-  }
-  __device__ __forceinline__ void step(const Chain &chain, int chunk, int n) const {
-    const float across = find_across(n);
-    if (which == 0) return add_up(chain, chunk, n, across);
-    barrier_wait(shared.sums_empty(n % 2), u32(n / 2 + 1) & 1);
-    if (lane == 0) store_number(shared.sums(n % 2) + STEP_ACROSS, across);
-    __syncwarp();
-    if (elected()) barrier_arrive(shared.sums_full(n % 2));
   }
   __device__ __forceinline__ void run() const {
     for_each_step<Config>(

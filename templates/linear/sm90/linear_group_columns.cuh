@@ -55,17 +55,41 @@ struct GroupColumns {
   __device__ __forceinline__ void add_state(float (&to)[32], float (&sums)[2], u32 rows, u32 state, u32 box,
                                             u32 factors) const {
     float x[32], by[2];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] = 0;
+    const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(state + group * Shared::box, Shared::box);
     wgmma_fence();
-    Wgmma<Elem, 64>::turned64(x, wgmma_operand(rows, 0), wgmma_operand(state + group * Shared::box, Shared::box), 1);
+    Wgmma<Elem, 64>::turned64(x, a, b, 0);
     wgmma_commit();
     load_rows(by, factors);
     wgmma_wait<0>();
     wgmma_arrived(x);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] *= by[i / 2 % 2], to[i] += x[i];
-    if constexpr (decays) along(sums, x, box + group * Shared::box);
+    for (int i = 0; i < 32; ++i) to[i] += x[i] * by[i / 2 % 2];
+    if constexpr (!decays) return;
+    along(sums, x, box + group * Shared::box);
+    sums[0] *= by[0], sums[1] *= by[1];
+  }
+  // The way from state to state, of the group's channels and 16 of v: the sum of e^GC S dS, which is the diagonal of S dS'.
+  __device__ __forceinline__ void store_across(u32 numbers, u32 to, int from) const {
+    float x[32];
+    const u64 a = wgmma_operand(shared.at(from, GROUP_STATE + group), 0),
+              b = wgmma_operand(shared.at(from, GROUP_GRAD_STATE + group), 0);
+    wgmma_fence();
+    Wgmma<Elem, 64>::first64(x, a, b);
+    wgmma_commit();
+    const float left = load_number(numbers + STEP_CHUNK);
+    wgmma_wait<0>();
+    wgmma_arrived(x);
+    const bool odd = lane / 4 % 2 != 0, has = lane % 4 == lane / 8;
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const int e = Fragment::element(n % 2, 2 * n);
+      sum += n / 2 == warp ? (odd ? x[e + 1] : x[e]) : 0.f;
+    }
+    sum = has ? sum * left : 0.f;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (lane == 0) store_number(to + STEP_ACROSS + 16 * group + 4 * warp, sum);
   }
   // Stages rows in a box, which TMA has read; others see them behind `sync`.
   __device__ __forceinline__ void stage(u32 box, const float (&x)[32]) const {
@@ -116,16 +140,32 @@ struct GroupColumns {
     }
     if constexpr (Skip::runs > 0) {
       sum_over_warp(run);
-      if (lane == 0) Skip::add_runs(p, chain.site, run);
+      if (lane == 0)
+#pragma unroll
+        for (int i = 0; i < Skip::runs; ++i) store_number(shared.runs(group) + (warp * Skip::runs + i) * 4, run[i]);
+    }
+  }
+  // Sums over all rows of terms of what skips: once all warps have stored theirs.
+  __device__ __forceinline__ void add_runs(const Chain &chain) const {
+    using Skip = typename Shared::Skip;
+    float run[Skip::runs + 1] = {};
+    if constexpr (Skip::runs > 0) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w)
+#pragma unroll
+        for (int i = 0; i < Skip::runs; ++i) run[i] += load_number(shared.runs(group) + (w * Skip::runs + i) * 4);
+      Skip::add_runs(p, chain.site, run);
     }
   }
   // told: the number of P among those that the pairs have told of.
   __device__ __forceinline__ void make_dv(const Chain &chain, int chunk, int stage_of, u32 numbers, int told) const {
     float all[64], by[2], dw[2];
     float(&x)[32] = reinterpret_cast<float(&)[32]>(all);
+    const u64 keys = wgmma_operand(shared.k(), 0), state = wgmma_operand(shared.at(stage_of, GROUP_GRAD_STATE), 0),
+              pairs = wgmma_operand(shared.pairs(told % 2), 0),
+              dout = wgmma_operand(shared.at(stage_of, GROUP_DOUT), Shared::box);
     wgmma_fence();
-    Wgmma<Elem, 64>::first128(x, wgmma_operand(shared.k(), 0),
-                              wgmma_operand(shared.at(stage_of, GROUP_GRAD_STATE), 0));
+    Wgmma<Elem, 64>::first128(x, keys, state);
     wgmma_commit();
     load_rows(by, numbers + STEP_UNTIL);
     wgmma_wait<0>();
@@ -134,8 +174,7 @@ struct GroupColumns {
     for (int i = 0; i < 32; ++i) x[i] *= by[i / 2 % 2];
     barrier_wait(shared.pairs_full(told % 2), u32(told / 2) & 1);
     wgmma_fence();
-    WgmmaOuter<Elem, 64>::sums64(all, wgmma_operand(shared.pairs(told % 2), 0),
-                                 wgmma_operand(shared.at(stage_of, GROUP_DOUT), Shared::box));
+    WgmmaOuter<Elem, 64>::sums64(all, pairs, dout);
     wgmma_commit();
     load_rows(by, numbers + STEP_WRITE);
     if (first()) bulk_wait_read();
@@ -154,6 +193,7 @@ struct GroupColumns {
     if (first()) {
       tensor_store(shared.dv(group), maps.dv, 0, chain.box(chunk), chain.site.hv);
       bulk_commit();
+      if constexpr (Shared::skips) add_runs(chain);
     }
   }
   __device__ __forceinline__ void step(float (&dq)[32], float (&dk)[32], const Chain &chain, int chunk, int n,
@@ -170,6 +210,7 @@ struct GroupColumns {
     if constexpr (decays) {
       const u32 sums = shared.sums(n % 2) + 256 * group;
       barrier_wait(shared.sums_empty(n % 2), u32(n / 2 + 1) & 1);
+      store_across(numbers, shared.sums(n % 2), from);
       if (Fragment::first_in_row(lane))
 #pragma unroll
         for (int r = 0; r < 2; ++r) {

@@ -24,56 +24,55 @@ struct GroupPairs {
   const int warp, lane;
 
   __device__ __forceinline__ int row(int r) const { return 16 * warp + Fragment::row(lane, r); }
-  __device__ __forceinline__ void stage(u32 to, const float (&x)[32]) const {
-    to += box_place(16 * warp + lane % 16, 0);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float *const e = x + 8 * n;
-      stmatrix_x4(to ^ u32((2 * n + lane / 16) * 16), pack<Elem>(e[0], e[1]), pack<Elem>(e[2], e[3]),
-                  pack<Elem>(e[4], e[5]), pack<Elem>(e[6], e[7]));
-    }
-  }
   // Number `done` of those that columns take from shared memory.
-  __device__ __forceinline__ void tell(const float (&x)[32], int done) const {
+  __device__ __forceinline__ void tell(const u32 (&x)[16], int done) const {
+    const u32 to = shared.pairs(done % 2) + box_place(16 * warp + lane % 16, 0);
     barrier_wait(shared.pairs_empty(done % 2), u32(done / 2 + 1) & 1);
-    stage(shared.pairs(done % 2), x);
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      stmatrix_x4(to ^ u32((2 * n + lane / 16) * 16), x[4 * n], x[4 * n + 1], x[4 * n + 2], x[4 * n + 3]);
     fence_async();
     barrier_arrive(shared.pairs_full(done % 2));
   }
   // q k'.
   __device__ __forceinline__ void multiply_rows(float (&s)[32], int done) const {
     barrier_wait(shared.rows_full(), u32(done) & 1);
+    const u64 q = wgmma_operand(shared.q(), 0), k = wgmma_operand(shared.k(), 0);
     wgmma_fence();
-    Wgmma<Elem, 64>::first128(s, wgmma_operand(shared.q(), 0), wgmma_operand(shared.k(), 0));
+    Wgmma<Elem, 64>::first128(s, q, k);
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_arrived(s);
     if (elected()) barrier_arrive(shared.rows_empty());
   }
-  // What pairs are weighed by, scale and decays, where they exist; and P.
-  __device__ __forceinline__ void find_weights(float (&by)[32], float (&weighed)[32], const float (&s)[32],
+  // What pairs are weighed by, scale and decays, where they exist; and P. Blocks above the diagonal are left out, so that no product may
+  // be under way.
+  __device__ __forceinline__ void find_weights(float (&by)[32], u32 (&weighed)[16], const float (&s)[32],
                                                u32 numbers) const {
     const u32 columns = numbers + STEP_SUM + Fragment::column(lane) * 4;
     const float sum[2] = {load_number(numbers + STEP_SUM + row(0) * 4), load_number(numbers + STEP_SUM + row(1) * 4)};
 #pragma unroll
+    for (int i = 0; i < 16; ++i) weighed[i] = 0;
+#pragma unroll
     for (int j = 0; j < 16; j += 2) {
+      if (j % 4 == 0 && j / 4 > warp) break;  // above the diagonal, where all is 0
       const float2 of_key = load_pair(columns + Fragment::column_of(j) * 4);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int e = Fragment::element(r, j), behind = row(r) - Fragment::column(lane) - Fragment::column_of(j);
         by[e] = behind >= 0 ? p.scale * (decays ? fast_exp2(sum[r] - of_key.x) : 1.f) : 0.f;
         by[e + 1] = behind >= 1 ? p.scale * (decays ? fast_exp2(sum[r] - of_key.y) : 1.f) : 0.f;
-        weighed[e] = behind >= 0 ? s[e] * by[e] : 0.f;
-        weighed[e + 1] = behind >= 1 ? s[e + 1] * by[e + 1] : 0.f;
+        weighed[e / 2] = pack<Elem>(behind >= 0 ? s[e] * by[e] : 0.f, behind >= 1 ? s[e + 1] * by[e + 1] : 0.f);
       }
     }
   }
-  // z += gradients of pairs; d becomes ways of these.
+  // z += gradients of pairs; d becomes ways of these, but for blocks above the diagonal.
   __device__ __forceinline__ void add_gradients(float (&z)[32], float (&d)[32], const float (&by)[32],
                                                 const float (&s)[32], u32 numbers) const {
     const u32 columns = numbers + STEP_WRITE + Fragment::column(lane) * 4;
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
+      if (j % 4 == 0 && j / 4 > warp) break;
       const float2 write = load_pair(columns + Fragment::column_of(j) * 4);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -88,15 +87,16 @@ struct GroupPairs {
   __device__ __forceinline__ void step(float (&z)[32], const float (&s)[32], int n, int told) const {
     const int stage = n % Shared::stages, of_numbers = n % Shared::number_stages;
     const u32 numbers = shared.numbers(of_numbers);
-    float d[32], by[32], weighed[32];
-    barrier_wait(shared.full(stage), u32(n / Shared::stages) & 1);
-    wgmma_fence();
-    Wgmma<Elem, 64>::first64(d, wgmma_operand(shared.at(stage, GROUP_DOUT), 0),
-                             wgmma_operand(shared.at(stage, GROUP_V), 0));
-    wgmma_commit();
+    float d[32], by[32];
+    u32 weighed[16];
     barrier_wait(shared.numbers_full(of_numbers), u32(n / Shared::number_stages) & 1);
     find_weights(by, weighed, s, numbers);
     tell(weighed, told);
+    barrier_wait(shared.full(stage), u32(n / Shared::stages) & 1);
+    const u64 rows = wgmma_operand(shared.at(stage, GROUP_DOUT), 0), values = wgmma_operand(shared.at(stage, GROUP_V), 0);
+    wgmma_fence();
+    Wgmma<Elem, 64>::first64(d, rows, values);
+    wgmma_commit();
     wgmma_wait<0>();
     wgmma_arrived(d);
     if (elected()) barrier_arrive(shared.empty(stage));
@@ -121,6 +121,11 @@ struct GroupPairs {
           for (int i = 0; i < 32; ++i) z[i] = 0;
         },
         [&](const Chain &, int, int n, int) { step(z, s, n, told++); },
-        [&](const Chain &, int, int) { tell(z, told++); });
+        [&](const Chain &, int, int) {
+          u32 rounded[16];
+#pragma unroll
+          for (int i = 0; i < 16; ++i) rounded[i] = pack<Elem>(z[2 * i], z[2 * i + 1]);
+          tell(rounded, told++);
+        });
   }
 };

@@ -6,8 +6,8 @@
 // SharedGroup::threads; blocks: as many as there are multiprocessors, or fewer. States before each chunk are there, and gradients of
 // those behind it.
 //
-// A block has a warp that loads, one that makes numbers of tokens, two that add up (GroupSums), of which the last first clears rows
-// that are left alone, two warpgroups that have 64 channels of dq and dk each (GroupColumns), and one that has pairs (GroupPairs).
+// A block has a warp that loads, one that makes numbers of tokens, one that adds up (GroupSums), one for entries that are left alone,
+// two warpgroups that have 64 channels of dq and dk each (GroupColumns), and one that has pairs (GroupPairs).
 #pragma once
 #include "arch/warp.cuh"
 #include "linear/sm90/linear_group_columns.cuh"
@@ -16,7 +16,7 @@
 
 // Of a thread of each warpgroup: 512 in all.
 struct GroupRegisters {
-  static constexpr int others = 32, columns = 160, pairs = 512 - others - 2 * columns;
+  static constexpr int others = 40, columns = 160, pairs = 512 - others - 2 * columns;
 };
 
 template <class Spec, class Config>
@@ -28,13 +28,14 @@ LUATTN_FN void linear_group_rows_sm90(const LuattnLinearParams &p, const LuattnL
   const int warp = int(uniform(threadIdx.x / 32)), lane = int(threadIdx.x % 32);
   if (warp < 4) {
     registers_down<GroupRegisters::others>();
-    if (warp == 3) RowsLeftAlone<Spec, Config, true>{p, lane}.run();
     if (warp == 0)
       GroupProducer<Spec, Config>{p, maps, shared}.run();
     else if (warp == 1)
       GroupNumbers<Spec, Config>{p, shared, lane}.run();
+    else if (warp == 3)
+      RowsLeftAlone<Spec, Config, true>{p, lane}.run();
     else if (Shared::has_gates)
-      GroupSums<Spec, Config>{p, shared, warp - 2, lane}.run();
+      GroupSums<Spec, Config>{p, shared, lane}.run();
   } else if (warp < 12) {
     registers_up<GroupRegisters::columns>();
     GroupColumns<Spec, Config>{p, maps, shared, warp / 4 - 1, warp % 4, lane}.run();
