@@ -219,14 +219,15 @@ enum {
 };
 
 /* by_channel: decays differ between channels; then updates add. */
-ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int erases, int by_channel, int boxes_o) {
+ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int erases, int by_channel, int boxes_o,
+                                     int pair_stages) {
   LinearLayout l = {0};
   l.qk = layout_ceil(k_dim, 64) * LINEAR_BOX;
   l.v = layout_ceil(v_block, 64) * LINEAR_BOX;
   l.stage = 2 * l.qk + l.v + (erases ? LINEAR_BOX : 0);
   l.pairs = LINEAR_BOX;
   l.at_pairs = stages * l.stage;
-  l.at_o = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
+  l.at_o = l.at_pairs + pair_stages * l.pairs;
   l.boxes_o = boxes_o;
   l.at_gates = l.at_o + l.boxes_o * layout_ceil(v_block, 64) * LINEAR_BOX;
   l.gates = by_channel ? LUATTN_CHUNK * linear_gate_row(k_dim) : 0;
@@ -238,7 +239,17 @@ ABI_FN LinearLayout linear_layout_of(int k_dim, int v_block, int stages, int era
   return l;
 }
 ABI_FN LinearLayout linear_layout(int k_dim, int v_block, int stages, int erases, int by_channel) {
-  return linear_layout_of(k_dim, v_block, stages, erases, by_channel, 2);
+  return linear_layout_of(k_dim, v_block, stages, erases, by_channel, 2, LINEAR_PAIR_STAGES);
+}
+enum { LINEAR_TWO_THREADS = 512 };
+/* Of a block that has two value heads of one head of q and k, each with pairs of its own. */
+ABI_FN LinearLayout linear_layout_two(int k_dim, int stages) {
+  return linear_layout_of(k_dim, 128, stages, 0, 0, 2, 2 * LINEAR_PAIR_STAGES);
+}
+ABI_FN int linear_two_stages(int k_dim) {
+  int stages = 4;
+  while (stages > 2 && linear_layout_two(k_dim, stages).bytes > LUATTN_SM90_SHARED_BYTES) stages--;
+  return stages;
 }
 /* The stages of a pass for a gradient of an additive update. */
 ABI_FN int linear_grad_stages(int k_dim, int v_block) {
@@ -278,12 +289,12 @@ ABI_FN int linear_inverses_bytes(int k_dim) {
 }
 /* Of kernels that keep states of chunks. */
 ABI_FN LinearLayout linear_layout_kept(int k_dim, int v_block, int stages) {
-  return linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1);
+  return linear_layout_of(k_dim, v_block, stages, 1, 0, layout_ceil(k_dim, 64) + 1, LINEAR_PAIR_STAGES);
 }
 
 /* Of kernels that keep states of additive updates: without places of q and of pairs. */
 ABI_FN LinearLayout linear_layout_states(int k_dim, int v_block, int stages) {
-  LinearLayout l = linear_layout_of(k_dim, v_block, stages, 0, 0, layout_ceil(k_dim, 64));
+  LinearLayout l = linear_layout_of(k_dim, v_block, stages, 0, 0, layout_ceil(k_dim, 64), LINEAR_PAIR_STAGES);
   const int less = stages * l.qk + LINEAR_PAIR_STAGES * l.pairs;
   l.stage -= l.qk;
   l.at_o -= less, l.at_gates -= less, l.at_factors -= less, l.at_numbers -= less, l.at_barriers -= less;

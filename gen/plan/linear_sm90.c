@@ -100,6 +100,9 @@ static void add_whole(linear_plan *p, bool by_channel) {
   if (!by_channel) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads_of(p), bytes);
   if (makes_inverses) linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads_of(p), bytes);
+  if (!p->erases && !by_channel && p->v_dim <= 64)
+    linear_plan_add(p, "luattn_linear_two", LUATTN_ROLE_LINEAR_TWO, LINEAR_TWO_THREADS,
+                    linear_layout_two(p->k_dim, linear_two_stages(p->k_dim)).bytes);
   for (int i = behind; i < p->num_entries; i++) p->entry[i].early = makes_inverses;
 }
 

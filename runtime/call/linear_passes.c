@@ -48,18 +48,19 @@ static int64_t choose_maps(const linear_call *l, const linear_pass *pass, int64_
 }
 
 /* The same where what segments add needs no other one, in tenths of a chunk: blocks for it look at some ten chunks where decays leave
- * no more of a state, and take less for each. */
+ * no more of a state, and take less for each. heads: of a block of the kernel behind. */
 static int64_t turns_of(int64_t blocks, int64_t at_once) { return (blocks + at_once - 1) / at_once; }
-static int64_t tenths_in_turn(const linear_pass *pass, int64_t at_once, int64_t chunks, int64_t count) {
+static int64_t tenths_in_turn(const linear_pass *pass, int64_t heads, int64_t at_once, int64_t chunks, int64_t count) {
   enum { LOOKED_AT = 10, TENTHS_OF_SUMS = 6 };
   const int64_t each = (chunks + count - 1) / count, looked_at = each < LOOKED_AT ? each : LOOKED_AT;
-  return 10 * turns_of(pass->blocks * count, at_once) * each +
+  return 10 * turns_of(pass->blocks / heads * count, at_once) * each +
          TENTHS_OF_SUMS * turns_of(pass->blocks * (count - 1), at_once) * looked_at;
 }
-static int64_t choose_sums(const linear_pass *pass, int64_t at_once, int64_t chunks, int64_t most) {
+static int64_t choose_sums(const linear_pass *pass, int64_t heads, int64_t at_once, int64_t chunks, int64_t most) {
   int64_t best = 1;
   for (int64_t count = 2; count <= most; count++)
-    if (tenths_in_turn(pass, at_once, chunks, count) < tenths_in_turn(pass, at_once, chunks, best)) best = count;
+    if (tenths_in_turn(pass, heads, at_once, chunks, count) < tenths_in_turn(pass, heads, at_once, chunks, best))
+      best = count;
   return best;
 }
 
@@ -71,6 +72,11 @@ static bool has_role(const image_manifest *m, uint32_t role) {
 
 /* Whether a kernel adds up dq and dk of the value heads that read a head of q and k, as it makes them. */
 bool linear_adds_heads(const image_manifest *m) { return has_role(m, LUATTN_ROLE_LINEAR_GROUP_ROWS); }
+
+/* Whether forward's blocks have two value heads of a head of q and k. */
+static bool has_two_heads(const linear_call *l) {
+  return has_role(l->c.info, LUATTN_ROLE_LINEAR_TWO) && l->p.group % 2 == 0;
+}
 
 /* As many as fill the device, of tokens enough that a state more costs little. */
 static luattn_status choose_segments(const linear_call *l, int v_block, linear_pass *pass) {
@@ -90,7 +96,7 @@ static luattn_status choose_segments(const linear_call *l, int v_block, linear_p
   const int64_t chunks = (each + LUATTN_CHUNK - 1) / LUATTN_CHUNK;
   if (facts->cuts && pass->blocks > 0) count = at_once / pass->blocks;
   if (count > most) count = most;
-  if (facts->cuts == MANIFEST_CUT_SUMS && facts->decays == 1) count = choose_sums(pass, at_once, chunks, most);
+  if (facts->cuts == MANIFEST_CUT_SUMS && facts->decays == 1) count = choose_sums(pass, has_two_heads(l) ? 2 : 1, at_once, chunks, most);
   if (facts->cuts == MANIFEST_CUT_MAPS) {
     pass->map_blocks = (int64_t)l->p.entries * l->p.heads_v * ((pass->key.dim + v_block - 1) / v_block);
     count = choose_maps(l, pass, chunks, count);
@@ -356,6 +362,8 @@ static luattn_status place_reverse(linear_call *l, room *r) {
  * updates that add, whose states between tokens are wanted. */
 bool linear_passes_over(const linear_call *l, uint32_t role) {
   const image_manifest *m = l->c.info;
+  if (role == LUATTN_ROLE_LINEAR_TWO) return !has_two_heads(l);
+  if (role == LUATTN_ROLE_LINEAR && has_two_heads(l)) return true;
   if (m->pass != LUATTN_FORWARD || !has_role(m, LUATTN_ROLE_LINEAR_CHAIN)) return false;
   const bool by_end = has_role(m, LUATTN_ROLE_LINEAR_END); /* of those, kernels find out which has something to do */
   const bool cut = l->pass[0].segments > 1 || (l->args->intermediate_states != NULL && !by_end);

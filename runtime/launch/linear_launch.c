@@ -24,6 +24,10 @@ static int64_t all_segments(const linear_call *l, const manifest_entry *e, const
   return pass->wanted ? pass->blocks * pass->segments : 0;
 }
 
+static int64_t half_of_segments(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
+  return all_segments(l, e, pass) / 2;
+}
+
 static int64_t but_last_segments(const linear_call *l, const manifest_entry *e, const linear_pass *pass) {
   (void)l, (void)e;
   return pass->wanted ? (pass->blocks + pass->map_blocks) * (pass->segments - 1) : 0;
@@ -85,6 +89,7 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_STATES] = {but_last_segments, 0},
     [LUATTN_ROLE_LINEAR_JOIN] = {joins, 0},
     [LUATTN_ROLE_LINEAR] = {all_segments, 0},
+    [LUATTN_ROLE_LINEAR_TWO] = {half_of_segments, 0},
     [LUATTN_ROLE_LINEAR_PREPARE] = {of_rows, 0},
     [LUATTN_ROLE_LINEAR_GRAD_Q_STATES] = {but_last_segments, 1},
     [LUATTN_ROLE_LINEAR_GRAD_Q] = {all_segments, 1},

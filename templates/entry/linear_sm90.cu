@@ -10,6 +10,18 @@ extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads
   extern __shared__ __align__(1024) unsigned char shared[];
   fwd_linear_sm90<Spec, Config, Config::pass == LINEAR_STATES>(p, maps, shared);
 }
+// Two value heads of a head of q and k in a block, where v has 64 channels or fewer.
+struct TwoConfig : Config {
+  static constexpr bool two_heads = Config::v_dim <= 64;
+  static constexpr int v_block = 128, stages = linear_two_stages(Config::k_dim);
+};
+extern "C" __global__ void __launch_bounds__(LINEAR_TWO_THREADS, 1)
+    luattn_linear_two(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  if constexpr (TwoConfig::two_heads && Config::pass == LINEAR_FORWARD && !Spec::erases &&
+                Spec::decay_of != DECAY_CHANNEL)
+    fwd_linear_sm90<Spec, TwoConfig, false>(p, maps, shared);
+}
 // Segments of decays of channels have no kernel yet.
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
     luattn_linear_states(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {

@@ -19,6 +19,10 @@ struct BoxKind<Config> {
 template <bool Value>
 struct Truth {};
 
+// Whether a block has two value heads, one after the other, of a head of q and k; its site is the first one's.
+template <class Config>
+concept TwoHeads = requires { requires Config::two_heads; };
+
 template <class Config>
 struct LinearChain {
   static constexpr int chunk = LUATTN_CHUNK, v_blocks = ceil_div(Config::v_dim, Config::v_block);
@@ -46,7 +50,9 @@ struct LinearChain {
     const u32 blocks = of_map ? map_blocks : v_blocks;
     first_value = int(n % blocks) * Config::v_block, n /= blocks;
     segment = int(n % u32(segments)), n /= u32(segments);
-    take(p, int(n / u32(p.heads_v)), int(n % u32(p.heads_v)));
+    constexpr u32 of_block = TwoHeads<Config> ? 2 : 1;
+    const u32 heads = u32(p.heads_v) / of_block;
+    take(p, int(n / heads), int(n % heads * of_block));
     const int chunks = ceil_div(tokens, chunk);
     const int each = int(u32(chunks) / u32(p.segments.count)), more = chunks - each * p.segments.count;
     const int place = backwards ? p.segments.count - 1 - segment : segment;

@@ -23,15 +23,18 @@
 #include "arch/warp.cuh"
 
 // Of a thread of each warpgroup: 512 in all, of blocks that share a multiprocessor 256.
-template <class Spec, bool HasScores, bool Shares = false>
+template <class Spec, bool HasScores, bool Shares = false, bool Two = false>
 struct LinearRegisters {
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL;
-  static constexpr int load = by_channel ? 48 : 40, values = !HasScores ? 224 : Spec::erases || by_channel ? 192 : 200;
+  static constexpr int load = by_channel ? 48 : 40,
+                       values = !HasScores                      ? 224
+                                : Spec::erases || by_channel || Two ? 192
+                                                                    : 200;
   static constexpr int scores = 512 - load - 2 * values;
 };
 
 template <class Spec>
-struct LinearRegisters<Spec, false, true> {
+struct LinearRegisters<Spec, false, true, false> {
   static constexpr int load = 40, scores = 0, values = 256 - load;
 };
 
@@ -52,7 +55,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
   constexpr bool has_scores = !OnlyState || Shared::by_channel, has_maps = Sums && Spec::erases && !Shared::keeps;
-  using Registers = LinearRegisters<Spec, has_scores, SharesMultiprocessor<Config>>;
+  using Registers = LinearRegisters<Spec, has_scores, SharesMultiprocessor<Config>, TwoHeads<Config>>;
   if constexpr (Sums) let_next_start();
   wait_for_previous();
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
@@ -82,6 +85,12 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   } else {
     registers_up<Registers::values>();
     const int group = warp / 4 - (SharesMultiprocessor<Config> ? 1 : 2);
+    if constexpr (Shared::two_heads) {
+      chain.site.hv += group;
+      LinearValues<Spec, Config, OnlyState> of_head{p, maps, shared, chain, group, warp % 4, lane};
+      of_head.begin_of_two();
+      return left_alone ? of_head.store_nothing() : of_head.run();
+    }
     LinearValues<Spec, Config, OnlyState> values{p, maps, shared, chain, group, warp % 4, lane};
     if (left_alone) {
       if constexpr (!OnlyState && !Shared::keeps) values.store_nothing();

@@ -104,8 +104,24 @@ struct LinearNumbers : TokenNumbers<Spec, Config> {
     tell(x, shared.numbers(stage));
     barrier_arrive(shared.numbers_full(stage));
   }
+  // Number n of those of two heads, in turns.
+  __device__ __forceinline__ void step_of_two(int n) const {
+    LinearChain<Config> own = chain;
+    own.site.hv += n % 2;
+    const int stage = n % Shared::number_stages;
+    const Pair x = Tokens{this->p, own, lane}.of_tokens(chain.at(n / 2));
+    barrier_wait(shared.numbers_empty(stage), u32(n / Shared::number_stages + 1) & 1);
+    tell(x, shared.numbers(stage));
+    barrier_arrive(shared.numbers_full(stage));
+  }
   __device__ __forceinline__ void run() const {
+    constexpr int heads = Shared::two_heads ? 2 : 1;
 #pragma unroll 1
-    for (int n = turn; n < chain.chunks(); n += warps) step(n);
+    for (int n = turn; n < chain.chunks() * heads; n += warps) {
+      if constexpr (Shared::two_heads)
+        step_of_two(n);
+      else
+        step(n);
+    }
   }
 };

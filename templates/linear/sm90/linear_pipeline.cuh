@@ -70,7 +70,10 @@ concept SharesMultiprocessor = requires { requires Config::shares; };
 
 template <class Spec, class Config>
 struct SharedLinear {
-  static constexpr int stages = Config::stages, pair_stages = LINEAR_PAIR_STAGES, box = LINEAR_BOX;
+  static constexpr int stages = Config::stages, box = LINEAR_BOX;
+  // With two heads a stage is that of one of them, in turns.
+  static constexpr bool two_heads = TwoHeads<Config>;
+  static constexpr int pair_stages = two_heads ? 2 * LINEAR_PAIR_STAGES : LINEAR_PAIR_STAGES;
   static constexpr int number_stages = LINEAR_NUMBER_STAGES;
   // Channels are padded to boxes, which TMA fills with 0, and clips where it stores.
   static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64;
@@ -88,7 +91,8 @@ struct SharedLinear {
   // Whether it is the state alone, without q.
   static constexpr bool keeps_sums = keeps && !Spec::erases;
   static constexpr LinearLayout layout =
-      keeps_sums ? linear_layout_states(Config::k_dim, Config::v_block, stages)
+      two_heads    ? linear_layout_two(Config::k_dim, stages)
+      : keeps_sums ? linear_layout_states(Config::k_dim, Config::v_block, stages)
       : keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
             : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
   static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
@@ -145,11 +149,11 @@ struct SharedLinear {
     }
     for (int i = 0; i < pair_stages; ++i) {
       barrier_init(told(i), 128);
-      barrier_init(read(i), 4 * groups);
+      barrier_init(read(i), two_heads ? 4 : 4 * groups);
     }
     for (int i = 0; i < number_stages; ++i) {
       barrier_init(numbers_full(i), 32);
-      barrier_init(numbers_empty(i), 4 * groups + (scores_read ? 4 : 0));
+      barrier_init(numbers_empty(i), (two_heads ? 4 : 4 * groups) + (scores_read ? 4 : 0));
     }
     for (int i = 0; i < gate_stages; ++i) {
       barrier_init(gates_full(i), 32 * gate_parts);

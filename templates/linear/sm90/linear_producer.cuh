@@ -30,7 +30,11 @@ struct LinearProducer {
     if (chain.of_map) return;
 #pragma unroll
     for (int i = 0; i < Shared::groups; ++i)
-      tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box, chain.value_head());
+      if constexpr (Shared::two_heads)
+        tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, 0, box, chain.value_head() + i);
+      else
+        tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box,
+                    chain.value_head());
   }
   __device__ __forceinline__ void run() const {
     PipelineState<Config::stages> at(1);

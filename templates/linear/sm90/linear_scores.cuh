@@ -76,6 +76,25 @@ struct LinearScores {
     store(s, shared.pairs(out.stage));
     tell_pairs();
   }
+  // The same of two heads, which share q k'.
+  __device__ __forceinline__ void step_two() {
+    float s[32];
+    lane = lane_anew();
+    barrier_wait(shared.full(in.stage), in.parity);
+    multiply(s, shared.q(in.stage), in.stage);
+    release_rows();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float of_head[32];
+#pragma unroll
+      for (int e = 0; e < 32; ++e) of_head[e] = s[e];
+      barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
+      weigh(of_head);
+      barrier_wait(shared.read(out.stage), out.parity);
+      store(of_head, shared.pairs(out.stage));
+      tell_pairs();
+    }
+  }
   __device__ __forceinline__ void store_pairs(float (&s)[32]) const {
     weigh(s);
     store(s, shared.pairs(out.stage));
@@ -121,6 +140,8 @@ struct LinearScores {
     for (int i = 0; i < chunks; ++i) {
       if constexpr (Shared::by_channel)
         step_by_channel();
+      else if constexpr (Shared::two_heads)
+        step_two();
       else
         step();
     }

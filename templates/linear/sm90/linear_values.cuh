@@ -45,7 +45,7 @@ struct LinearValues {
   PipelineState<Shared::number_stages> of_tokens{0};
   PipelineState<Shared::pair_stages> pairs{0};
 
-  __device__ __forceinline__ int first_value() const { return chain.first_value + group * 64; }
+  __device__ __forceinline__ int first_value() const { return Shared::two_heads ? 0 : chain.first_value + group * 64; }
   __device__ __forceinline__ StateRows<Config> rows() const {
     const int here = lane_anew();
     return {chain, first_value() + 16 * warp + Fragment::row(here), here};
@@ -257,6 +257,7 @@ struct LinearValues {
       if constexpr (has_scores) barrier_arrive(shared.read(pairs.stage));
     }
     in.advance(), of_tokens.advance(), pairs.advance();
+    if constexpr (Shared::two_heads) of_tokens.advance(), pairs.advance();
   }
   // The state as an operand, and as what keys join: products would wait for it, so both before the first of them.
   __device__ __forceinline__ void round_state(u32 (&rounded)[k_dim / 16][4], float (&state)[k_dim / 2]) const {
@@ -370,6 +371,10 @@ struct LinearValues {
   __device__ __forceinline__ void leave_last(float (&state)[k_dim / 2]) const {
     const int last = (pairs.stage + Shared::pair_stages - 1) % Shared::pair_stages;
     if (chain.chunks() > 0) scale_columns(state, shared.factors(last) + OF_AFTER);
+  }
+  // Of two heads, whose numbers and pairs come in turns, the second one's come behind the first one's.
+  __device__ __forceinline__ void begin_of_two() {
+    if (group == 1) of_tokens.advance(), pairs.advance();
   }
   __device__ __forceinline__ void run() {
     float state[k_dim / 2];
