@@ -363,7 +363,8 @@ enum {
   LINEAR_GROUP_SUMS = 9 * 256 + 64,
   LINEAR_GROUP_RUNS = 256,
   LINEAR_GROUP_BYTES = (4 + LINEAR_GROUP_STAGES * LINEAR_GROUP_STAGE_BOXES + 4) * LINEAR_BOX +
-                       LINEAR_GROUP_NUMBER_STAGES * LINEAR_GROUP_NUMBERS + 2 * LINEAR_GROUP_SUMS + 2 * LINEAR_GROUP_RUNS + 256
+                       LINEAR_GROUP_NUMBER_STAGES * LINEAR_GROUP_NUMBERS + 2 * LINEAR_GROUP_SUMS +
+                       2 * LINEAR_GROUP_RUNS + 256
 };
 
 /* What luattn_linear_tiles makes of a chunk whose decays differ between channels, in boxes of Elem, with all factors of tokens:

@@ -110,12 +110,13 @@ static void plan_groups(arena *a, const luattn_spec *spec, linear_plan *p) {
   linear_plan_add(p, "luattn_linear_grad_chain", LUATTN_ROLE_LINEAR_GRAD_CHAIN, 128 * 2, kept);
   linear_plan_add(p, "luattn_linear_group_rows", LUATTN_ROLE_LINEAR_GROUP_ROWS, GRAD_THREADS, LINEAR_GROUP_BYTES);
   add_finish(p);
-  p->why = arena_printf(a,
-                        "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
-                        "their gradients; a kernel over all chunks at once adds up dq and dk of all value heads that "
-                        "read a head of q and k, and makes dv and gradients of numbers of tokens; a last kernel has "
-                        "those of mods, inputs and scalars\n",
-                        (int)spec->linear->class.number, LUATTN_CHUNK);
+  p->why =
+      arena_printf(a,
+                   "backward of linear attention of class L%d: two chains over chunks of %d tokens keep states and "
+                   "their gradients; a kernel over all chunks at once adds up dq and dk of all value heads that "
+                   "read a head of q and k, and makes dv and gradients of numbers of tokens; a last kernel has "
+                   "those of mods, inputs and scalars\n",
+                   (int)spec->linear->class.number, LUATTN_CHUNK);
 }
 
 static void plan_additive(arena *a, const luattn_spec *spec, const luattn_target *t, linear_plan *p) {

@@ -96,7 +96,8 @@ static luattn_status choose_segments(const linear_call *l, int v_block, linear_p
   const int64_t chunks = (each + LUATTN_CHUNK - 1) / LUATTN_CHUNK;
   if (facts->cuts && pass->blocks > 0) count = at_once / pass->blocks;
   if (count > most) count = most;
-  if (facts->cuts == MANIFEST_CUT_SUMS && facts->decays == 1) count = choose_sums(pass, has_two_heads(l) ? 2 : 1, at_once, chunks, most);
+  if (facts->cuts == MANIFEST_CUT_SUMS && facts->decays == 1)
+    count = choose_sums(pass, has_two_heads(l) ? 2 : 1, at_once, chunks, most);
   if (facts->cuts == MANIFEST_CUT_MAPS) {
     pass->map_blocks = (int64_t)l->p.entries * l->p.heads_v * ((pass->key.dim + v_block - 1) / v_block);
     count = choose_maps(l, pass, chunks, count);
@@ -209,7 +210,8 @@ static void count_blocks(linear_call *l, const bool wanted[3], bool numbers) {
   LuattnLinearRows *rows = &l->p.rows;
   const size_t all = rows_of(l), tiles = (all + LUATTN_FINISH_ROWS - 1) / LUATTN_FINISH_ROWS;
   for (int i = 0; i < 3; i++) {
-    const bool is_direct = !(m->made >> i & 1) && (i == 2 ? !m->skips || linear_adds_heads(l->c.info) : has_own_rows(l, i));
+    const bool is_direct =
+        !(m->made >> i & 1) && (i == 2 ? !m->skips || linear_adds_heads(l->c.info) : has_own_rows(l, i));
     const bool runs =
         is_direct ? has_gaps(l) && grad_of(l, i) : wanted[i] || grad_of(l, i) || (i == 2 && m->terms >> 3 & 1);
     rows->blocks[i] = runs ? (unsigned)(tiles * (size_t)(i < 2 ? l->p.heads : l->p.heads_v)) : 0;

@@ -170,8 +170,8 @@ static luattn_status start(const luattn_kernel *k, linear_call *l, cu_stream str
       return args_fail(&l->c, "q, v: are %lld blocks, more than a launch has; split the batch", (long long)blocks);
     const unsigned grid[] = {(unsigned)blocks, role == LUATTN_ROLE_LINEAR_ROUND ? m->num_inputs + 1 : 1, 1};
     if (role == LUATTN_ROLE_LINEAR_WAYS && blocks > 0) of_ways = maps_of_ways(maps);
-    const bool makes_rows = role == LUATTN_ROLE_LINEAR_ROWS || role == LUATTN_ROLE_LINEAR_GROUP_ROWS ||
-                            role == LUATTN_ROLE_LINEAR_GRADS;
+    const bool makes_rows =
+        role == LUATTN_ROLE_LINEAR_ROWS || role == LUATTN_ROLE_LINEAR_GROUP_ROWS || role == LUATTN_ROLE_LINEAR_GRADS;
     void *const given = makes_rows                        ? (void *)&of_rows_maps
                         : role == LUATTN_ROLE_LINEAR_WAYS ? (void *)&of_ways
                         : by_tma                          ? (void *)&maps[pass]

@@ -23,3 +23,12 @@ LUATTN_FN T of_lane(const T &x, int from) {
   const u32 word = __shfl_sync(0xffffffffu, *reinterpret_cast<const u32 *>(&x), from);
   return *reinterpret_cast<const T *>(&word);
 }
+
+// Sums over a warp, in one order.
+template <int N>
+LUATTN_FN void sum_over_warp(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+#pragma unroll
+    for (int m = 16; m > 0; m /= 2) x[i] += __shfl_xor_sync(0xffffffffu, x[i], m);
+}

@@ -76,6 +76,35 @@ struct NoRowHook {
   static constexpr int sums = 0, runs = 0, rows = 0;
 };
 
+// The hooks of q, k and v; and of what skips.
+template <class Spec, int Which>
+struct HookOf {
+  using Type = typename Spec::Query;
+};
+template <class Spec>
+struct HookOf<Spec, 1> {
+  using Type = typename Spec::Key;
+};
+template <class Spec>
+struct HookOf<Spec, 2> {
+  using Type = typename Spec::Value;
+};
+template <class Spec>
+constexpr bool HasSkipped = !same_type<typename Spec::Skipped, NoRowHook>::value;
+// Whether a kernel before adds what skips has to the gradient of v, whose rows are the caller's.
+template <class Config>
+concept AddsSkip = requires { requires Config::adds_skip; };
+template <class Spec, class Config>
+constexpr bool SkipIsAdded = AddsSkip<Config> && HasSkipped<Spec> && !HookOf<Spec, 2>::Type::made;
+template <class Spec, bool Skips>
+struct SkipOf {
+  using Type = NoRowHook;
+};
+template <class Spec>
+struct SkipOf<Spec, true> {
+  using Type = typename Spec::Skipped;
+};
+
 // Whether the gradient of each channel's decay goes to memory by itself: then the kernel that makes it does that.
 template <class S>
 concept DecayEndsHere = S::decay_of == DECAY_CHANNEL &&

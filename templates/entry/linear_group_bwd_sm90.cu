@@ -14,11 +14,11 @@ struct ChainConfig : PassConfig<Config, Pass> {
   static constexpr int stages = Keeps ? 3 : linear_grad_stages(Base::k_dim, Base::v_block);
 };
 
-#define CHAIN(name, pass, keeps)                                                                             \
+#define CHAIN(name, pass, keeps)                                                                                 \
   extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, ChainConfig<pass, keeps>>::threads, 1 + keeps) \
-      name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {    \
-    extern __shared__ __align__(1024) unsigned char shared[];                                                \
-    fwd_linear_sm90<Spec, ChainConfig<pass, keeps>, true>(p, maps, shared);                                  \
+      name(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {        \
+    extern __shared__ __align__(1024) unsigned char shared[];                                                    \
+    fwd_linear_sm90<Spec, ChainConfig<pass, keeps>, true>(p, maps, shared);                                      \
   }
 CHAIN(luattn_linear_chain, LINEAR_STATES, true)
 CHAIN(luattn_linear_grad_chain, LINEAR_GRAD_V, true)

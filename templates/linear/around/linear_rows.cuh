@@ -1,6 +1,7 @@
 // linear/around/linear_rows.cuh: rows of q, k and v, or of their gradients, a warp for each, around the main kernels of
 // linear attention. What a row's hook is, is said in contract/linear.cuh (RowHook).
 #pragma once
+#include "arch/warp.cuh"
 #include "contract/linear.cuh"
 #include "ops/math.cuh"
 #include "source/cp_async_tile.cuh"
@@ -71,43 +72,6 @@ struct LaneRow {
   }
 };
 
-// The hooks of q, k and v; and of what skips.
-template <class Spec, int Which>
-struct HookOf {
-  using Type = typename Spec::Query;
-};
-template <class Spec>
-struct HookOf<Spec, 1> {
-  using Type = typename Spec::Key;
-};
-template <class Spec>
-struct HookOf<Spec, 2> {
-  using Type = typename Spec::Value;
-};
-template <class Spec>
-constexpr bool HasSkipped = !same_type<typename Spec::Skipped, NoRowHook>::value;
-// Whether a kernel before adds what skips has to the gradient of v, whose rows are the caller's.
-template <class Config>
-concept AddsSkip = requires { requires Config::adds_skip; };
-template <class Spec, class Config>
-constexpr bool SkipIsAdded = AddsSkip<Config> && HasSkipped<Spec> && !HookOf<Spec, 2>::Type::made;
-template <class Spec, bool Skips>
-struct SkipOf {
-  using Type = NoRowHook;
-};
-template <class Spec>
-struct SkipOf<Spec, true> {
-  using Type = typename Spec::Skipped;
-};
-
-// Sums over a warp, in one order.
-template <int N>
-LUATTN_FN void sum_over_warp(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i)
-#pragma unroll
-    for (int m = 16; m > 0; m /= 2) x[i] += __shfl_xor_sync(0xffffffffu, x[i], m);
-}
 // The hook's sums over the row's channels.
 template <class Hook, class Row>
 LUATTN_FN void find_sums(const LuattnLinearParams &p, const LinearSite &s, const Row &x, int t,

@@ -26,10 +26,9 @@
 template <class Spec, bool HasScores, bool Shares = false, bool Two = false>
 struct LinearRegisters {
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL;
-  static constexpr int load = by_channel ? 48 : 40,
-                       values = !HasScores                      ? 224
-                                : Spec::erases || by_channel || Two ? 192
-                                                                    : 200;
+  static constexpr int load = by_channel ? 48 : 40, values = !HasScores                          ? 224
+                                                             : Spec::erases || by_channel || Two ? 192
+                                                                                                 : 200;
   static constexpr int scores = 512 - load - 2 * values;
 };
 

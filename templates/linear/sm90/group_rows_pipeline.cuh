@@ -11,7 +11,7 @@
 // | `pairs_full`, `pairs_empty` | all threads of the pairs have written P; warps have read it | columns; pairs |
 // | `sums_full`, `sums_empty` | warps have stored a step's sums; these are added up | GroupSums; these warps |
 #pragma once
-#include "linear/around/linear_rows.cuh"
+#include "arch/warp.cuh"
 #include "linear/sm90/chunk_loads.cuh"
 #include "linear/sm90/linear_numbers.cuh"
 #include "linear/sm90/linear_ways.cuh"
@@ -21,12 +21,12 @@ enum { GROUP_V = 0, GROUP_DOUT = 1, GROUP_STATE = 2, GROUP_GRAD_STATE = 4 };
 
 // Numbers of a step's tokens, arrays of LUATTN_CHUNK floats; and of the chunk.
 enum {
-  STEP_SUM = 0,        // G, to the base of 2
-  STEP_WRITE = 256,    // w
-  STEP_QUERY = 512,    // scale e^G
-  STEP_KEY = 768,      // w e^(GC - G)
-  STEP_UNTIL = 1024,   // e^(GC - G)
-  STEP_CHUNK = 1280    // e^GC
+  STEP_SUM = 0,       // G, to the base of 2
+  STEP_WRITE = 256,   // w
+  STEP_QUERY = 512,   // scale e^G
+  STEP_KEY = 768,     // w e^(GC - G)
+  STEP_UNTIL = 1024,  // e^(GC - G)
+  STEP_CHUNK = 1280   // e^GC
 };
 
 // Sums of a step, arrays of LUATTN_CHUNK floats: of each half of k's channels, ways to a query and from a key; over ways of

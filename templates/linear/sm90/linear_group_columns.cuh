@@ -79,7 +79,8 @@ struct GroupColumns {
     const float left = load_number(numbers + STEP_CHUNK);
     wgmma_wait<0>();
     wgmma_arrived(x);
-    const bool odd = lane / 4 % 2 != 0, has = lane % 4 == lane / 8;
+    const int on_diagonal = Fragment::row(lane);  // the column of the thread's first row in its block of 8
+    const bool odd = on_diagonal % 2 != 0, has = on_diagonal - on_diagonal % 2 == Fragment::column(lane);
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -122,7 +123,8 @@ struct GroupColumns {
       float of_row[Skip::rows + 1] = {};
 #pragma unroll
       for (int j = 0; j < 16; j += 2) {
-        const u32 v = load_shared((of_v + place) ^ u32(j / 2 * 16)), g = load_shared((of_dout + place) ^ u32(j / 2 * 16));
+        const u32 v = load_shared((of_v + place) ^ u32(j / 2 * 16)),
+                  g = load_shared((of_dout + place) ^ u32(j / 2 * 16));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int d = Fragment::column(lane) + Fragment::column_of(j) + i;
@@ -187,7 +189,8 @@ struct GroupColumns {
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) x[i] *= by[i / 2 % 2];
-    if constexpr (Shared::skips) add_skip(x, chain, chunk, shared.at(stage_of, GROUP_V), shared.at(stage_of, GROUP_DOUT));
+    if constexpr (Shared::skips)
+      add_skip(x, chain, chunk, shared.at(stage_of, GROUP_V), shared.at(stage_of, GROUP_DOUT));
     stage(shared.dv(group), x);
     sync();
     if (first()) {

@@ -93,7 +93,8 @@ struct GroupPairs {
     find_weights(by, weighed, s, numbers);
     tell(weighed, told);
     barrier_wait(shared.full(stage), u32(n / Shared::stages) & 1);
-    const u64 rows = wgmma_operand(shared.at(stage, GROUP_DOUT), 0), values = wgmma_operand(shared.at(stage, GROUP_V), 0);
+    const u64 rows = wgmma_operand(shared.at(stage, GROUP_DOUT), 0),
+              values = wgmma_operand(shared.at(stage, GROUP_V), 0);
     wgmma_fence();
     Wgmma<Elem, 64>::first64(d, rows, values);
     wgmma_commit();

@@ -93,8 +93,8 @@ struct SharedLinear {
   static constexpr LinearLayout layout =
       two_heads    ? linear_layout_two(Config::k_dim, stages)
       : keeps_sums ? linear_layout_states(Config::k_dim, Config::v_block, stages)
-      : keeps ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
-            : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
+      : keeps      ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
+                   : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
   static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
   static constexpr int bytes = layout.bytes, threads = 128 * (2 - SharesMultiprocessor<Config> + groups);
   // Whether columns of P have factors. Mirrored, scale is one.
