@@ -67,24 +67,35 @@ static const char *explain_tiles(arena *a, const linear_plan *p, int number) {
       p->erases ? "; a segment is a map of the state, and another kernel makes states of them in order" : "");
 }
 
-static const char *explain(arena *a, const linear_plan *p, int number, bool decays) {
+/* Whether an image has the kernel whose blocks have two value heads. */
+static bool has_two(const linear_plan *p, bool by_channel) { return !p->erases && !by_channel && p->v_dim <= 64; }
+
+static const char *explain(arena *a, const linear_plan *p, int number, bool decays, bool by_channel) {
+  const char *of_sums =
+      by_channel ? "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many "
+                   "of at least 1024 tokens as there are multiprocessors for; what a segment adds to the state needs "
+                   "no other one"
+                 : "segments: entries are cut at launch into as many of at least 1024 tokens as leave the fewest "
+                   "chunks one after another; what a segment adds to the state needs no other one";
   const int blocks = (p->v_dim + p->v_block - 1) / p->v_block;
   return arena_printf(
       a,
       "linear attention of class L%d by chunks of %d tokens: the state stays in registers, q, k and v are read once\n"
-      "%d value channels a block, %d block%s a value head: %s\n"
+      "%d value channels a block, %d block%s a value head: %s%s\n"
       "%d stages of q, k and v: as many as %d bytes of shared memory have room for, and no more than %d\n"
       "%s%s\n",
       number, LUATTN_CHUNK, p->v_block, blocks, blocks == 1 ? "" : "s, which read q and k anew",
-      p->v_block == 64 ? "a warpgroup owns 64 of them" : "two warpgroups own 64 each", p->stages,
+      p->v_block == 64 ? "a warpgroup owns 64 of them" : "two warpgroups own 64 each",
+      has_two(p, by_channel)
+          ? "; where an even number of them read each head of q and k, a block has two, which share what it loads"
+          : "",
+      p->stages,
       LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
       p->erases
           ? "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
             "least 1024 tokens as leave the fewest chunks one after another; a segment is a map of the state, "
             "which a kernel before finds, and another one makes states of them in order"
-          : "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
-            "least 1024 tokens as there are multiprocessors for; what a segment adds to the state needs no "
-            "other one",
+          : of_sums,
       decays ? "; " ENDS : "");
 }
 
@@ -100,7 +111,7 @@ static void add_whole(linear_plan *p, bool by_channel) {
   if (!by_channel) linear_plan_add(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, threads_of(p), bytes);
   if (makes_inverses) linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, threads_of(p), bytes);
-  if (!p->erases && !by_channel && p->v_dim <= 64)
+  if (has_two(p, by_channel))
     linear_plan_add(p, "luattn_linear_two", LUATTN_ROLE_LINEAR_TWO, LINEAR_TWO_THREADS,
                     linear_layout_two(p->k_dim, linear_two_stages(p->k_dim)).bytes);
   for (int i = behind; i < p->num_entries; i++) p->entry[i].early = makes_inverses;
@@ -176,7 +187,7 @@ static void plan(arena *a, const luattn_spec *spec, const luattn_target *t, line
     add_whole(p, false);
   }
   const linear_decay decay = spec->linear->class.decay;
-  const char *whole = explain(a, p, number, decay == LINEAR_DECAY_HEAD || decay == LINEAR_DECAY_TOKEN),
+  const char *whole = explain(a, p, number, decay == LINEAR_DECAY_HEAD || decay == LINEAR_DECAY_TOKEN, by_channel),
              *tiles = by_channel ? explain_tiles(a, p, number) : "";
   p->why = whole != NULL && tiles != NULL ? arena_printf(a, "%s%s", whole, tiles) : NULL;
 }
