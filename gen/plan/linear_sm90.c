@@ -89,8 +89,7 @@ static const char *explain(arena *a, const linear_plan *p, int number, bool deca
       has_two(p, by_channel)
           ? "; where an even number of them read each head of q and k, a block has two, which share what it loads"
           : "",
-      p->stages,
-      LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
+      p->stages, LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
       p->erases
           ? "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
             "least 1024 tokens as leave the fewest chunks one after another; a segment is a map of the state, "

@@ -104,7 +104,8 @@ struct LinearNumbers : TokenNumbers<Spec, Config> {
     tell(x, shared.numbers(stage));
     barrier_arrive(shared.numbers_full(stage));
   }
-  // Number n of those of two heads, in turns.
+  // Number n of those of two heads, in turns. A warp has all of one head: what reads these may be two chunks behind what reads the
+  // other one's, and a warp that goes from head to head would take a phase of a barrier for one that has its parity.
   __device__ __forceinline__ void step_of_two(int n) const {
     LinearChain<Config> own = chain;
     own.site.hv += n % 2;
@@ -115,13 +116,13 @@ struct LinearNumbers : TokenNumbers<Spec, Config> {
     barrier_arrive(shared.numbers_full(stage));
   }
   __device__ __forceinline__ void run() const {
-    constexpr int heads = Shared::two_heads ? 2 : 1;
+    if constexpr (Shared::two_heads) {
+      if (turn < 2)
 #pragma unroll 1
-    for (int n = turn; n < chain.chunks() * heads; n += warps) {
-      if constexpr (Shared::two_heads)
-        step_of_two(n);
-      else
-        step(n);
+        for (int n = turn; n < 2 * chain.chunks(); n += 2) step_of_two(n);
+    } else {
+#pragma unroll 1
+      for (int n = turn; n < chain.chunks(); n += warps) step(n);
     }
   }
 };
