@@ -34,6 +34,7 @@ struct LinearChain {
   LinearSite site;
   int entry, segment, first_value;  // the first of the block's value channels
   bool of_map = false;              // these are channels of a segment's map
+  bool turned = false;              // its chunks are taken in the other order: sums do not ask for one
   int start, tokens;                // the first row of the entry; its tokens
   int begin, end;                   // chunks of the segment
 
@@ -83,9 +84,9 @@ struct LinearChain {
     else
       begin = end - count;
   }
-  // The chunks of the segment, in the order of the pass.
+  // The chunks of the segment, in the order of the pass, or turned.
   __device__ __forceinline__ int chunks() const { return end - begin; }
-  __device__ __forceinline__ int at(int n) const { return backwards ? end - 1 - n : begin + n; }
+  __device__ __forceinline__ int at(int n) const { return backwards != turned ? end - 1 - n : begin + n; }
   // The heads of query and key, and of value; o has site.hv.
   static constexpr bool of_v = Config::pass == LINEAR_GRAD_Q || Config::pass == LINEAR_GRAD_K;
   __device__ __forceinline__ int key_head() const { return of_v ? site.hv : site.h; }

@@ -68,6 +68,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
     forgets = leave_last<Spec, Config>(p, shared, chain, warp, lane);
     if (forgets && chain.of_map) return;  // it counts as 0
   }
+  if constexpr (Sums && !Shared::keeps) chain.turned = LinearValues<Spec, Config, OnlyState>::sums_turned;
   if (warp < 4) {
     registers_down<Registers::load>();
     if (left_alone) return;

@@ -43,6 +43,11 @@ struct StateRows {
     const float x = to_real(*at);
     return has(r, j) ? x : 0.f;
   }
+  // Columns number j and j + 1, neighbours of a state of segments.
+  __device__ __forceinline__ float2 read_two(const StatePlace<float> &from, int r, int j) const {
+    const float2 x = *reinterpret_cast<const float2 *>(has(r, j) ? from.at(r, j) : from.any);
+    return has(r, j) ? x : float2{0, 0};
+  }
   template <class Real>
   __device__ __forceinline__ void load(float (&x)[k_dim / 2], const StatePlace<Real> &from) const {
 #pragma unroll
@@ -117,6 +122,16 @@ struct StateRows {
 #pragma unroll
       for (int i = 0; i < k_dim / 2; ++i) x[i] = 0;
   }
+  // The same behind sums: adds what is left of the first state, in the first segment, where it is copied.
+  __device__ __forceinline__ void add_first(float (&x)[k_dim / 2], const LuattnLinearParams &p, float left) const {
+    if (chain.segment > 0) return;
+    float first[k_dim / 2];
+    load_first(first, p);
+    store(first, slot(p, 0));
+    if (left == 0) return;
+#pragma unroll
+    for (int i = 0; i < k_dim / 2; ++i) x[i] += left * first[i];
+  }
   // M, [K, K], a row for each row of the state that it makes; the thread's rows are M's columns.
   __device__ __forceinline__ StatePlace<float> map(const LuattnLinearParams &p, int segment) const {
     float *s = p.segments.maps + chain.number(p, segment) * (Config::k_dim * Config::k_dim);
@@ -147,23 +162,47 @@ struct StateRows {
       }
     }
   }
-  // The state at the segment's beginning: x <- e^decays x + what a segment adds, for each before it. Where updates erase,
-  // linear_join.cuh has made it.
+  // The first slot of those that decide what the segment begins with: sums of segments before one over which a state decays by
+  // 2^-40 do not (linear_segment_end.cuh).
+  __device__ __forceinline__ int first_that_counts(const LuattnLinearParams &p) const {
+    float left = 0;
+    int i = chain.segment;
+#pragma unroll 1
+    for (; i > 1; --i) {
+      left += p.segments.decays[chain.number(p, i - 1)];
+      if (left < -40) break;
+    }
+    return i;
+  }
+  // x <- e^decays x + what a segment adds, for each before it, in columns from number `first` on: those of several segments are
+  // under way at once.
+  template <int Count>
+  __device__ __forceinline__ void load_columns(float (&x)[k_dim / 2], const LuattnLinearParams &p, int from,
+                                               int first) const {
+    const auto add = [&](int i, float left) {
+      const auto of = slot(p, i);
+#pragma unroll
+      for (int j = first; j < first + Count; j += 2)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float2 more = read_two(of, r, j);
+          float &a = x[MmaFragment::element(r, j)], &b = x[MmaFragment::element(r, j + 1)];
+          a = left * a + more.x, b = left * b + more.y;
+        }
+    };
+#pragma unroll
+    for (int j = first; j < first + Count; ++j)
+      x[MmaFragment::element(0, j)] = 0, x[MmaFragment::element(1, j)] = 0;
+    add(from, 0);
+#pragma unroll 4
+    for (int i = from; i < chain.segment; ++i) add(i + 1, fast_exp2(p.segments.decays[chain.number(p, i)]));
+  }
+  // The state at the segment's beginning. Where updates erase, linear_join.cuh has made it.
   template <bool Erases>
   __device__ __forceinline__ void load_segment(float (&x)[k_dim / 2], const LuattnLinearParams &p) const {
     if constexpr (Erases) return load(x, slot(p, chain.segment));
-    load(x, slot(p, chain.segment > 0 ? 1 : 0));
-#pragma unroll 1
-    for (int i = 1; i < chain.segment; ++i) {
-      const float left = fast_exp2(p.segments.decays[chain.number(p, i)]);
-      const auto from = slot(p, i + 1);
+    const int from = first_that_counts(p);
 #pragma unroll
-      for (int j = 0; j < columns; ++j)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float &e = x[MmaFragment::element(r, j)];
-          e = left * e + read(from, r, j);
-        }
-    }
+    for (int first = 0; first < columns; first += columns / 2) load_columns<columns / 2>(x, p, from, first);
   }
 };

@@ -34,6 +34,9 @@ struct LinearValues {
   static constexpr bool decays = Shared::by_token;
   static constexpr bool by_key = decays || Shared::has_column_factor, has_scores = !OnlyState || Shared::by_channel;
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
+  // Whether sums of segments begin with the last chunk: what they read last is then what the next kernel reads first, and is in L2.
+  // Not in half_t, in which what decays have left of a value may be 0 while it is all that a state has.
+  static constexpr bool sums_turned = same_type<Elem, bf16_t>::value && !Spec::erases;
 
   const LuattnLinearParams &p;
   const LuattnTensorMaps &maps;
@@ -80,13 +83,15 @@ struct LinearValues {
     Wgmma<Elem, k_dim>::sums64(state, u[0], u[1], u[2], u[3], wgmma_operand(shared.k(in.stage), Shared::box));
     wgmma_commit();
   }
-  // U times the factors of its tokens.
-  __device__ __forceinline__ void weigh(u32 (&weighed)[4][4], const u32 (&u)[4][4]) const {
+  // U times the factors of its tokens, and times `left`.
+  template <bool HasLeft = false>
+  __device__ __forceinline__ void weigh(u32 (&weighed)[4][4], const u32 (&u)[4][4], float left = 1) const {
     const u32 from = shared.numbers(of_tokens.stage) + OF_KEY + Fragment::column(lane) * 4;
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       float2 factor = {1, 1};
       if constexpr (by_key) factor = load_pair(from + c * 32);
+      if constexpr (HasLeft) factor.x *= left, factor.y *= left;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const u32 x = u[c / 2][c % 2 * 2 + r];
@@ -351,16 +356,16 @@ struct LinearValues {
 #pragma unroll
     for (int i = 0; i < 16; ++i) done[i] = pack<Elem>(o[2 * i], o[2 * i + 1]);
   }
-  // The same without o.
+  // The same without o. Turned, the state stays as it is, and what joins it decays over all that is behind it: those are in `total`.
   __device__ __forceinline__ void step_state(float (&state)[k_dim / 2], float &total, int chunk) {
     u32 v[4][4], weighed[4][4];
     barrier_wait(shared.full(in.stage), in.parity);
     load_values(v);
     modify(v, chunk);
     await_numbers();
+    if constexpr (!sums_turned) decay_state(state);
+    weigh<sums_turned && decays>(weighed, v, fast_exp2(total));
     total += load_number(shared.numbers(of_tokens.stage) + OF_CHUNK + 4);
-    decay_state(state);
-    weigh(weighed, v);
     wgmma_fence();
     write_state(state, weighed);
     wgmma_wait<0>();
@@ -399,12 +404,16 @@ struct LinearValues {
   // What the segment adds to 0, and the first one to the first state, which is copied. Nothing is left of a state if it forgets
   // (linear_segment_end.cuh).
   __device__ __forceinline__ void run_state(bool forgets) {
-    float state[k_dim / 2], total = forgets ? -infinity<float>() : 0.f;
-    rows().begin_sums(state, p, forgets);
+    float state[k_dim / 2], total = forgets && !sums_turned ? -infinity<float>() : 0.f;
+    if constexpr (sums_turned)
+      rows().load_unit(state);  // 0
+    else
+      rows().begin_sums(state, p, forgets);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) step_state(state, total, chain.at(n));
+    if constexpr (sums_turned) rows().add_first(state, p, forgets ? 0.f : fast_exp2(total));
     rows().store(state, rows().slot(p, chain.segment + 1));
     if (chain.first_value == 0 && group == 0 && warp == 0 && lane == 0)
-      p.segments.decays[chain.number(p, chain.segment)] = total;
+      p.segments.decays[chain.number(p, chain.segment)] = forgets ? -infinity<float>() : total;
   }
 };
