@@ -8,9 +8,10 @@
 enum { MOST_ENTRIES = 8 };
 
 typedef enum keys { RANDOM_KEYS, ALIKE } keys;
-/* TURNS: of updates that erase, decays of channels: keys turn what channel 1 has into channel 0 before channel 1 decays, and
- * back, so that each channel decays to nothing in 64 tokens, and a state does not. */
-typedef enum gates { NONE, WEAK, PRODUCTION, STRONG, MIXED, GONE, RARE, TURNS } gates;
+/* EVEN: two segments of 100 tokens leave 2^-58 of a state, and one 2^-29. TURNS: of updates that erase, decays of channels: keys turn
+ * what channel 1 has into channel 0 before channel 1 decays, and back, so that each channel decays to nothing in 64 tokens, and a state
+ * does not. */
+typedef enum gates { NONE, WEAK, PRODUCTION, STRONG, MIXED, GONE, RARE, EVEN, TURNS } gates;
 
 typedef struct call {
   linear_kernel kernel;

@@ -49,6 +49,8 @@ static float gate(gates kind) {
       return -20;
     case MIXED:
       return rand() % 2 ? -20.f : 0.f;
+    case EVEN:
+      return -0.2f;
     case GONE:
       return rand() % 4 == 0 ? -INFINITY : rand() % 4 == 0 ? -2000.f : (float)-uniform();
     default:

@@ -61,6 +61,8 @@ static void test_splits(void **state) {
   linear_run(&c);
   c.kernel = gated, c.segments = 4;
   linear_run(&c);
+  c.gates = EVEN;
+  linear_run(&c);
   c.gates = PRODUCTION;
   linear_pack(&c, 1);
   linear_run(&c);
