@@ -78,6 +78,8 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_GROUP_ROWS, /* backward of additive updates: what ROWS is, with dq and dk of all value heads that read a head
                                   * of q and k added up; grid as ROWS */
   LUATTN_ROLE_LINEAR_TWO, /* what LINEAR does, of two value heads a block. A launch takes one of both; grid (half as many, 1, 1) */
+  LUATTN_ROLE_LINEAR_PART, /* what LINEAR_STEP does, of one token and states of f32 along K; grid (entries * value heads * parts, 1, 1) */
+  LUATTN_ROLE_LINEAR_PART_HALF, /* the same of states of 16 bits */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

@@ -117,12 +117,25 @@ static int pair_threads(const linear_plan *p) {
 }
 
 static const char step_said[] =
-    "where value heads are many, at most 16 tokens of each, states come and go by TMA, several on their way at once\n";
+    "where value heads are many, at most 16 tokens of each, states come and go by TMA, several on their way at once; "
+    "of one "
+    "token, states along K are of small blocks in the order of memory\n";
+
+/* Of kernels of one token: its rows, and a block's part of a state of numbers of so many bytes. */
+static int part_bytes(const derived_linear *d, const linear_plan *p, int values, int size) {
+  return (4 * row_size_of(d, p, values) + 127) / 128 * 128 + size * values * p->k_dim;
+}
 
 static void add_step(const derived_linear *d, const luattn_target *t, linear_plan *p, int warps) {
   if (!has_step(d, t)) return;
   p->source = "entry/linear_step.cu";
   p->token_numbers = row_size_of(d, p, (p->v_dim + p->v_part - 1) / p->v_part * p->v_part);
+  if (p->k_dim <= LINEAR_PART_KEYS) {
+    linear_plan_add(p, "luattn_linear_part", LUATTN_ROLE_LINEAR_PART, LINEAR_PART_THREADS,
+                    part_bytes(d, p, LINEAR_PART_VALUES, 4));
+    linear_plan_add(p, "luattn_linear_part_half", LUATTN_ROLE_LINEAR_PART_HALF, LINEAR_PART_THREADS,
+                    part_bytes(d, p, LINEAR_PART_HALF_VALUES, 2));
+  }
   linear_plan_add(p, "luattn_linear_step", LUATTN_ROLE_LINEAR_STEP, 32 * (warps + STEP_WARPS),
                   tiles_shared_limit(t->arch) / 2 - 512);
 }

@@ -375,6 +375,22 @@ static int step_rows(const LuattnLinearStep *s) {
   return (LINEAR_STEP_BARRIERS + s->slots * s->slot + 127) / 128 * 128;
 }
 
+/* A call of one token whose states are along K is of luattn_linear_part, or luattn_linear_part_half, which lie before that for
+ * others; false: it is not, or the image has none. */
+static bool takes_part(linear_call *l) {
+  const image_manifest *m = l->c.info;
+  const bool half = l->p.first.type != LUATTN_STATE_F32;
+  const int i = (int)m->num_entries - 3 + half, values = half ? LINEAR_PART_HALF_VALUES : LINEAR_PART_VALUES;
+  const int64_t blocks = (int64_t)l->p.entries * l->p.heads_v * (((int)m->head_dim_v + values - 1) / values);
+  if (m->packed || l->p.tokens != 1 || l->p.first.key != 1 || l->p.last.key != 1 || blocks > INT32_MAX) return false;
+  if (i < 0 || m->entry[i].role != (half ? LUATTN_ROLE_LINEAR_PART_HALF : LUATTN_ROLE_LINEAR_PART)) return false;
+  l->walk = (linear_walk){.entry = (unsigned)i,
+                          .threads = m->entry[i].threads,
+                          .shared_bytes = m->entry[i].shared_bytes,
+                          .grid = {(unsigned)blocks, 1, 1}};
+  return true;
+}
+
 /* A call of few tokens of many states is of luattn_linear_step, where the image has it, and its memory suffices. Its blocks each
  * take a part of a state after another. */
 static void choose_step(linear_call *l) {
@@ -384,7 +400,7 @@ static void choose_step(linear_call *l) {
   LuattnLinearParams *p = &l->p;
   const int values = e->tile_n > 0 ? (int)e->tile_n : 1, v_dim = (int)m->head_dim_v;
   const int64_t heads = (int64_t)p->entries * p->heads_v, parts = heads * ((v_dim + values - 1) / values);
-  if (of->ring > 0 || !takes_step(l, parts)) return;
+  if (of->ring > 0 || !takes_step(l, parts) || takes_part(l)) return;
   const int size = linear_state_bytes(p->first.type), by_v = p->first.key != 1,
             line = linear_step_pitch((by_v ? values : (int)m->head_dim) * size, by_v);
   LuattnLinearStep s = {.by_v = by_v};

@@ -160,12 +160,19 @@ class Steps(unittest.TestCase):
         self.compare("gated_delta", torch.bfloat16, (1, 3), 128, 256)
         self.compare("gated_delta", torch.bfloat16, (1, 3), 256, 128, layout="kv", state=torch.bfloat16)
 
+    def test_one_token(self):
+        """States along K are of small blocks, of fewer channels where these are float."""
+        for state in (torch.float32, torch.bfloat16, torch.float16):
+            self.compare("gated_delta", torch.bfloat16, (1,) * 4, 64, 40, state=state, packed=False)
+        self.compare("rwkv7", torch.float32, (1,) * 4, 24, 72, state=torch.bfloat16, packed=False)
+        self.compare("delta", torch.bfloat16, (1,) * 4, 128, 64, pool=[-1, 1, -1, 4], packed=False, in_place=False)
+
     def test_same_bits_as_token_by_token(self):
         """States whose lines TMA does not copy, as they begin at no multiples of 16 bytes, are walked by another kernel."""
-        for name, layout in (("gated_delta", "vk"), ("kda", "kv")):
-            case = Case(name, torch.bfloat16, (3,) * 4, 64, 40, packed=False, layout=layout)
+        for name, layout, tokens, state in (("gated_delta", "vk", 3, torch.float32), ("kda", "kv", 3, torch.float32), ("kda", "vk", 1, torch.bfloat16), ("gated_delta", "vk", 1, torch.float32)):
+            case = Case(name, torch.bfloat16, (tokens,) * 4, 64, 40, packed=False, layout=layout, state=state)
             o, final = case.on_machine()
-            wider = torch.zeros(*case.first.shape[:-1], case.first.shape[-1] + 1)
+            wider = torch.zeros(*case.first.shape[:-1], case.first.shape[-1] + 1, dtype=state)
             wider[..., :-1] = case.first
             case.first = wider[..., :-1]
             also, also_final = case.on_machine()
