@@ -5,6 +5,18 @@
 #include "arch/tensor_box.cuh"
 #include "arch/types.cuh"
 
+// Which lines L2 evicts first, or last.
+enum L2Lines { L2_FIRST, L2_AS_OTHERS, L2_LAST };
+template <L2Lines Lines>
+LUATTN_FN unsigned long long l2_policy() {
+  unsigned long long x;
+  if constexpr (Lines == L2_FIRST)
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(x));
+  else
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(x));
+  return x;
+}
+
 // Copies a box of a TMA descriptor to `dst`. Elements outside the tensor become 0 without being read. Counts the
 // bytes of the whole box on `barrier`. Called by one thread.
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, RowBox box, int head) {
@@ -20,6 +32,32 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       "%6, %7}], [%2];" ::"r"(dst),
       "l"(&map), "r"(barrier), "r"(channel), "r"(box.row), "r"(head), "r"(box.end), "r"(1 << LUATTN_WRAP_LOG2)
       : "memory");
+}
+
+// The same of lines that L2 is told about.
+LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, RowBox box, int head,
+                           unsigned long long policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, "
+      "%5, %6}], [%2], %7;" ::"r"(dst),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(box.row), "r"(head), "r"(box.entry), "l"(policy)
+      : "memory");
+}
+LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, PackedRowBox box, int head,
+                           unsigned long long policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, "
+      "%5, %6, %7}], [%2], %8;" ::"r"(dst),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(box.row), "r"(head), "r"(box.end), "r"(1 << LUATTN_WRAP_LOG2),
+      "l"(policy)
+      : "memory");
+}
+template <L2Lines Lines, class Box>
+LUATTN_FN void tensor_load_as(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, Box box, int head) {
+  if constexpr (Lines == L2_AS_OTHERS)
+    tensor_load(dst, map, barrier, channel, box, head);
+  else
+    tensor_load(dst, map, barrier, channel, box, head, l2_policy<Lines>());
 }
 
 // The same for rows of a page of a head.

@@ -36,6 +36,14 @@ struct PartTurn {
   int heads_v, step_entry, step_hv, step_part;
 };
 
+// The block's value head, of all entries, and which of Parts of its value channels: neighbours have neighbours.
+template <int Parts>
+struct HeadPart {
+  u32 head;
+  int part;
+  __device__ __forceinline__ HeadPart() : head(blockIdx.x / u32(Parts)), part(int(blockIdx.x % u32(Parts))) {}
+};
+
 // The block's entry and head, and its tokens.
 template <class Config>
 struct RecurrentPlace {

@@ -291,7 +291,7 @@ bool decode_tensor(Decoder &d) {
   for (const Arg &a : where.coords) d.value(a, false);
   if (d.has("prefetch")) return d.instr.run = tensor_prefetch, d.args.size() == 1;
   d.address(d.arg(load ? 2 : 1), load ? 2 : 1);
-  if (d.args.size() != (load ? 3u : 2u)) return false;
+  if (d.args.size() != (load ? 3u : 2u) + d.has("L2::cache_hint")) return false;
   d.instr.run = load ? tensor_load : tensor_store;
   return true;
 }

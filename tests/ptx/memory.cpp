@@ -306,7 +306,7 @@ bool decode_memory(Decoder &d) {
     return true;
   }
   if (op == "prefetch" || op == "prefetchu" || op == "membar" || op == "fence" || op == "applypriority" ||
-      op == "discard") {
+      op == "discard" || op == "createpolicy") {
     d.instr.run = d.has("async") && !d.has("global") ? fence_async : nothing;
     return true;
   }

@@ -169,7 +169,8 @@ class Steps(unittest.TestCase):
 
     def test_same_bits_as_token_by_token(self):
         """States whose lines TMA does not copy, as they begin at no multiples of 16 bytes, are walked by another kernel."""
-        for name, layout, tokens, state in (("gated_delta", "vk", 3, torch.float32), ("kda", "kv", 3, torch.float32), ("kda", "vk", 1, torch.bfloat16), ("gated_delta", "vk", 1, torch.float32)):
+        cases = ("gated_delta", "vk", 3, torch.float32), ("kda", "kv", 3, torch.float32), ("kda", "vk", 1, torch.bfloat16)
+        for name, layout, tokens, state in (*cases, ("gated_delta", "vk", 1, torch.float32)):
             case = Case(name, torch.bfloat16, (tokens,) * 4, 64, 40, packed=False, layout=layout, state=state)
             o, final = case.on_machine()
             wider = torch.zeros(*case.first.shape[:-1], case.first.shape[-1] + 1, dtype=state)

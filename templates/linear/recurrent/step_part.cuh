@@ -108,10 +108,11 @@ __device__ __forceinline__ void step_part(const LuattnLinearParams &p, unsigned 
   using Real = typename Config::Number;
   constexpr int parts = ceil_div(Config::v_dim, Config::v_block), unit = RecurrentShape<Config>::half_unit,
                 staged = layout_ceil(TokenLayout<Spec, Config>::size * int(sizeof(Real)), 128) * 128;
-  const RecurrentPlace<Config> place(p, blockIdx.x / parts);
+  const HeadPart<parts> own;
+  const RecurrentPlace<Config> place(p, own.head);
   const StateOrder<Config> order(p.first);
   const RecurrentRows<Spec, Config> rows{
-      p, place, order, reinterpret_cast<Real *>(base), int(blockIdx.x % parts) * Config::v_block, Config::v_block};
+      p, place, order, reinterpret_cast<Real *>(base), own.part * Config::v_block, Config::v_block};
   const u32 to = shared_address(base) + staged;
   if (place.row < 0)
     rows.store_zeros();

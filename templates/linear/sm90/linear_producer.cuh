@@ -1,17 +1,20 @@
 // linear/sm90/linear_producer.cuh: the warp that loads chunks of q, k and v, and T, by TMA.
 #pragma once
-#include "linear/sm90/linear_pipeline.cuh"
+#include "linear/sm90/linear_values.cuh"
 
 // OnlyState: without q.
 template <class Spec, class Config, bool OnlyState>
 struct LinearProducer {
   using Shared = SharedLinear<Spec, Config>;
+  using Values = LinearValues<Spec, Config, OnlyState>;
+  static constexpr int last_chunks = 8;  // of sums: the next kernel finds theirs in L2
 
   const LuattnLinearParams &p;
   const LuattnTensorMaps &maps;
   const Shared shared;
   const LinearChain<Config> &chain;
 
+  template <L2Lines Lines>
   __device__ __forceinline__ void load(int stage, int chunk) const {
     const int bytes = (OnlyState ? 1 : 2) * Shared::layout.qk + (chain.of_map ? 0 : Shared::layout.v) +
                       (Shared::takes_inverse ? Shared::box : 0);
@@ -20,9 +23,9 @@ struct LinearProducer {
     barrier_arrive_expect(full, bytes);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_k; ++i) {
-      tensor_load(shared.k(stage) + i * Shared::box, maps.k, full, i * 64, box, chain.key_head());
+      tensor_load_as<Lines>(shared.k(stage) + i * Shared::box, maps.k, full, i * 64, box, chain.key_head());
       if constexpr (!OnlyState)
-        tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.key_head());
+        tensor_load_as<Lines>(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.key_head());
     }
     if constexpr (Shared::takes_inverse)
       bulk_load(shared.taken_inverse(stage),
@@ -31,17 +34,28 @@ struct LinearProducer {
 #pragma unroll
     for (int i = 0; i < Shared::groups; ++i)
       if constexpr (Shared::two_heads)
-        tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, 0, box, chain.value_head() + i);
+        tensor_load_as<Lines>(shared.v(stage) + i * Shared::box, maps.v, full, 0, box, chain.value_head() + i);
       else
-        tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box,
-                    chain.value_head());
+        tensor_load_as<Lines>(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box,
+                              chain.value_head());
+  }
+  // Of a stream, lines that have been read last are evicted last: memory serves reads and writes a little faster so.
+  __device__ __forceinline__ void load_as(int stage, int n) const {
+    if constexpr (!Values::sums_turned)
+      load<L2_AS_OTHERS>(stage, chain.at(n));
+    else if constexpr (!OnlyState)
+      load<L2_LAST>(stage, chain.at(n));
+    else if (n + last_chunks >= chain.chunks())
+      load<L2_AS_OTHERS>(stage, chain.at(n));
+    else
+      load<L2_FIRST>(stage, chain.at(n));
   }
   __device__ __forceinline__ void run() const {
     PipelineState<Config::stages> at(1);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) {
       barrier_wait(shared.empty(at.stage), at.parity);
-      if (elected()) load(at.stage, chain.at(n));
+      if (elected()) load_as(at.stage, n);
       at.advance();
     }
   }

@@ -191,8 +191,7 @@ struct StateRows {
         }
     };
 #pragma unroll
-    for (int j = first; j < first + Count; ++j)
-      x[MmaFragment::element(0, j)] = 0, x[MmaFragment::element(1, j)] = 0;
+    for (int j = first; j < first + Count; ++j) x[MmaFragment::element(0, j)] = 0, x[MmaFragment::element(1, j)] = 0;
     add(from, 0);
 #pragma unroll 4
     for (int i = from; i < chain.segment; ++i) add(i + 1, fast_exp2(p.segments.decays[chain.number(p, i)]));

@@ -36,7 +36,8 @@ struct LinearValues {
   static constexpr int store_barrier = 1;  // and one more for each warpgroup
   // Whether sums of segments begin with the last chunk: what they read last is then what the next kernel reads first, and is in L2.
   // Not in half_t, in which what decays have left of a value may be 0 while it is all that a state has.
-  static constexpr bool sums_turned = same_type<Elem, bf16_t>::value && !Spec::erases;
+  static constexpr bool sums_turned =
+      same_type<Elem, bf16_t>::value && !Spec::erases && !Shared::by_channel && Config::pass == LINEAR_FORWARD;
 
   const LuattnLinearParams &p;
   const LuattnTensorMaps &maps;
