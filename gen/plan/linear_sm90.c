@@ -132,12 +132,13 @@ static bool takes_quarters(const linear_plan *p) {
 static void plan_quarters(linear_plan *p) {
   const int bytes = linear_quarters_layout().bytes;
   p->source = "entry/linear_quarters_sm90.cu";
-  linear_plan_add(p, "luattn_linear_end", LUATTN_ROLE_LINEAR_END, LINEAR_QUARTER_END_THREADS, 0);
+  linear_plan_add(p, "luattn_linear_end", LUATTN_ROLE_LINEAR_END, LINEAR_QUARTER_END_THREADS, bytes);
   linear_plan_add(p, "luattn_linear", LUATTN_ROLE_LINEAR, LINEAR_QUARTER_THREADS, bytes);
   add_tiles(p);
   add_chain(p, "luattn_linear_states", LUATTN_ROLE_LINEAR_STATES, LINEAR_CHAIN_STATES);
   linear_plan_add(p, "luattn_linear_join", LUATTN_ROLE_LINEAR_JOIN, LINEAR_JOIN_THREADS, 0);
   add_chain(p, "luattn_linear_chain", LUATTN_ROLE_LINEAR_CHAIN, LINEAR_CHAIN_OUT);
+  for (int i = 1; i < p->num_entries; i++) p->entry[i].early = true;
 }
 static const char *explain_quarters(arena *a, const linear_plan *p, int number) {
   return arena_printf(

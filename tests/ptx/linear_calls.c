@@ -124,7 +124,7 @@ static void launch_quarters(const problem *x, void *module, on_device *d) {
   const int cut = d->p.segments.count, blocks = linear_blocks(c, k->v_dim, k->v_block),
             bytes = linear_quarters_layout().bytes;
   if (cut > 1)
-    linear_launch(module, "luattn_linear_end", c->entries * c->heads_v * (cut - 1), LINEAR_QUARTER_END_THREADS, 0,
+    linear_launch(module, "luattn_linear_end", c->entries * c->heads_v * (cut - 1), LINEAR_QUARTER_END_THREADS, bytes,
                   &d->p, NULL);
   linear_launch(module, "luattn_linear", blocks * cut, LINEAR_QUARTER_THREADS, bytes, &d->p, &d->maps);
   if (cut > 1) launch_tiles(x, module, d, "luattn_linear_chain");

@@ -102,6 +102,7 @@ struct QuarterChain {
   // Numbers of tokens of a lane's columns.
   struct Numbers {
     float2 of[2];
+    __device__ __forceinline__ Numbers() : of{{0, 0}, {0, 0}} {}
     __device__ __forceinline__ Numbers(u32 from, int lane)
         : of{load_pair(from + Fragment::column(lane) * 4), load_pair(from + Fragment::column(lane) * 4 + 32)} {}
   };

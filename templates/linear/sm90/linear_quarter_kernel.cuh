@@ -5,6 +5,7 @@
 //
 // Config: as in fwd_linear_sm90.cuh, v_block 128. Threads: SharedQuarters::threads.
 #pragma once
+#include "arch/early_launch.cuh"
 #include "arch/warp.cuh"
 #include "linear/sm90/linear_quarter_chain.cuh"
 #include "linear/sm90/linear_quarter_end.cuh"
@@ -15,6 +16,8 @@ template <class Spec, class Config>
 LUATTN_FN void linear_quarter_chain(const LuattnLinearParams &p, const LuattnTensorMaps &maps, void *memory) {
   using Shared = SharedQuarters<Spec, Config>;
   const Shared shared{shared_address(memory)};
+  wait_for_previous();
+  let_next_start();
   if (p.segments.count > 1 && !begins_early<Config>(p)) return;
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
@@ -29,7 +32,7 @@ LUATTN_FN void linear_quarter_chain(const LuattnLinearParams &p, const LuattnTen
   if (warp >= 4 * Shared::groups) {
     registers_down<QUARTER_MAKER_REGISTERS>();
     const int maker = warp - 4 * Shared::groups;
-    if (!left_alone) QuarterMaker<Spec, Config>{p, shared, chain, maker / 2, maker % 2, lane}.run();
+    if (!left_alone) QuarterMaker<Spec, Config, false>{p, shared, chain, maker / 2, maker % 2, lane}.run();
   } else {
     registers_up<QUARTER_VALUE_REGISTERS>();
     QuarterChain<Spec, Config> values{p, maps, shared, chain, warp / 4, warp % 4, early, lane};

@@ -7,13 +7,14 @@
 //
 // A warp has 64 channels of all tokens, a lane two of them, whose sums stay in registers. Then one makes P, the other the inverse.
 // k e^-G is out of range where a channel decays by more than a limit: then pairs are of rows as they came, cut into triangles.
+// Maps: of a map of the state, which has no queries (linear_quarter_map.cuh).
 #pragma once
 #include "linear/sm90/linear_inverse.cuh"
 #include "linear/sm90/linear_quarters.cuh"
 #include "linear/sm90/linear_triangles.cuh"
 #include "source/cp_async_tile.cuh"
 
-template <class Spec, class Config>
+template <class Spec, class Config, bool Maps>
 struct QuarterMaker {
   using Shared = SharedQuarters<Spec, Config>;
   using Elem = typename Config::Elem;
@@ -32,6 +33,7 @@ struct QuarterMaker {
   __device__ __forceinline__ int channel() const { return half * 64 + 2 * lane; }
   // Which warp of a quarter makes P: in turns, as the other one has more to do, and schedulers have every fourth warp.
   __device__ __forceinline__ bool of_pairs() const { return (half ^ quarter / 2 & 1) == 0; }
+  __device__ __forceinline__ bool has_pairs() const { return !Maps || !of_pairs(); }
   __device__ __forceinline__ void sync() const { named_sync(QUARTER_PAIR + quarter, 64); }
 
   // ---- load ----
@@ -57,7 +59,7 @@ struct QuarterMaker {
   __device__ __forceinline__ void copy(int slot, int first) const {
     const u32 rows = shared.rows(slot) + half * Shared::rows_box;
     copy_rows(rows, p.k, first);
-    copy_rows(rows + tokens * 128, p.q, first);
+    if constexpr (!Maps) copy_rows(rows + tokens * 128, p.q, first);
     cp_async_commit();
   }
   // Decays of the lane's two channels. Whole: all tokens and channels exist.
@@ -141,7 +143,7 @@ struct QuarterMaker {
 #pragma unroll
       for (int n = 0; n < at_once; ++n) {
         k[n] = load_shared(rows + place(i + n));
-        q[n] = load_shared(rows + tokens * 128 + place(i + n));
+        q[n] = Maps ? 0 : load_shared(rows + tokens * 128 + place(i + n));
       }
 #pragma unroll
       for (int n = 0; n < at_once; ++n) make_row<Narrow>(i + n, q[n], k[n], sum[i + n], all, left, factors, slot);
@@ -161,7 +163,7 @@ struct QuarterMaker {
               pair_keys = shared.pair_keys(quarter) + half * Shared::keys_box, at = place(i);
     const float since[2] = {fast_exp2(sum[0]), fast_exp2(sum[1])};
     const float by = Spec::has_key_factor ? of_token(factors.key, i) : 1.f;
-    store_shared(rows + tokens * 128 + at, scaled(q, since[0], since[1]));
+    if constexpr (!Maps) store_shared(rows + tokens * 128 + at, scaled(q, since[0], since[1]));
     store_shared(rows + at, scaled(k, since[0], since[1]));
     float key[2] = {half_of<Elem>(k, 0) * by, half_of<Elem>(k, 1) * by};
 #pragma unroll
@@ -289,7 +291,7 @@ struct QuarterMaker {
     } else {
       store_sums(sum);
       sync();
-      multiply_wide(s, factors, slot(n));
+      if (has_pairs()) multiply_wide(s, factors, slot(n));
       sync();
       make_tiles<false>(sum, factors, slot(n));
     }
@@ -299,8 +301,8 @@ struct QuarterMaker {
       copied = copy(n + 1, false);
     }
     sync();
-    if (narrow) multiply(s, slot(n));
-    finish(s, slot(n));
+    if (narrow && has_pairs()) multiply(s, slot(n));
+    if (has_pairs()) finish(s, slot(n));
     __syncwarp();
     if (elected()) barrier_arrive(shared.full(slot(n)));
     return copied;
