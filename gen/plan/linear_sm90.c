@@ -125,10 +125,8 @@ static void plan_erasing_tiles(linear_plan *p) {
   add_chain(p, "luattn_linear", LUATTN_ROLE_LINEAR, LINEAR_CHAIN_OUT);
 }
 
-/* The same where q, k and v have two boxes of channels each, of bf16, whose range the products of quarters of chunks need. */
-static bool takes_quarters(const linear_plan *p) {
-  return p->dtype == LUATTN_BF16 && p->k_dim > 64 && p->v_dim > 64 && p->v_dim <= 128;
-}
+/* The same where q, k and v have two boxes of channels each. */
+static bool takes_quarters(const linear_plan *p) { return p->k_dim > 64 && p->v_dim > 64 && p->v_dim <= 128; }
 static void plan_quarters(linear_plan *p) {
   const int bytes = linear_quarters_layout().bytes;
   p->source = "entry/linear_quarters_sm90.cu";
@@ -148,10 +146,10 @@ static const char *explain_quarters(arena *a, const linear_plan *p, int number) 
       "erased, and tiles of q and k with decays of channels in shared memory; two warpgroups take them, and the state "
       "stays in registers; q, k and v are read once\n"
       "segments: entries are cut at launch where value heads are fewer than multiprocessors; where a state decays "
-      "below 2^-40 of what it was over up to 16 chunks before each segment, segments begin with these, but for states "
-      "that are updated in place; else kernels make tiles of all chunks, maps of segments, and o by a chain of these "
-      "tiles, for which the workspace holds %d "
-      "bytes for each chunk of each value head\n",
+      "below 2^-40 of what it was over up to 16 chunks before each segment, or 32 of long ones, segments begin with "
+      "these, by what gates say or by the norm of the map of these chunks, but for states that are updated in place; "
+      "else kernels make tiles of all chunks, maps of segments, and o by a chain of these tiles, for which the "
+      "workspace holds %d bytes for each chunk of each value head\n",
       number, LINEAR_QUARTER, linear_tiles_layout(p->k_dim, p->erases, 0).bytes);
 }
 

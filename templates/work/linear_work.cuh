@@ -15,6 +15,9 @@ struct BoxKind<Config> {
   using Type = PackedRowBox;
 };
 
+// The first block of its kernel.
+LUATTN_FN bool is_first_block() { return blockIdx.x == 0; }
+
 // For overloads.
 template <bool Value>
 struct Truth {};

@@ -116,7 +116,7 @@ static void launch_tiles(const problem *x, void *module, on_device *d, const cha
 
 /* Whether one kernel makes tiles and takes them. */
 static bool is_by_quarters(const linear_kernel *k) {
-  return strcmp(k->elem, "bf16_t") == 0 && k->k_dim > 64 && k->v_dim > 64 && k->v_dim <= 128 && k->v_block == 128;
+  return k->k_dim > 64 && k->v_dim > 64 && k->v_dim <= 128 && k->v_block == 128;
 }
 static void launch_quarters(const problem *x, void *module, on_device *d) {
   const call *c = x->c;

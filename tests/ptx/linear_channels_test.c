@@ -95,6 +95,18 @@ static void test_quarters_packed(void **state) {
   linear_run(&c);
 }
 
+/* States in place, of which no segment begins early: by maps. Of half_t, whose quarters are wide at weaker gates. */
+static void test_quarters_in_place(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    call c = linear_case(&kda, i ? PRODUCTION : WEAK, 400);
+    linear_set_dims(&c, 104, 128, 128);
+    c.segments = 3, c.in_place = true;
+    if (i) c.kernel.elem = "half_t";
+    linear_run(&c);
+  }
+}
+
 /* Segments: maps of weak gates, and of others what a segment's last chunks decide alone. */
 static void test_segments(void **state) {
   (void)state;
@@ -215,10 +227,10 @@ static void test_backward_erasing_packed(void **state) {
 LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_lengths), cmocka_unit_test(test_packed),
              cmocka_unit_test(test_parts), cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike),
              cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_quarters),
-             cmocka_unit_test(test_quarters_packed), cmocka_unit_test(test_segments),
-             cmocka_unit_test(test_segments_long), cmocka_unit_test(test_segments_turns),
-             cmocka_unit_test(test_backward_segments), cmocka_unit_test(test_backward_gates),
-             cmocka_unit_test(test_backward_dims), cmocka_unit_test(test_backward_packed),
-             cmocka_unit_test(test_backward_writes), cmocka_unit_test(test_backward_erasing),
-             cmocka_unit_test(test_backward_erasing_alike), cmocka_unit_test(test_backward_erasing_dims),
-             cmocka_unit_test(test_backward_erasing_packed))
+             cmocka_unit_test(test_quarters_packed), cmocka_unit_test(test_quarters_in_place),
+             cmocka_unit_test(test_segments), cmocka_unit_test(test_segments_long),
+             cmocka_unit_test(test_segments_turns), cmocka_unit_test(test_backward_segments),
+             cmocka_unit_test(test_backward_gates), cmocka_unit_test(test_backward_dims),
+             cmocka_unit_test(test_backward_packed), cmocka_unit_test(test_backward_writes),
+             cmocka_unit_test(test_backward_erasing), cmocka_unit_test(test_backward_erasing_alike),
+             cmocka_unit_test(test_backward_erasing_dims), cmocka_unit_test(test_backward_erasing_packed))

@@ -3,8 +3,9 @@
 // chunks are made, and maps of segments (linear_tile_segments.cuh, which says why). All segments of a call do the same.
 //
 // Two rules say so. Each token leaves at most as much as of the channel that keeps most, which is proved by the gates alone. Where
-// that is too much each channel's own sum of decays is a guess, as keys may move what lies in one channel to another: so the map of
-// that many chunks is computed, and its norm measured (linear_quarter_map.cuh).
+// that is too much the last chunks' sums of decays of each channel say how many may be enough, which is a guess, as keys may move
+// what lies in one channel to another, and chunks before may decay less: so the map of that many chunks is computed, and its norm
+// measured (linear_quarter_map.cuh).
 #pragma once
 #include "arch/early_launch.cuh"
 #include "arch/warp.cuh"
@@ -32,7 +33,7 @@ template <class Config>
 __device__ __forceinline__ bool is_done(const LuattnLinearParams &p) {
   let_next_start();
   const bool done = begins_early<Config>(p);
-  if (!done || blockIdx.x == 0) wait_for_previous();
+  if (!done || is_first_block()) wait_for_previous();
   return done;
 }
 
@@ -77,22 +78,46 @@ struct QuarterEnd {
 
   // ---- quarters ----
 
+  // Of 2 N numbers of each lane those that have the bit N of its number, or lack it as it does, of both lanes.
+  template <int N, class Join>
+  __device__ __forceinline__ void halve(float (&x)[tokens], const Join &join) const {
+    const bool upper = (lane & N) != 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float kept = upper ? x[i + N] : x[i], given = upper ? x[i] : x[i + N];
+      x[i] = join(kept, __shfl_xor_sync(0xffffffffu, given, N));
+    }
+    if constexpr (N > 1) halve<N / 2>(x, join);
+  }
   // Of 16 numbers of each lane what all lanes together have of number lane % 16.
   template <class Join>
   __device__ __forceinline__ float across(float (&x)[tokens], const Join &join) const {
-#pragma unroll
-    for (int n = tokens / 2; n > 0; n /= 2) {
-      const bool upper = (lane & n) != 0;
-#pragma unroll
-      for (int i = 0; i < n; ++i) {
-        const float kept = upper ? x[i + n] : x[i], given = upper ? x[i] : x[i + n];
-        x[i] = join(kept, __shfl_xor_sync(0xffffffffu, given, n));
-      }
-    }
+    halve<tokens / 2>(x, join);
     return join(x[0], __shfl_xor_sync(0xffffffffu, x[0], tokens));
   }
-  // The lane's channels of all tokens. All loads are under way together, without branches.
+  // The lane's channels of all tokens: four that lie side by side in an input, or every 32nd. All loads are under way together,
+  // without branches. Channels that do not exist have what another one has.
+  __device__ __forceinline__ bool load_fours(float (&g)[tokens][apart], int first) const {
+    if constexpr (DecayHasPlace<Spec>) {
+      const auto place = [&](int t, int d) -> const float * {
+        return Spec::decay_place(p, chain.site, chain.clamped(t), d);
+      };
+      const float *const at = place(first, 0);
+      const bool in_fours = place(first, 1) - at == 1 && reinterpret_cast<u64>(at) % 16 == 0 &&
+                            (place(0, 0) - at) % 4 == 0 && (place(first + 1, 0) - at) % 4 == 0;
+      if (!__all_sync(0xffffffffu, in_fours)) return false;
+#pragma unroll
+      for (int i = 0; i < tokens; ++i) {
+        const float4 x =
+            __ldg(reinterpret_cast<const float4 *>(place(first + i, 0) + min_of(4 * lane, Config::k_dim - 4)));
+        g[i][0] = x.x, g[i][1] = x.y, g[i][2] = x.z, g[i][3] = x.w;
+      }
+      return true;
+    }
+    return false;
+  }
   __device__ __forceinline__ void load(float (&g)[tokens][apart], int first) const {
+    if (load_fours(g, first)) return;
 #pragma unroll
     for (int i = 0; i < tokens; ++i)
 #pragma unroll
@@ -102,9 +127,8 @@ struct QuarterEnd {
     for (int i = 0; i < tokens * apart; ++i) asm volatile("" : "+f"(g[i / apart][i % apart]));
   }
   // Of each token the decay of the channel that keeps most, added up. Stores sums of channels.
-  __device__ __forceinline__ float add_up(int first) const {
-    float g[tokens][apart], most_left[tokens], sum[apart] = {};
-    load(g, first);
+  __device__ __forceinline__ float add_up(float (&g)[tokens][apart], int first) const {
+    float most_left[tokens], sum[apart] = {};
 #pragma unroll
     for (int i = 0; i < tokens; ++i) {
       const bool has = chain.has(first + i);
@@ -122,17 +146,19 @@ struct QuarterEnd {
     for (int n = tokens / 2; n > 0; n /= 2) all += __shfl_xor_sync(0xffffffffu, all, n);
     return all * op_log2_e;
   }
-  // r' k of each token lies in [0, 2].
-  __device__ __forceinline__ bool is_shrinking(int first) const {
-    const int channel = 4 * lane, t = first + lane % tokens, exists = chain.clamped(t);
+  // Four of the lane's channels of keys.
+  __device__ __forceinline__ void load_keys(u64 (&x)[tokens], int first) const {
     const Elem *const rows = static_cast<const Elem *>(p.k.data) + (Config::packed ? 0 : chain.entry * p.k.batch) +
-                             chain.site.h * p.k.head + min_of(channel, Config::k_dim - 4);
-    u64 x[tokens];
-    float square[tokens];
+                             chain.site.h * p.k.head + min_of(4 * lane, Config::k_dim - 4);
 #pragma unroll
     for (int i = 0; i < tokens; ++i)
-      x[i] = __ldg(reinterpret_cast<const unsigned long long *>(
-          rows + i64(chain.start + chain.clamped(first + i)) * p.k.seq));
+      x[i] = __ldg(
+          reinterpret_cast<const unsigned long long *>(rows + i64(chain.start + chain.clamped(first + i)) * p.k.seq));
+  }
+  // r' k of each token lies in [0, 2].
+  __device__ __forceinline__ bool is_shrinking(const u64 (&x)[tokens], int first) const {
+    const int channel = 4 * lane, t = first + lane % tokens, exists = chain.clamped(t);
+    float square[tokens];
 #pragma unroll
     for (int i = 0; i < tokens; ++i) {
       square[i] = 0;
@@ -169,36 +195,43 @@ struct QuarterEnd {
     const float(&x)[apart] = left.of_channel;
     return greatest_of_warp(greater_of(greater_of(x[0], x[1]), greater_of(x[2], x[3])));
   }
-  // From the last chunk on. An entry's beginning is as good: its state is there.
+  // Of the warp's quarter of the chunks that are looked at.
+  __device__ __forceinline__ void look(int chunk) const {
+    const int first = chunk * LUATTN_CHUNK + warp % 4 * tokens;
+    float g[tokens][apart];
+    u64 keys[tokens];
+    load(g, first), load_keys(keys, first);
+    const float of_quarter = add_up(g, first);
+    const bool shrinks = is_shrinking(keys, first);
+    if (lane == 0) memory.left[warp] = of_quarter, memory.good[warp] = shrinks;
+  }
+  // How many chunks like these may leave as little as is wanted, where these leave so much of the slowest channel; -1: too many.
+  __device__ __forceinline__ static int guess(float slowest, int looked_at, int most) {
+    return slowest * most <= least_guess * looked_at ? int(ceilf(least_guess * looked_at / slowest)) : -1;
+  }
+  // From the last chunk on, as long as tokens leave little. An entry's beginning is as good: its state is there.
   __device__ __forceinline__ Found find(int before) const {
     Left left;
     const int most = this->most();
-    int guess = -1;
-    bool by_tokens = true;
+    int guessed = -1;
     if (before == 0) return {0, true};
 #pragma unroll 1
-    for (int done = 0; done < min_of(most, before) && guess < 0; done += at_once) {
-      const int chunk = before - 1 - done - warp / 4, first = chunk * LUATTN_CHUNK + warp % 4 * tokens;
+    for (int done = 0; done < min_of(most, before); done += at_once) {
+      const int count = min_of(at_once, before - done);
       __syncthreads();
-      if (chunk >= 0) {
-        const float of_quarter = add_up(first);
-        const bool shrinks = by_tokens && is_shrinking(first);
-        if (lane == 0) memory.left[warp] = of_quarter, memory.good[warp] = shrinks;
-      }
+      if (warp / 4 < count) look(before - 1 - done - warp / 4);
       __syncthreads();
-      float slowest = 0;
-      for (int i = 0; i < at_once && done + i < before; ++i) {
+      for (int i = 0; i < count; ++i) {
         add(left, i);
         if (left.good && left.all < least) return {done + i + 1, true};
-        slowest = of_slowest(left);
-        if (guess < 0 && slowest < least_guess) guess = done + i + 1;
       }
-      // Gives up where `most` chunks like these would leave far more.
-      const float enough = least / 2 * (done + at_once);
-      by_tokens = left.good && left.all * most <= enough;
-      if (!(slowest * most <= enough)) break;
+      guessed = guess(of_slowest(left), done + count, most);
+      // Twice as many chunks like these would not prove it.
+      if (!(left.good && left.all * most <= least / 2 * (done + count)) || guessed > 0) break;
     }
-    return guess < 0 && before <= most ? Found{before, true} : Found{guess, false};
+    return guessed > 0 && guessed < before ? Found{guessed, false}
+           : before <= most                ? Found{before, true}
+                                           : Found{-1, true};
   }
 };
 
@@ -250,12 +283,14 @@ LUATTN_FN void linear_quarter_end(const LuattnLinearParams &p, void *memory) {
   auto found = left_alone ? typename End::Found{0, true}
                : in_place ? typename End::Found{-1, true}
                           : end.find(end.begin());
-  if (!found.proved && found.count > 0) {
+  const int guessed = int(uniform(!found.proved && found.count > 0 ? u32(found.count) : 0u));
+  if (guessed > 0) {
     LinearChain<Config> chain = of.chain;
-    chain.end = end.begin(), chain.begin = chain.end - found.count;
+    chain.end = end.begin(), chain.begin = chain.end - guessed;
     __syncthreads();
     const SharedQuarters<Spec, Config> shared{shared_address(memory)};
-    if (!QuarterNorm<Spec, Config>::is_gone(p, chain, shared, own.left)) found.count = -1;
+    if (!QuarterNorm<Spec, Config>::is_gone(p, chain, shared, own.left))
+      found.count = end.begin() <= end.most() ? end.begin() : -1;
   }
   if (threadIdx.x == 0) *chunks_before<Config>(p, of.chain.number(p, of.segment)) = float(found.count);
 }
