@@ -182,7 +182,7 @@ def remember(
     if given.get("seqused_q") is not None or (backward and given.get("seqused_k") is not None):  # results are cleared first
         signature = None
     else:
-        signature = _made(Frame(spec, backward) if not jvp else JvpFrame(spec), named, fill, made, given, sources)
+        signature = signature_of(Frame(spec, backward) if not jvp else JvpFrame(spec), named, fill, made, given, sources)
     if known is not None and signature is not None and not known.frames:  # all are in use
         known.frames += signature.frames
         return
@@ -193,7 +193,7 @@ def remember(
     table[key] = signature
 
 
-def _made(
+def signature_of(
     frame: Frame,
     named: Mapping[str, Any],
     fill: Callable[[Frame], None],
@@ -201,7 +201,7 @@ def _made(
     given: Mapping[str, Any],
     sources: Mapping[str, str],
 ) -> Signature | None:
-    """None: the call made tensors of its own on its way, which others would have to make, too."""
+    """What calls as this one share, whose frame, filled, becomes theirs. None: it made tensors of its own on its way, which others would have to make, too."""
     gradients = (*BACKWARD, *(f"gradient {one.name}" for one in frame.spec.inputs))
     results = gradients if frame.backward else JVP if isinstance(frame, JvpFrame) else FORWARD
     of_results = {name: t for name, t in zip(results, made) if t is not None}

@@ -69,13 +69,19 @@ class Case:
         return self._run(self.attention, self.qkv, self.inputs, self.dout, self.dlse)
 
     def compare(self, local, fill=0.0, atol=1e-12):
-        """Of rows of padding that hold `fill`. What one process computes, rank 0 does for all."""
+        """Of rows of padding that hold `fill`, twice, since what the first calls find is known to others. What one process computes, rank 0 does for all."""
+        held = self._compare(local, fill, atol)
+        self._compare(local, fill, atol)
+        del held  # so that tensors lay elsewhere
+
+    def _compare(self, local, fill, atol):
         def cut(t, dim, fill=0):
             return local.shard(t.detach(), dim, fill).requires_grad_(t.requires_grad)
 
         dims = {name: along(info) for name, info in self.attention.inputs.items()}
         inputs = {name: t if dims[name] is None else cut(t, dims[name]) for name, t in self.inputs.items()}
-        o, lse, grads = self._run(local, [cut(t, 2, fill) for t in self.qkv], inputs, cut(self.dout, 2), cut(self.dlse, 2))
+        qkv = [cut(t, 2, fill) for t in self.qkv]
+        o, lse, grads = self._run(local, qkv, inputs, cut(self.dout, 2), cut(self.dlse, 2))
         found = [("o", local.unshard(o, 2))]
         if lse is not None:
             found.append(("lse", local.unshard(lse.detach(), 2)))
@@ -83,11 +89,12 @@ class Case:
             dim = 2 if name in ("dq", "dk", "dv") else dims[name]
             found.append((name, x if dim is None else local.unshard(x, dim)))
         if local.rank:
-            return
+            return qkv
         want_o, want_lse, want = self.whole
         for (name, x), y in zip(found, [want_o, *([] if lse is None else [want_lse.detach()]), *want]):
             scale = 1 + y.abs().nan_to_num(0, 0, 0).max().item()  # bars are of numbers of size 1
             torch.testing.assert_close(x, y, rtol=0, atol=atol * scale, msg=lambda text: f"{self.attention.name} {local}: {name}: {text}")
+        return qkv
 
 
 def masks_of(attention, inputs):
@@ -407,6 +414,40 @@ def check_same_memory(n):
         local(q, k, v, doc=doc.clone())
 
 
+def check_known(n):
+    """Calls of a pass as one before go to the library by themselves, and the general way where it refuses them or a mode is open; other values, other results."""
+    from luattn.parallel import _passes
+
+    seen, first = [], _passes.run_kept
+
+    def watched(calls, *more):
+        seen.append(len(calls))
+        return first(calls, *more) if not refuses_all else None
+
+    attention, rows = luattn.attention(CAUSAL), 128 * 2 * n - 50
+    for schedule, refuses_all in (("stages", False), ("gathered", False), ("gathered", True)):
+        p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B, schedule=schedule)
+        local = ContextParallel(attention, None, p)
+        calls = [sum(len(stage.calls) for stage in one.stages) for one in local.schedules]
+        _passes.run_kept = watched
+        try:
+            for number in (1, 2, 3):
+                seen.clear()
+                Case(attention, rows, number)._compare(local, 0.0, 1e-12)
+                want = sum(calls) if number == 2 or (number == 3 and not refuses_all) else 0
+                assert sum(seen) == want, (schedule, number, seen, calls)
+            q, k, v = (local.shard(t.detach(), 2) for t in Case(attention, rows).qkv)
+            with torch.no_grad():
+                o = local(q, k, v)
+                assert torch.equal(o, local(q, k, v)), schedule
+                torch.testing.assert_close(local(q, k, v, layout="bhsd", scale=D**-0.5), o, rtol=0, atol=1e-12)
+                seen.clear()
+                with torch.autocast("cpu"):
+                    assert local(q, k, v).dtype is torch.float64 and not seen
+        finally:
+            _passes.run_kept = first
+
+
 def check_memory(n):
     """A rank has its own rows, and the keys of two stages."""
     attention = luattn.attention(CAUSAL)
@@ -544,7 +585,7 @@ def check_heads(n):
     refuses(lambda: HeadParallel(attention, None, p)(*(torch.zeros(B, H, 5, D),) * 3), "expected [batch, heads,")
 
 
-FEW = [check_examples, check_shuffled, check_peer_copies, check_heads]
+FEW = [check_examples, check_shuffled, check_peer_copies, check_heads, check_known]
 CHECKS = [*FEW, check_chunks, check_empty, check_random, check_functions, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
 
 

@@ -1,6 +1,7 @@
 """ContextParallel: an attention whose q, k, v and o are the rows of one rank of a group."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ from .._spec import Spec
 from ..attention import Attention
 from ..errors import InvalidError, Unsupported
 from ._exchange import Exchange
-from ._passes import Distributed, Job, Parameter, side_of
+from ._kept_calls import MOST
+from ._passes import Distributed, Job, Parameter, key_of, side_of
 from ._peer_copies import PeerExchange, exchanges_of
 from ._stages import schedule_of
 from .rank_plan import Plan, transports_of
 
 _PLACE = "luattn.parallel.ContextParallel"
+_IN_KEYS = frozenset((type(None), bool, float, str, torch.dtype))
 _REFUSED = {
     **dict.fromkeys(WHOLE, "the plan says which part of the whole a rank has"),
     **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k"), "say documents by an input of the spec, as document_mask does"),
@@ -76,6 +79,7 @@ class ContextParallel:
         self._exchanges: dict[torch.device, tuple[tuple[Exchange, Exchange], str]] = {}
         self._seen: dict[str, tuple[Tensor, int]] = {}  # what the mask reads, as the last call had it, and its version
         self._agreed: set[Any] = set()  # what tensors of calls were
+        self._known: dict[Any, Job] = {}  # of calls, by _key_of
         self._compare()
 
     def _order(self, schedule: str | None) -> tuple[tuple[bool, bool], str]:
@@ -170,6 +174,9 @@ class ContextParallel:
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: Any = None, return_lse: bool = False, layout: str = "bhsd", seed: Any = None, out_dtype: Any = None, **given: Any
     ) -> Any:
         """o of this rank's rows, and with return_lse (o, lse)."""
+        key = self._key_of((q, k, v), (scale, return_lse, layout, out_dtype), given)
+        if key is not None and key in self._known and (seed is None or self.attention._spec.draws):
+            return self._call_known(self._known[key], q, k, v, return_lse, seed, given)
         for name in given:
             if name in _REFUSED:
                 raise Unsupported(f"{_PLACE}: {name}: {_REFUSED[name]}; leave it out")
@@ -182,9 +189,36 @@ class ContextParallel:
             to = torch.get_autocast_dtype(kind)
             q, k, v = (t if t.dtype is torch.float64 else t.to(to) for t in (q, k, v))
         with torch.autocast(kind, enabled=False):
-            return self._call(q, k, v, scale, return_lse, layout == "bshd", seed, out_dtype, given)
+            return self._call(key, q, k, v, scale, return_lse, layout == "bshd", seed, out_dtype, given)
 
-    def _call(self, q: Tensor, k: Tensor, v: Tensor, scale: Any, return_lse: bool, swapped: bool, seed: Any, out_dtype: Any, given: dict[str, Any]) -> Any:
+    def _key_of(self, qkv: Sequence[Tensor], numbers: Sequence[Any], given: Mapping[str, Any]) -> Any:
+        """What decides of a call, besides values of tensors; None: it has to be looked at anew."""
+        names, scalars, tensors = [*given], self.attention.scalars, [*qkv]
+        for name, x in given.items():
+            if isinstance(x, Tensor) and name not in scalars:
+                tensors.append(x)
+            elif type(x) is not float:
+                return None
+        if not all(type(x) in _IN_KEYS for x in numbers) or not all(isinstance(t, Tensor) for t in qkv):
+            return None
+        key = key_of(tensors)
+        if key is None or (qkv[0].is_cuda and torch.cuda.is_current_stream_capturing()):  # a graph takes another exchange
+            return None
+        learns = torch.is_grad_enabled(), *[t.requires_grad for t in tensors]
+        return *key, *learns, *numbers, *map(type, numbers), *names, *[x for x in given.values() if type(x) is float]
+
+    def _call_known(self, job: Job, q: Tensor, k: Tensor, v: Tensor, return_lse: bool, seed: Any, given: Mapping[str, Any]) -> Any:
+        """A call that differs from one that was looked at in values of tensors alone."""
+        if job.swapped:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        for p in self._parameters:
+            if p.masks and isinstance(given.get(p.name), Tensor):
+                self._check_one(p, given[p.name])
+        if job.spec.draws:
+            job = replace(job, seed=self._seed(seed, q))
+        return _apply(job, q, k, v, [given[name] for name in self.attention.inputs], [None] * (len(job.scalars) + 1), return_lse)
+
+    def _call(self, key: Any, q: Tensor, k: Tensor, v: Tensor, scale: Any, return_lse: bool, swapped: bool, seed: Any, out_dtype: Any, given: dict[str, Any]) -> Any:
         attention = self.attention
         if swapped:
             attention._check_axes(q=q, k=k, v=v)
@@ -207,11 +241,13 @@ class ContextParallel:
             spec, self.schedules, self.plan, self.exchanges(q.device), self._parameters, tuple(info.axes for info in spec.inputs),
             values_stacked(spec, scalars), None if isinstance(scale, Tensor) else scale, self._seed(seed, q),
             by_lse=not self.gathered[0] and self._merges_by_lse, out_f32=is_in_f32(attention.name, "out_dtype", out_dtype, q), swapped=swapped, sums=self._sums,
-            spare=self._spare,
+            spare=self._spare, wants_lse=return_lse, kept=None if key is None else {},
         )  # fmt: skip
-        o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)
-        o = o.transpose(1, 2) if swapped else o
-        return (o, lse) if return_lse else o
+        if key is not None and all(t is given.get(name) for name, t in zip(attention.inputs, inputs)):
+            for oldest in [*self._known][: max(0, len(self._known) - MOST + 1)]:
+                self._known.pop(oldest, None)
+            self._known[key] = replace(job, seed=None)
+        return _apply(job, q, k, v, inputs, learned, return_lse)
 
     def exchanges(self, device: torch.device) -> tuple[Exchange, Exchange]:
         """How rows on such a device travel in forward and in backward, which all ranks ask alike."""
@@ -296,6 +332,12 @@ class ContextParallel:
             raise InvalidError(f"{_PLACE}: {p.name}: the mask reads it, and the plan was made with other values: make a plan with inputs={{'{p.name}': ..}} of this call")
         if isinstance(given, Tensor) and given.is_cuda and not given.is_inference():  # which counts no writes
             self._seen[p.name] = given, given._version
+
+
+def _apply(job: Job, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], learned: Sequence[Tensor | None], return_lse: bool) -> Any:
+    o, lse = Distributed.apply(job, q, k, v, len(inputs), *inputs, *learned)  # type: ignore[no-untyped-call]
+    o = o.transpose(1, 2) if job.swapped else o
+    return (o, lse) if return_lse else o
 
 
 def _said_of(exchanges: tuple[Exchange, Exchange]) -> str:
