@@ -1,5 +1,6 @@
 """HostMemory: stands in for the memory of GPUs that all ranks of a group see, by files that processes share."""
 
+import ctypes
 import os
 import time
 import weakref
@@ -37,9 +38,8 @@ class HostMemory:
     def send(self, parcels):
         def run():
             for rank, channel, copies in parcels:
-                for to, t in copies:
-                    assert to.is_contiguous() and t.is_contiguous() and to.dtype is t.dtype and to.shape == t.shape
-                    to.copy_(t)
+                for to, of, size in copies:
+                    ctypes.memmove(to, of, size)
                 word = self.words[rank][channel * self.group.size() + self.group.rank() :]
                 assert word[0] == 0
                 word[0] = 1

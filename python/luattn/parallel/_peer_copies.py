@@ -7,7 +7,9 @@ between two of its own kernels: ranks wait for what they need alone.
 Keys are copied to where the receiver's calls read them, among its own; gradients of each round have a place of their own in the memory of the receiver. A pass begins
 with a barrier of all ranks: then nobody reads what came in the one before."""
 
+import ctypes
 import datetime
+import functools
 import itertools
 import math
 import socket
@@ -20,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import Unsupported
+from ..errors import Error, Unsupported
 from ._exchange import Exchange, Rows, Work
 from ._stages import Round, Schedule, Stage, ranges_of
 
@@ -29,11 +31,11 @@ _T = TypeVar("_T")
 
 
 class Parcel(NamedTuple):
-    """What goes to a rank, which is told by a channel: copies (to, from) of contiguous tensors of one type and shape."""
+    """What goes to a rank, which is told by a channel: copies (to, from, bytes) of addresses. What lies there stays until sent()."""
 
     rank: int
     channel: int
-    copies: Sequence[tuple[Tensor, Tensor]]
+    copies: Sequence[tuple[int, int, int]]
 
 
 class Memory(Protocol):
@@ -67,9 +69,10 @@ class PeerMemory:
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self._group, self._device, self._rank, self._ranks = group, device, group.rank(), group.size()
         self._copies = torch.cuda.Stream(device)
-        self._last = torch.cuda.Event()
+        self._last, self._made = torch.cuda.Event(), torch.cuda.Event()
+        self._free: list[torch.cuda.Event] = []
         self._one = torch.ones(1, dtype=torch.int32, device=device)
-        self._bytes = 0
+        self._bytes, self._left = 0, True
         self.kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self._limit = _timeout_of(group, device) // datetime.timedelta(milliseconds=1)
 
@@ -80,10 +83,11 @@ class PeerMemory:
         mine = _on_all(self._group, lambda: self._allocate(size))
         handle, of, pads = _on_all(self._group, lambda: self._meet(mine))
         self.kept.clear()
-        self._bytes, self._handle, self._of = size, handle, of
+        self._bytes, self._handle, self._of, self._left = size, handle, of, False
         self.channels = pads[self._rank].numel() // self._ranks - 1
         # As wait_signal of symmetric memory reads them; channel 0 is the barrier's.
-        self._words = [pad[self._rank :: self._ranks].split(1) for pad in pads]
+        self._words = [[pad.data_ptr() + 4 * i for i in range(self._rank, pad.numel(), self._ranks)] for pad in pads]
+        self._pads = pads
         self._signals = pads[self._rank][self._ranks :]
 
     def _allocate(self, size: int) -> Tensor:
@@ -111,36 +115,60 @@ class PeerMemory:
                 self.reserve(size)
             except Unsupported as e:
                 raise Unsupported(f'luattn.parallel.ContextParallel: a pass by copies between GPUs takes {size} bytes that all GPUs see, and {e}; give transport="group"') from e
-        # What a pass that raised left: copies on their way, and signals that nobody has waited for.
-        here.wait_stream(self._copies)
-        self._signals.zero_()
+        if not self._left:  # what a pass that raised left: copies on their way, and signals that nobody has waited for
+            here.wait_stream(self._copies)
+            self._signals.zero_()
+        self._left = False
         self._barrier()
 
     def leave(self) -> None:
         self._last.record(torch.cuda.current_stream(self._device))
+        self._left = True
 
     def of(self, rank: int) -> Tensor:
         return self._of[rank]
 
     def send(self, parcels: Sequence[Parcel]) -> torch.cuda.Event:
-        self._copies.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._copies):
-            for rank, channel, copies in parcels:
-                for to, t in copies:
-                    to.copy_(t, non_blocking=True)
-                self._words[rank][channel + 1].copy_(self._one, non_blocking=True)
-        made = torch.cuda.Event()
-        made.record(self._copies)
-        return made
+        self._made.record(torch.cuda.current_stream(self._device))
+        self._copies.wait_event(self._made)
+        stream, one = self._copies.cuda_stream, self._one.data_ptr()
+        for rank, channel, copies in parcels:
+            for to, of, size in copies:
+                self._copy(to, of, size, stream)
+            self._copy(self._words[rank][channel + 1], one, 4, stream)
+        done = self._free.pop() if self._free else torch.cuda.Event()
+        done.record(self._copies)
+        return done
+
+    def _copy(self, to: int, of: int, size: int, stream: int) -> None:
+        """By the driver: torch's copy takes the host several times as long."""
+        status = _driver_copy()(to, of, size, stream)
+        if status == _NO_CONTEXT:  # of this thread
+            torch.cuda.set_device(self._device)
+            status = _driver_copy()(to, of, size, stream)
+        if status:
+            raise Error(f"luattn.parallel: a copy of {size} bytes between GPUs: cuMemcpyAsync returns {status}; give transport=\"group\"")
 
     def sent(self, started: torch.cuda.Event) -> None:
         torch.cuda.current_stream(self._device).wait_event(started)
+        self._free.append(started)
 
     def receive(self, rank: int, channel: int) -> None:
         self._handle.wait_signal(rank, channel + 1, self._limit)
 
     def _barrier(self) -> None:
         self._handle.barrier(channel=0, timeout_ms=self._limit)
+
+
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+
+
+@functools.cache
+def _driver_copy() -> Callable[[int, int, int, int], int]:
+    """cuMemcpyAsync: to, from, bytes, stream."""
+    copy = ctypes.CDLL("libcuda.so.1").cuMemcpyAsync
+    copy.argtypes, copy.restype = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int
+    return cast(Callable[[int, int, int, int], int], copy)
 
 
 def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> datetime.timedelta:
@@ -181,8 +209,9 @@ class _Waiting:
         self.wait = wait
 
 
-# Of a parcel: each range of rows at the receiver, and where it begins and how many it is in each of the sender's tensors.
-_Route = list[tuple[Tensor, int, int, int]]
+# Of a parcel: the address of each range of rows at the receiver, of which of the sender's tensors it is, at which byte it begins there,
+# and how many bytes it is.
+_Route = list[tuple[int, int, int, int]]
 
 
 class _Layout:
@@ -211,7 +240,8 @@ class _Layout:
         found = []
         for first, end in ranges_of(chunks):
             n = (end - first) * self._chunk_rows
-            found += [(to, i, here[first], n) for i, to in enumerate(places.tensors(self._memory.of(rank), block, there[first], n, like)) if to.numel()]
+            tensors = places.tensors(self._memory.of(rank), block, there[first], n, like)
+            found += [(to.data_ptr(), i, here[first] * size, n * size) for i, (to, size) in enumerate(zip(tensors, _row_bytes(like))) if to.numel()]
         return found
 
     def keys_to(self, t: int, own: dict[int, int]) -> _Route:
@@ -301,7 +331,8 @@ class PeerExchange(Exchange):
         return [_Waiting(wait)], returned
 
     def _parcel(self, rank: int, channel: int, route: _Route, rows: Rows) -> Parcel:
-        return Parcel(rank, channel, [(to, rows.tensors[i][first : first + n]) for to, i, first, n in route])
+        at = [t.data_ptr() for t in rows.tensors]
+        return Parcel(rank, channel, [(to, at[i] + first, size) for to, i, first, size in route])
 
     def _receive(self, coming: Sequence[tuple[int, int]]) -> None:
         for rank, channel in coming:
