@@ -4,6 +4,7 @@ symmetric memory replaced. Exits with 77 without torch."""
 import datetime
 import os
 import tempfile
+import time
 import unittest
 import warnings
 from unittest import mock
@@ -54,6 +55,9 @@ class Machine:
         return torch.empty(size, dtype=dtype)
 
     def rendezvous(self, tensor, group):
+        self._at("alone")
+        if self.place == "alone":  # as torch's waits for all, in the store
+            dist.distributed_c10d._get_process_group_store(group).wait(["rank 1"])
         dist.barrier(group)  # as it waits for all
         self._at("rendezvous")
         return Handle()
@@ -87,6 +91,16 @@ def check_first_call(machine, group, calls):
     assert f'transport: is "peer", and {why}; give "auto" or "group"' in message, message
 
 
+def check_alone(machine, group):
+    """Rank 1 fails before the others know; they wait for it in the store, for less than the group's 60 s."""
+    begin = time.monotonic()
+    by_copies, why, warned = ask(group)
+    assert not by_copies and why == "torch's symmetric memory fails on rank 1, for which rank 0 waited 2 s: CUDA out of memory.", why
+    assert len(warned) == 1 and 'make the plan with transport="group"' in warned[0], warned
+    assert time.monotonic() - begin < 30
+    assert dist.distributed_c10d._get_process_group_store(group).timeout == datetime.timedelta(seconds=60)
+
+
 def check_later_call(machine, group):
     """An error on all ranks, whose memory stays what it was."""
     assert ask(group) == (True, "as the plan has it", [])
@@ -115,6 +129,7 @@ def check_channels(group):
 def with_machine(place, check, *more):
     machine, group = Machine(place), dist.new_group(timeout=datetime.timedelta(seconds=60))
     with (
+        mock.patch.object(_peer_copies, "MEETING", datetime.timedelta(seconds=2)),
         mock.patch.object(_peer_copies, "_why_not", lambda device: ""),
         mock.patch.object(_peer_copies, "_sees_all", lambda device: True),
         mock.patch.object(_peer_copies.PeerMemory, "__init__", lambda *given: machine.begin(*given)),
@@ -130,7 +145,8 @@ def work(rank, path):
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
     with_machine("begin", check_first_call, ["begin"])
     with_machine("empty", check_first_call, ["begin", "empty"])
-    with_machine("rendezvous", check_first_call, ["begin", "empty", "rendezvous"])
+    with_machine("rendezvous", check_first_call, ["begin", "empty", "alone", "rendezvous"])
+    with_machine("alone", check_alone)
     with_machine(None, check_later_call)
     with_machine(None, lambda machine, group: check_channels(group))
     dist.destroy_process_group()

@@ -7,15 +7,17 @@ between two of its own kernels: ranks wait for what they need alone.
 Keys are copied to where the receiver's calls read them, among its own; gradients of each round have a place of their own in the memory of the receiver. A pass begins
 with a barrier of all ranks: then nobody reads what came in the one before."""
 
+import contextlib
 import ctypes
 import datetime
 import functools
 import itertools
 import math
 import socket
+import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -27,6 +29,7 @@ from ._exchange import Exchange, Rows, Work
 from ._stages import Round, Schedule, Stage, ranges_of
 
 _ALIGNED = 512
+MEETING = datetime.timedelta(seconds=60)  # for which a rank waits until all have memory that they see
 _T = TypeVar("_T")
 
 
@@ -103,7 +106,8 @@ class PeerMemory:
         """Waits for all ranks: a handle, and of each rank the memory and the words of its channels."""
         import torch.distributed._symmetric_memory as symmetric
 
-        handle = symmetric.rendezvous(mine, self._group)
+        with _waits_less(self._group):
+            handle = symmetric.rendezvous(mine, self._group)
         of = [mine if r == self._rank else handle.get_buffer(r, (mine.numel(),), torch.uint8) for r in range(self._ranks)]
         return handle, of, [handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
 
@@ -416,15 +420,34 @@ def _why_too_few(channels: int, rounds: int, ranks: int) -> str:
 
 def _on_all(group: dist.ProcessGroup, make: Callable[[], _T]) -> _T:
     """What make() gives; what it raises on any rank is Unsupported on all, so that none goes on to wait for one that failed."""
-    made, cause, failure = None, None, ""
+    made, cause, failure, begin = None, None, "", time.monotonic()
     try:
         made = make()
     except Exception as e:  # no memory is left, or a container does not let processes share handles
         cause, failure = e, (str(e).strip() or type(e).__name__).splitlines()[0]
-    failures = [f"torch's symmetric memory fails on rank {rank}: {x}" for rank, x in enumerate(_said_by_all(group, failure)) if x]
-    if failures:
-        raise Unsupported(failures[0]) from cause
-    return cast(_T, made)
+    said = _said_by_all(group, (failure, time.monotonic() - begin >= MEETING.total_seconds()))
+    failed, waited = ([rank for rank, (x, is_late) in enumerate(said) if x and is_late is late] for late in (False, True))
+    first = min(failed or waited, default=None)
+    if first is None:
+        return cast(_T, made)
+    others = f", for which rank {waited[0]} waited {MEETING.total_seconds():g} s" if failed and waited else ""
+    raise Unsupported(f"torch's symmetric memory fails on rank {first}{others}: {said[first][0]}") from cause
+
+
+@contextlib.contextmanager
+def _waits_less(group: dist.ProcessGroup) -> Iterator[None]:
+    """Ranks meet by the group's store, in which those that wait for one that fails alone would stay as long as the group may take for anything."""
+    find = getattr(dist.distributed_c10d, "_get_process_group_store", None)
+    if find is None:
+        yield
+        return
+    store = find(group)
+    before = store.timeout
+    store.set_timeout(min(before, MEETING))
+    try:
+        yield
+    finally:
+        store.set_timeout(before)
 
 
 def _said_by_all(group: dist.ProcessGroup, mine: Any) -> list[Any]:
