@@ -348,10 +348,11 @@ static rank_shape shape_of(exchange *x, int rank) {
   return out;
 }
 
-/* Seconds of the host at least: the pass itself takes what some launches do. */
-static double host_seconds(const exchange *x, double launches) {
+/* Seconds of the host at least: the pass itself takes what some launches do. Of backward all takes twice as long: each
+ * launch is three kernels, and gradients are added up. */
+static double host_seconds(const exchange *x, double launches, bool backward) {
   enum { OF_PASS = 2 };
-  return x->rates->launch * (OF_PASS + launches);
+  return x->rates->launch * (OF_PASS + launches) * (backward ? 2 : 1);
 }
 
 static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass_costs *c, bool backward) {
@@ -379,11 +380,11 @@ static rank_time time_of_rank(const exchange *x, const rank_shape *r, const pass
   const double once = r->stages > 1 ? (r->stages - 1) * x->rates->exchange : 0; /* of exchanges that are one */
   all.keys -= once, all.gradients -= backward ? once : 0;
   const double alone = runs->own_tiles * c->tile, rounding = x->ranks > 1 ? c->rounding * x->own : 0;
-  out.staged = greater_of(greater_of(t.now, t.returned) + rounding, host_seconds(x, launches));
+  out.staged = greater_of(greater_of(t.now, t.returned) + rounding, host_seconds(x, launches, backward));
   out.gathered = time_gathered(x, &all, alone + start * runs->own, work - alone + start * runs->others,
                                early_share(runs->own, backward)) +
                  rounding;
-  out.gathered = greater_of(out.gathered, host_seconds(x, runs->own + runs->others + runs->ranges / 5.0));
+  out.gathered = greater_of(out.gathered, host_seconds(x, runs->own + runs->others + runs->ranges / 5.0, backward));
   return out;
 }
 

@@ -42,7 +42,8 @@ typedef struct luattn_parallel_rates {
   double memory;  /* bytes a second of its own memory: 3.6e12 */
   double stage;   /* seconds to start a launch and to end its last tiles: 12e-6 */
   int node;       /* ranks of a node: 8 */
-  /* Seconds of the host for a launch, beside the GPU: a pass takes so long for each, and for two more, at least: 5e-6. */
+  /* Seconds of the host for a launch, beside the GPU: a pass takes so long for each, and for two more, at least, and a
+   * backward twice that: 5e-6. */
   double launch;
   double exchange; /* seconds until keys or gradients of a stage are on their way: 20e-6 */
   int copies[2];   /* luattn_copies, of forward and of backward */

@@ -19,7 +19,7 @@ from . import _counting
 _PLACE = "luattn.parallel.plan"
 # From Python, as two and four H200 showed them (bench/results/context_parallel_h200.md): seconds of a launch of long rows on the GPU, with its last tiles, and on the host;
 # until an exchange is on its way; bytes a second of ranges of keys from several GPUs at once.
-_FROM_PYTHON = {"stage": 25e-6, "launch": 400e-6, "exchange": 50e-6, "peer": 330e9}
+_FROM_PYTHON = {"stage": 25e-6, "launch": 180e-6, "exchange": 50e-6, "peer": 330e9}
 TRANSPORTS = ("peer", "group")  # copies between GPUs of one host; the group's own sends and receives
 PASSES = ("forward", "backward")
 _RATES = ("forward", "backward", "peer", "network", "memory", "stage", "launch", "exchange")
@@ -407,7 +407,7 @@ def plan(
     copy engines, where rows that need no other rank's keys come first in forward and last in backward; "auto": for each layer and pass the one that is predicted to
     be faster, on one machine; or two of these words, for forward and for backward.
     rates: what a GPU does, as luattn_parallel_rates of luattn/parallel.h; those that are missing are an H200's,
-    and a launch takes 25 us of the GPU and 400 us of the host, an exchange 50 us until rows are on their way, and rows come at 330 GB/s, as from Python.
+    and a launch takes 25 us of the GPU and 180 us of the host, twice that in backward, an exchange 50 us until rows are on their way, and rows come at 330 GB/s, as from Python.
     schedule: "stages": a rank computes with its own keys first, then with those of others as they arrive; "gathered": with all keys in one call for
     each run of rows that lie after each other, once they are there, which is for functions whose parts do not merge, too; "auto": the one that is
     predicted to be faster, by layer.
