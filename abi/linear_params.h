@@ -137,8 +137,8 @@ typedef struct LuattnReverse {
 /* How blocks of luattn_linear_step divide their shared memory (templates/linear/recurrent/step_parts.cuh): barriers; slots, of rows
  * of tokens; stages, of parts of states, which TMA copies as lines along K, or along V. */
 enum { LINEAR_STEP_BARRIERS = 256, LINEAR_STEP_SLOTS = 3, LINEAR_STEP_STAGES = 6 };
-/* Blocks of luattn_linear_part and luattn_linear_part_half (templates/linear/recurrent/step_part.cuh), whose states are of f32 and of 16
- * bits: value channels, and how many a multiprocessor has at once; threads; the most channels of K. */
+/* Blocks of luattn_linear_part and luattn_linear_part_half (templates/linear/recurrent/step_part.cuh), whose states are of f32
+ * and of 16 bits: value channels, and how many a multiprocessor has at once; threads; the most channels of K. */
 enum { LINEAR_PART_VALUES = 32, LINEAR_PART_BLOCKS = 7, LINEAR_PART_HALF_VALUES = 64, LINEAR_PART_HALF_BLOCKS = 4 };
 enum { LINEAR_PART_THREADS = 128, LINEAR_PART_KEYS = 128 };
 typedef struct LuattnLinearStep {

@@ -11,9 +11,9 @@ template <L2Lines Lines>
 LUATTN_FN unsigned long long l2_policy() {
   unsigned long long x;
   if constexpr (Lines == L2_FIRST)
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(x));
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(x));
   else
-    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(x));
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(x));
   return x;
 }
 

@@ -203,7 +203,8 @@ linear_rows linear_rows_of(const problem *x, int entry, int hv) {
       g[t * width + d] =
           width > 1 ? (double)x->in[0][(row * c->heads_v + hv) * width + d] : linear_in_at(x, 0, row, hv);
   }
-  if (c->has_first)
+  const bool has_first = c->has_first && !linear_left_alone(c, entry); /* which has no row of the pool */
+  if (has_first)
     for (int i = 0; i < K * V; i++)
       first[i] = (double)x->pool[(size_t)(linear_pool_row(c, entry) * c->heads_v + hv) * (size_t)(K * V) + (size_t)i];
   return (linear_rows){.tokens = n,
@@ -216,7 +217,7 @@ linear_rows linear_rows_of(const problem *x, int entry, int hv) {
                        .r = linear_is_erasing(c) ? r : NULL,
                        .b = b,
                        .g = g,
-                       .state = c->has_first ? first : NULL};
+                       .state = has_first ? first : NULL};
 }
 
 /* ---- by the kernel ---- */

@@ -39,7 +39,7 @@ struct LinearProducer {
         tensor_load_as<Lines>(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box,
                               chain.value_head());
   }
-  // Of a stream, lines that have been read last are evicted last: memory serves reads and writes a little faster so.
+  // Where o is written beside it, what is read is evicted last, which is a little faster; of sums, what nobody reads soon, first.
   __device__ __forceinline__ void load_as(int stage, int n) const {
     if constexpr (!Values::sums_turned)
       load<L2_AS_OTHERS>(stage, chain.at(n));
