@@ -75,14 +75,10 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_GRADS, /* backward: the chain of gradients and all that is made of it, in one; grid as LINEAR */
   LUATTN_ROLE_LINEAR_END, /* forward: how early segments begin, without TILES, STATES, JOIN and CHAIN; grid (entries * value heads *
                            * (segments - 1), 1, 1) */
-<<<<<<< ours
   LUATTN_ROLE_LINEAR_GROUP_ROWS, /* backward of additive updates: what ROWS is, with dq and dk of all value heads that read a head
                                   * of q and k added up; grid as ROWS */
   LUATTN_ROLE_LINEAR_TWO, /* what LINEAR does, of two value heads a block. A launch takes one of both; grid (half as many, 1, 1) */
-  LUATTN_ROLE_LINEAR_PART, /* what LINEAR_STEP does, of one token and states of f32 along K; grid (entries * value heads * parts, 1, 1) */
-=======
   LUATTN_ROLE_LINEAR_PART, /* LINEAR_STEP's work of one token, states of f32 along K; grid (entries * value heads * parts, 1, 1) */
->>>>>>> theirs
   LUATTN_ROLE_LINEAR_PART_HALF, /* the same of states of 16 bits */
   LUATTN_ROLE_COUNT
 } luattn_role;
