@@ -7,7 +7,7 @@ from .linear import LinearAttention, linear_attention
 _Part = tuple[dict[str, tuple[str, ...]], str]  # axes of its inputs, and its hooks
 
 # How Mamba-2's step is made of dt.
-_BIAS = {"dt_bias": ("hv",)}
+_BIAS: dict[str, tuple[str, ...]] = {"dt_bias": ("hv",)}
 _STEPS: dict[str, dict[str, tuple[str, ...]]] = {"ssd": {}, "ssd bias": _BIAS, "ssd softplus": {}, "ssd softplus bias": _BIAS}
 
 DECAYS: dict[str, _Part] = {

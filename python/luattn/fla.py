@@ -426,7 +426,7 @@ def _check_dims(name: str, **given: tuple[Any, int]) -> None:
             raise InvalidError(f"{name}: {of}: has {x.dim()} dimensions, expected {dims}")
 
 
-def _steps(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[float, float]) -> tuple[str, dict[str, Tensor]]:
+def _steps(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[float, float]) -> tuple[str, dict[str, Any]]:
     """How kernels make steps, and of what; limits are kept to before them."""
     if limit == (0.0, float("inf")):
         kind = "ssd" + (" softplus" if dt_softplus else "") + ("" if dt_bias is None else " bias")
