@@ -4,6 +4,7 @@
 //
 // A wgmma is computed when issued, for the warp's own rows. Its operands in shared memory are checked again
 // when the warp has waited for the wgmma, to detect writes in the meantime.
+#include <bit>
 #include <cmath>
 
 #include "decoder.hpp"
@@ -93,6 +94,21 @@ Next mma(Warp &w, const Instr &i, u32 lanes) {
   }
   take_c(t, w, i, size_t(4 + a + b), 4, true);
   multiply(t, 8, int(i.imm));
+  give_c(t, w, i, 4);
+  return Next::GO;
+}
+
+// mma.m16n8k8 of tf32, of whose registers the last 13 bits do not count.
+Next mma_tf32(Warp &w, const Instr &i, u32 lanes) {
+  if (!all_lanes(w, i, lanes)) return Next::WAIT;
+  const auto of = [&](size_t slot, int l) { return std::bit_cast<float>(w.at<u32>(i.slot[slot])[l] & ~0x1fffu); };
+  Tile t;
+  for (int l = 0; l < LANES; ++l) {
+    for (int r = 0; r < 4; ++r) t.a[l / 4 + 8 * (r % 2)][l % 4 + 4 * (r / 2)] = of(size_t(4 + r), l);
+    for (int r = 0; r < 2; ++r) t.b[l % 4 + 4 * r][l / 4] = of(size_t(8 + r), l);
+  }
+  take_c(t, w, i, 10, 4, true);
+  multiply(t, 8, 8);
   give_c(t, w, i, 4);
   return Next::GO;
 }
@@ -269,11 +285,13 @@ bool decode_matrix(Decoder &d) {
   if (op == "wgmma") return decode_wgmma(d);
   if (op == "mma") {
     i.imm = d.has("m16n8k16") ? 16 : d.has("m16n8k8") ? 8 : 0;
+    const bool tf32 = d.has("tf32") && i.imm == 8;
     i.from = d.has("bf16") ? BF16 : d.has("f16") ? F16 : NO_TYPE;
-    if (i.imm == 0 || i.from == NO_TYPE) return false;
+    if (i.imm == 0 || (i.from == NO_TYPE && !tf32)) return false;
     for (const Arg &many : d.args)
       for (const Arg &a : many.items) d.value(a, false);
-    i.run = mma;
+    i.run = tf32 ? mma_tf32 : mma;
+    if (tf32) return i.slot.size() == 14;
     return i.slot.size() == size_t(8 + i.imm / 4 + i.imm / 8);
   }
   if (op != "ldmatrix" && op != "stmatrix") return false;
