@@ -209,6 +209,7 @@ typedef struct LinearLayout {
   int boxes_o;                    /* of a warpgroup */
   int gate_stages;
   int at_pairs, at_o, at_gates, at_factors, at_numbers, at_barriers;
+  int at_inverses, at_solver; /* of the kernel that makes T itself: boxes of it, and what it is made of */
   int bytes;
 } LinearLayout;
 
@@ -219,7 +220,8 @@ enum {
   LINEAR_NUMBERS = 2304,
   LINEAR_INVERSE_THREADS = 64,
   LINEAR_DIAGONAL = 4 * 16 * 80, /* the diagonal blocks, in float, with rows of 80 bytes */
-  LINEAR_FACTORS = 3 * 128 * 4   /* of a stage of pairs: three numbers of each channel */
+  LINEAR_FACTORS = 3 * 128 * 4,  /* of a stage of pairs: three numbers of each channel */
+  LINEAR_SOLVER_BYTES = 21008    /* what a chunk's T is made of (templates/linear/sm90/linear_solver.cuh) */
 };
 
 /* by_channel: decays differ between channels; then updates add. */
@@ -254,6 +256,14 @@ ABI_FN int linear_two_stages(int k_dim) {
   int stages = 4;
   while (stages > 2 && linear_layout_two(k_dim, stages).bytes > LUATTN_SM90_SHARED_BYTES) stages--;
   return stages;
+}
+/* The same where an update erases and the kernel makes T itself. */
+ABI_FN LinearLayout linear_layout_whole(int k_dim, int v_block, int stages) {
+  LinearLayout l = linear_layout_of(k_dim, v_block, stages, 0, 0, 1, LINEAR_PAIR_STAGES);
+  l.at_inverses = layout_ceil(l.bytes, 1024) * 1024;
+  l.at_solver = l.at_inverses + LINEAR_PAIR_STAGES * LINEAR_BOX;
+  l.bytes = l.at_solver + LINEAR_SOLVER_BYTES;
+  return l;
 }
 /* The stages of a pass for a gradient of an additive update. */
 ABI_FN int linear_grad_stages(int k_dim, int v_block) {

@@ -67,6 +67,9 @@ static const char *explain_tiles(arena *a, const linear_plan *p, int number) {
       p->erases ? "; a segment is a map of the state, and another kernel makes states of them in order" : "");
 }
 
+/* Whether a kernel makes all of a call whose entries are not cut; a second block of value channels would invert anew. */
+static bool has_whole(const linear_plan *p) { return p->erases && p->v_dim <= p->v_block; }
+
 /* Whether an image has the kernel whose blocks have two value heads. */
 static bool has_two(const linear_plan *p, bool by_channel) { return !p->erases && !by_channel && p->v_dim <= 64; }
 
@@ -83,13 +86,17 @@ static const char *explain(arena *a, const linear_plan *p, int number, bool deca
       "linear attention of class L%d by chunks of %d tokens: the state stays in registers, q, k and v are read once\n"
       "%d value channels a block, %d block%s a value head: %s%s\n"
       "%d stages of q, k and v: as many as %d bytes of shared memory have room for, and no more than %d\n"
-      "%s%s\n",
+      "%s%s%s\n",
       number, LUATTN_CHUNK, p->v_block, blocks, blocks == 1 ? "" : "s, which read q and k anew",
       p->v_block == 64 ? "a warpgroup owns 64 of them" : "two warpgroups own 64 each",
       has_two(p, by_channel)
           ? "; where an even number of them read each head of q and k, a block has two, which share what it loads"
           : "",
       p->stages, LUATTN_SM90_SHARED_BYTES, MOST_STAGES,
+      has_whole(p) ? "calls whose entries are not cut, and that keep nothing for backward, take luattn_linear_whole, "
+                     "which inverts what is erased beside the products; others have a kernel before that inverts it "
+                     "for all chunks\n"
+                   : "",
       p->erases
           ? "segments: entries are cut at launch where value heads are fewer than multiprocessors, into as many of at "
             "least 1024 tokens as leave the fewest chunks one after another; a segment is a map of the state, "
@@ -114,6 +121,9 @@ static void add_whole(linear_plan *p, bool by_channel) {
     linear_plan_add(p, "luattn_linear_two", LUATTN_ROLE_LINEAR_TWO, LINEAR_TWO_THREADS,
                     linear_layout_two(p->k_dim, linear_two_stages(p->k_dim)).bytes);
   for (int i = behind; i < p->num_entries; i++) p->entry[i].early = makes_inverses;
+  if (makes_inverses && has_whole(p))
+    linear_plan_add(p, "luattn_linear_whole", LUATTN_ROLE_LINEAR_WHOLE, threads_of(p),
+                    linear_layout_whole(p->k_dim, p->v_block, p->stages).bytes);
 }
 
 /* Decays of channels and updates that erase. */

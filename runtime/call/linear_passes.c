@@ -360,12 +360,19 @@ static luattn_status place_reverse(linear_call *l, room *r) {
 
 /* ---- forward ---- */
 
+/* Whether one kernel computes all of a forward call whose updates erase: entries are not cut, and T is not kept for backward. */
+static bool is_whole(const linear_call *l) {
+  return has_role(l->c.info, LUATTN_ROLE_LINEAR_WHOLE) && l->pass[0].segments == 1 && l->args->kept == NULL;
+}
+
 /* An image of decays of channels has a kernel for entries that are whole, and a chain of tiles for those that are cut, or, of
  * updates that add, whose states between tokens are wanted. */
 bool linear_passes_over(const linear_call *l, uint32_t role) {
   const image_manifest *m = l->c.info;
   if (role == LUATTN_ROLE_LINEAR_TWO) return !has_two_heads(l);
   if (role == LUATTN_ROLE_LINEAR && has_two_heads(l)) return true;
+  if (role == LUATTN_ROLE_LINEAR_WHOLE) return !is_whole(l);
+  if ((role == LUATTN_ROLE_LINEAR_INVERSES || role == LUATTN_ROLE_LINEAR) && is_whole(l)) return true;
   if (m->pass != LUATTN_FORWARD || !has_role(m, LUATTN_ROLE_LINEAR_CHAIN)) return false;
   const bool by_end = has_role(m, LUATTN_ROLE_LINEAR_END); /* of those, kernels find out which has something to do */
   const bool cut = l->pass[0].segments > 1 || (l->args->intermediate_states != NULL && !by_end);
@@ -411,7 +418,7 @@ luattn_status linear_place_passes(linear_call *l, void *base) {
   TRY(l->c.info->linear_facts[0].run > 0   ? place_reverse(l, &r)
       : l->c.info->pass == LUATTN_BACKWARD ? place_backward(l, &r)
                                            : place_forward(l, &r));
-  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES) && !is_kept(l)) {
+  if (has_role(l->c.info, LUATTN_ROLE_LINEAR_INVERSES) && !is_kept(l) && !is_whole(l)) {
     l->p.inverses = take(&r, slots_of(l) * LINEAR_BOX);
     l->p.chunk_decays = take(&r, slots_of(l) * sizeof(float));
   }

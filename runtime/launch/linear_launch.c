@@ -115,6 +115,7 @@ static const role_blocks blocks_of[LUATTN_ROLE_COUNT] = {
     [LUATTN_ROLE_LINEAR_HOOKS] = {of_hooks, 0},
     [LUATTN_ROLE_LINEAR_ROUND] = {of_sums, 0},
     [LUATTN_ROLE_LINEAR_END] = {of_cuts, 0},
+    [LUATTN_ROLE_LINEAR_WHOLE] = {all_segments, 0},
 };
 
 /* The pass whose tensors a role's entry takes: of either direction, the inverses those of the chain that goes forwards. */

@@ -22,6 +22,13 @@ extern "C" __global__ void __launch_bounds__(LINEAR_TWO_THREADS, 1)
                 Spec::decay_of != DECAY_CHANNEL)
     fwd_linear_sm90<Spec, TwoConfig, false>(p, maps, shared);
 }
+// Of updates that erase, where entries are not cut.
+extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
+    luattn_linear_whole(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  if constexpr (SharedLinear<Spec, Config>::takes_inverse && Config::pass == LINEAR_FORWARD)
+    fwd_linear_sm90<Spec, WholeConfig<Config>, false>(p, maps, shared);
+}
 // Segments of decays of channels have no kernel yet.
 extern "C" __global__ void __launch_bounds__(SharedLinear<Spec, Config>::threads, 1)
     luattn_linear_states(const __grid_constant__ LuattnLinearParams p, const __grid_constant__ LuattnTensorMaps maps) {

@@ -130,7 +130,8 @@ static void launch_quarters(const problem *x, void *module, on_device *d) {
   if (cut > 1) launch_tiles(x, module, d, "luattn_linear_chain");
 }
 
-static void run_pass(const problem *x, linear_pass pass) {
+/* whole: by the kernel that makes T of each chunk itself. */
+static void run_pass(const problem *x, linear_pass pass, bool whole) {
   const call *c = x->c;
   linear_kernel k = c->kernel;
   const sides of = linear_sides_of(x, pass);
@@ -147,7 +148,7 @@ static void run_pass(const problem *x, linear_pass pass) {
   const bool erases = linear_is_erasing(c);
   const int blocks = linear_blocks(c, k.v_dim, k.v_block), threads = linear_threads(&k);
   const int maps = erases ? linear_blocks(c, k.k_dim, k.v_block) : 0;
-  if (pass == LINEAR_FORWARD && linear_takes_inverses(c)) {
+  if (pass == LINEAR_FORWARD && linear_takes_inverses(c) && !whole) {
     linear_set_inverses(x, &d, linear_room_of_inverses(x));
     linear_make_inverses(x, module, &d);
   }
@@ -161,7 +162,11 @@ static void run_pass(const problem *x, linear_pass pass) {
   if (!by_tiles && d.p.segments.count > 1 && erases)
     linear_launch(module, "luattn_linear_join", linear_blocks(c, k.v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS, 0,
                   &d.p, NULL);
-  if (!by_tiles) linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
+  if (whole)
+    linear_launch(module, "luattn_linear_whole", blocks, threads,
+                  linear_layout_whole(k.k_dim, k.v_block, k.stages).bytes, &d.p, &d.maps);
+  else if (!by_tiles)
+    linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
   uint16_t *o = linear_take_rows(x, &d.p.o, k.v_dim);
   char *pool = linear_take_pool(&d, c);
   for (int e = 0; e < c->entries; e++)
@@ -174,11 +179,16 @@ static void run_pass(const problem *x, linear_pass pass) {
 }
 void linear_run(const call *c) {
   problem x = linear_make_problem(c);
-  run_pass(&x, LINEAR_FORWARD);
+  run_pass(&x, LINEAR_FORWARD, false);
+  linear_free_problem(&x);
+}
+void linear_run_whole(const call *c) {
+  problem x = linear_make_problem(c);
+  run_pass(&x, LINEAR_FORWARD, true);
   linear_free_problem(&x);
 }
 void linear_run_gradients(const call *c) {
   problem x = linear_make_problem(c);
-  for (linear_pass pass = LINEAR_GRAD_Q; pass <= LINEAR_GRAD_V; pass++) run_pass(&x, pass);
+  for (linear_pass pass = LINEAR_GRAD_Q; pass <= LINEAR_GRAD_V; pass++) run_pass(&x, pass, false);
   linear_free_problem(&x);
 }

@@ -30,6 +30,8 @@ typedef struct call {
 
 /* Runs a call, and compares o and last states. */
 void linear_run(const call *c);
+/* The same of updates that erase by the one kernel that makes all of a call whose entries are not cut. */
+void linear_run_whole(const call *c);
 /* Runs the passes of gradients of q, k and v of a call, whose last states have gradients if it has first states, and compares
  * these. */
 void linear_run_gradients(const call *c);

@@ -93,6 +93,34 @@ static void test_erasing_packed(void **state) {
   linear_run(&c);
 }
 
+/* The same by one kernel that makes all of it: two stages, and three as of 128 channels; f16; boxes that are filled in part. */
+static void test_whole(void **state) {
+  (void)state;
+  for (gates g = NONE; g <= RARE; g++) {
+    call c = linear_case(&delta, g, g == PRODUCTION ? 330 : 200);
+    if (g == WEAK) linear_set_dims(&c, 120, 72, 128), c.k_first = true;
+    if (g == PRODUCTION) linear_set_dims(&c, 128, 128, 128), c.kernel.stages = 3;
+    if (g == STRONG) c.kernel.elem = "half_t", c.in_place = true;
+    linear_run_whole(&c);
+  }
+}
+static void test_whole_alike(void **state) {
+  (void)state;
+  for (int i = 0; i < LINEAR_ALIKE_CALLS; i++) {
+    call c = linear_alike_case(&delta, i);
+    c.kernel.k_dim = 128, c.kernel.stages = 2;
+    linear_run_whole(&c);
+  }
+}
+static void test_whole_packed(void **state) {
+  (void)state;
+  call c = linear_packed_case(&delta, PRODUCTION, 1, 2);
+  linear_run_whole(&c);
+  linear_set_dims(&c, 128, 128, 128);
+  c.kernel.stages = 3, c.kernel.skip = "Skips", c.gates = WEAK, c.pool[5] = -1;
+  linear_run_whole(&c);
+}
+
 /* Segments, whose maps of the state meet one another; of which the last chunks decide alone; and writes of more than 2, where none
  * may be left out. */
 static void test_erasing_segments(void **state) {
@@ -129,4 +157,5 @@ LINEAR_TESTS(cmocka_unit_test(test_gates), cmocka_unit_test(test_classes), cmock
              cmocka_unit_test(test_packed), cmocka_unit_test(test_states), cmocka_unit_test(test_splits),
              cmocka_unit_test(test_erasing), cmocka_unit_test(test_erasing_alike),
              cmocka_unit_test(test_erasing_packed), cmocka_unit_test(test_erasing_segments),
+             cmocka_unit_test(test_whole), cmocka_unit_test(test_whole_alike), cmocka_unit_test(test_whole_packed),
              cmocka_unit_test(test_dims))

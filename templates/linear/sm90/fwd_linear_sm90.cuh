@@ -9,31 +9,31 @@
 // A block has a warp that loads, three that make numbers of tokens (LinearNumbers) and of channels (LinearGates), a warpgroup
 // that makes the products of q and k ahead of the others (LinearScores), and one or two that own 64 value channels each
 // (LinearValues). q, k, v are read once and o is written once; the state stays in registers. Updates that erase take T of each
-// chunk, which luattn_linear_inverses has made; where decays differ between channels, they have chains of tiles
-// (linear_tile_forward.cuh).
+// chunk, which luattn_linear_inverses has made, or where the kernel makes T itself another warpgroup does (linear_whole.cuh); where
+// decays differ between channels, they have chains of tiles (linear_tile_forward.cuh).
 #pragma once
 #include "arch/early_launch.cuh"
 #include "linear/sm90/linear_gates.cuh"
 #include "linear/sm90/linear_join.cuh"
 #include "linear/sm90/linear_kept.cuh"
 #include "linear/sm90/linear_producer.cuh"
-#include "linear/sm90/linear_scores.cuh"
 #include "linear/sm90/linear_segment_end.cuh"
 #include "linear/sm90/linear_values.cuh"
+#include "linear/sm90/linear_whole.cuh"
 #include "arch/warp.cuh"
 
 // Of a thread of each warpgroup: 512 in all, of blocks that share a multiprocessor 256.
-template <class Spec, bool HasScores, bool Shares = false, bool Two = false>
+template <class Spec, class Config, bool HasScores>
 struct LinearRegisters {
-  static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL;
-  static constexpr int load = by_channel ? 48 : 40, values = !HasScores                          ? 224
-                                                             : Spec::erases || by_channel || Two ? 192
-                                                                                                 : 200;
+  static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL, few = Spec::erases || by_channel;
+  static constexpr int load = MakesInverse<Config> ? 64 : by_channel ? 48 : 40;
+  static constexpr int values = !HasScores ? 224 : few || TwoHeads<Config> ? 192 : 200;
   static constexpr int scores = 512 - load - 2 * values;
 };
 
-template <class Spec>
-struct LinearRegisters<Spec, false, true, false> {
+template <class Spec, class Config>
+  requires SharesMultiprocessor<Config>
+struct LinearRegisters<Spec, Config, false> {
   static constexpr int load = 40, scores = 0, values = 256 - load;
 };
 
@@ -54,7 +54,7 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   static_assert(LinearSpec<Spec>);
   const Shared shared{shared_address(memory)};
   constexpr bool has_scores = !OnlyState || Shared::by_channel, has_maps = Sums && Spec::erases && !Shared::keeps;
-  using Registers = LinearRegisters<Spec, has_scores, SharesMultiprocessor<Config>, TwoHeads<Config>>;
+  using Registers = LinearRegisters<Spec, Config, has_scores>;
   if constexpr (Sums) let_next_start();
   wait_for_previous();
   if (threadIdx.x == 0) shared.init_barriers(has_scores);
@@ -72,7 +72,9 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
   if (warp < 4) {
     registers_down<Registers::load>();
     if (left_alone) return;
-    if (warp == 0)
+    if constexpr (Shared::makes_inverse)
+      WholePairs<Spec, Config>{{p, maps, shared, chain, warp, lane}}.run();
+    else if (warp == 0)
       LinearProducer<Spec, Config, OnlyState>{p, maps, shared, chain}.run();
     else if constexpr (Shared::by_channel)
       LinearGates<Spec, Config>{p, shared, chain, warp - 1, lane}.run();
@@ -80,8 +82,13 @@ LUATTN_FN void fwd_linear_sm90(const LuattnLinearParams &p, const LuattnTensorMa
       LinearNumbers<Spec, Config>{{p, chain, lane}, shared, warp - 1}.run();
   } else if (!SharesMultiprocessor<Config> && warp < 8) {
     if constexpr (!SharesMultiprocessor<Config>) registers_down<Registers::scores>();
-    if constexpr (has_scores)
-      if (!left_alone) LinearScores<Spec, Config>{shared, chain.chunks(), warp % 4, lane}.run();
+    if constexpr (has_scores) {
+      if (left_alone) return;
+      if constexpr (Shared::makes_inverse)
+        WholeInverses<Spec, Config>{{p, maps, shared, chain, warp % 4, lane}}.run();
+      else
+        LinearScores<Spec, Config>{shared, chain.chunks(), warp % 4, lane}.run();
+    }
   } else {
     registers_up<Registers::values>();
     const int group = warp / 4 - (SharesMultiprocessor<Config> ? 1 : 2);

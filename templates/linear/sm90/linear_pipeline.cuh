@@ -5,7 +5,7 @@
 // | `empty` | a thread of each warp that has read them | the producer |
 // | `numbers_full` | the lanes of a warp that have written numbers of a chunk's tokens | scores, values |
 // | `numbers_empty` | a thread of each warp that has read them | the warps that write them |
-// | `told` | all threads of the scores: products of q and k are written | values |
+// | `told` | all threads of the scores: products of q and k are written, and T where the kernel makes it | values |
 // | `read` | a thread of each warp of the values, which has read those | scores |
 // | `gates_full` | the lanes of warps that have written sums of a chunk's decays, where these differ between channels | scores |
 // | `gates_empty` | a thread of each warp that has read them | the warps that write them |
@@ -67,6 +67,9 @@ concept KeepsGradStates = requires { requires Config::keeps_grad_states; };
 // Whether a multiprocessor runs two blocks at once, without a warpgroup of scores.
 template <class Config>
 concept SharesMultiprocessor = requires { requires Config::shares; };
+// Whether a kernel makes T of its chunks itself (linear_whole.cuh).
+template <class Config>
+concept MakesInverse = requires { requires Config::makes_inverse; };
 
 template <class Spec, class Config>
 struct SharedLinear {
@@ -79,8 +82,9 @@ struct SharedLinear {
   static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64;
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL,
                         by_token = Spec::decay_of == DECAY_HEAD || Spec::decay_of == DECAY_TOKEN;
-  // Whether T comes with q, k and v.
-  static constexpr bool takes_inverse = Spec::erases;
+  // Whether T is made here, or comes with q, k and v.
+  static constexpr bool makes_inverse = Spec::erases && MakesInverse<Config>,
+                        takes_inverse = Spec::erases && !makes_inverse;
   static_assert(!Spec::erases || !by_channel, "chains of tiles have these (linear_tile_forward.cuh)");
   // Whether forward may be asked to keep, for backward, the state before each chunk, and U.
   static constexpr bool may_keep = takes_inverse && Config::pass == LINEAR_FORWARD && Config::v_dim <= 128 &&
@@ -91,10 +95,11 @@ struct SharedLinear {
   // Whether it is the state alone, without q.
   static constexpr bool keeps_sums = keeps && !Spec::erases;
   static constexpr LinearLayout layout =
-      two_heads    ? linear_layout_two(Config::k_dim, stages)
-      : keeps_sums ? linear_layout_states(Config::k_dim, Config::v_block, stages)
-      : keeps      ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
-                   : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
+      two_heads       ? linear_layout_two(Config::k_dim, stages)
+      : keeps_sums    ? linear_layout_states(Config::k_dim, Config::v_block, stages)
+      : keeps         ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
+      : makes_inverse ? linear_layout_whole(Config::k_dim, Config::v_block, stages)
+                      : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
   static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
   static constexpr int bytes = layout.bytes, threads = 128 * (2 - SharesMultiprocessor<Config> + groups);
   // Whether columns of P have factors. Mirrored, scale is one.
@@ -118,6 +123,9 @@ struct SharedLinear {
   __device__ __forceinline__ u32 k(int stage) const { return q(stage) + (keeps_sums ? 0 : layout.qk); }
   __device__ __forceinline__ u32 v(int stage) const { return k(stage) + layout.qk; }
   __device__ __forceinline__ u32 pairs(int stage) const { return start + layout.at_pairs + stage * layout.pairs; }
+  // Of a kernel that makes T itself: that of a stage of pairs, and what it is made of.
+  __device__ __forceinline__ u32 made_inverse(int stage) const { return start + layout.at_inverses + stage * box; }
+  __device__ __forceinline__ u32 solver() const { return start + layout.at_solver; }
   // Of erasing updates: the inverse that comes with a stage.
   __device__ __forceinline__ u32 taken_inverse(int stage) const { return v(stage) + layout.v; }
   __device__ __forceinline__ u32 o(int group, int which) const {
@@ -143,17 +151,18 @@ struct SharedLinear {
   __device__ __forceinline__ u32 tiled(int stage) const { return gates_full(gate_stages) + stage * 8; }
 
   __device__ __forceinline__ void init_barriers(bool scores_read) const {
+    const int makers = !scores_read ? 0 : makes_inverse ? 8 : 4, warps = 4 * groups + makers;
     for (int i = 0; i < stages; ++i) {
       barrier_init(full(i), 1);
-      barrier_init(empty(i), 4 * groups + (scores_read ? 4 : 0));
+      barrier_init(empty(i), warps);
     }
     for (int i = 0; i < pair_stages; ++i) {
-      barrier_init(told(i), 128);
+      barrier_init(told(i), makes_inverse ? 256 : 128);
       barrier_init(read(i), two_heads ? 4 : 4 * groups);
     }
     for (int i = 0; i < number_stages; ++i) {
       barrier_init(numbers_full(i), 32);
-      barrier_init(numbers_empty(i), (two_heads ? 4 : 4 * groups) + (scores_read ? 4 : 0));
+      barrier_init(numbers_empty(i), two_heads ? 4 + makers : warps);
     }
     for (int i = 0; i < gate_stages; ++i) {
       barrier_init(gates_full(i), 32 * gate_parts);

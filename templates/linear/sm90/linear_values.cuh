@@ -55,6 +55,10 @@ struct LinearValues {
     return {chain, first_value() + 16 * warp + Fragment::row(here), here};
   }
 
+  __device__ __forceinline__ u32 inverse() const {
+    return Shared::makes_inverse ? shared.made_inverse(pairs.stage) : shared.taken_inverse(in.stage);
+  }
+
   // ---- load ----
 
   // Rounds columns 16 step .. 16 step + 15 of an accumulator to an A operand.
@@ -190,7 +194,7 @@ struct LinearValues {
   // Stages o, rounded, and stores it by TMA. A box is free once the store before the last one has read it, or the last one.
   __device__ __forceinline__ void store_rows(const u32 (&o)[16], int chunk) const {
     const u32 box = shared.o(group, chunk % Shared::layout.boxes_o);
-    if (keeps()) await_boxes();
+    if (Shared::layout.boxes_o == 1 || keeps()) await_boxes();
     stage_rows(box, o);
     fence_async();
     const bool first = warp == 0 && elected();
@@ -335,12 +339,13 @@ struct LinearValues {
       load_values(v);
       modify(v, chunk);
       subtract(v, v, u);
+      if constexpr (Shared::makes_inverse) await_pairs();
       wgmma_fence();
-      WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(shared.taken_inverse(in.stage), 0));
+      WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(inverse(), 0));
       wgmma_commit();
     }
     scale_rows(o);
-    await_pairs();
+    if constexpr (!Shared::makes_inverse) await_pairs();
     wgmma_wait<0>();
     wgmma_arrived(u);
     u32 rounded[4][4], weighed[4][4];

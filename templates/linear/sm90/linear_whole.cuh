@@ -1,0 +1,202 @@
+// linear/sm90/linear_whole.cuh: where updates erase and entries are not cut, T of each chunk is made beside P, so that no kernel
+// comes before, and T does not go through memory: by a warpgroup of its own, up to two chunks ahead of the values', while the
+// first warpgroup loads chunks, makes numbers of tokens, and P.
+//
+// Blocks of 16 x 16 above the diagonal of P and of T are 0 from the beginning on, and no warp computes them.
+#pragma once
+#include "linear/sm90/linear_numbers.cuh"
+#include "linear/sm90/linear_producer.cuh"
+#include "linear/sm90/linear_scores.cuh"
+#include "linear/sm90/linear_solver.cuh"
+
+template <class Config>
+struct WholeConfig : Config {
+  static constexpr bool makes_inverse = true;
+};
+
+// What both warpgroups do.
+template <class Spec, class Config>
+struct WholeRole {
+  using Shared = SharedLinear<Spec, Config>;
+  using Elem = typename Config::Elem;
+
+  const LuattnLinearParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  const LinearChain<Config> &chain;
+  const int warp;
+  int lane;
+  PipelineState<Config::stages> in{0};
+  PipelineState<Shared::number_stages> of_tokens{0};
+  PipelineState<Shared::pair_stages> out{1};
+
+  __device__ __forceinline__ void clear(u32 box) const {
+#pragma unroll 1
+    for (int i = int(threadIdx.x % 128) * 16; i < Shared::pair_stages * Shared::box; i += 128 * 16)
+      store_shared_16(box + i, 0, 0, 0, 0);
+  }
+  // s = rows k', under way
+  __device__ __forceinline__ void begin(float (&s)[32], u32 rows) const {
+    const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(shared.k(in.stage), 0);
+    wgmma_fence();
+    if constexpr (Shared::k_dim == 128)
+      Wgmma<Elem, 64>::first128(s, a, b);
+    else
+      Wgmma<Elem, 64>::first64(s, a, b);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void finish(float (&s)[32]) {
+    barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
+    wgmma_wait<0>();
+    wgmma_arrived(s);
+    __syncwarp();
+    if (elected()) barrier_arrive(shared.empty(in.stage));
+    in.advance();
+  }
+  template <bool OfQueries>
+  __device__ __forceinline__ BlockWeights<Spec, Config, OfQueries> weights() const {
+    return {shared.numbers(of_tokens.stage), warp, lane};
+  }
+  __device__ __forceinline__ void await_read() const { barrier_wait(shared.read(out.stage), out.parity); }
+  __device__ __forceinline__ void release_numbers() {
+    __syncwarp();
+    if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
+    of_tokens.advance();
+  }
+  __device__ __forceinline__ void tell() {
+    fence_async();
+    barrier_arrive(shared.told(out.stage));
+    out.advance();
+  }
+};
+
+// The warpgroup that makes T.
+template <class Spec, class Config>
+struct WholeInverses : WholeRole<Spec, Config> {
+  using Base = WholeRole<Spec, Config>;
+  using Base::shared, Base::chain, Base::warp, Base::lane, Base::in, Base::out;
+  using typename Base::Elem, typename Base::Shared;
+  static constexpr int barrier = 1 + Shared::groups;  // behind those of o's stores
+
+  __device__ __forceinline__ void sync() const { named_sync(barrier, 128); }
+  __device__ __forceinline__ ChunkSolver<Elem> solver(bool exact) const {
+    return {shared.solver(), shared.made_inverse(out.stage), barrier, warp, lane, exact};
+  }
+  // Whether r' k of each token of the warp's lies in [0, 1], but for roundings of keys to Elem.
+  __device__ __forceinline__ bool is_tame(const float (&a)[32]) const {
+    const int token = MmaFragment::row(lane);
+    const u32 at = shared.numbers(this->of_tokens.stage) + (16 * warp + token) * 4;
+    bool good = true;
+#pragma unroll
+    for (int block = 0; block < 4; ++block)
+      if (block == warp)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float *const s = a + 8 * block;
+          const float even = s[MmaFragment::element(r, 2 * r)], odd = s[MmaFragment::element(r, 2 * r + 1)];
+          float x = (token % 2 == 0 ? even : odd) * load_number(at + OF_READ_ROW + r * 32);
+          if constexpr (Shared::has_column_factor) x *= load_number(at + OF_COLUMN + r * 32);
+          good = good & (x >= 0) & (x <= 1.0625f);
+        }
+    return __all_sync(0xffffffffu, good | (token / 2 != MmaFragment::column(lane) / 2));
+  }
+  __device__ __forceinline__ u32 word() const { return shared.solver() + LINEAR_SOLVER_BYTES - 16; }
+  // A', of which T is made.
+  __device__ __forceinline__ void take(float (&a)[32], bool exact) const {
+    const auto weights = this->template weights<false>();
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      if (block < warp) continue;
+      float(&s)[8] = reinterpret_cast<float(&)[8]>(a[8 * block]);
+      if (block == warp)
+        weights.apply_own(s);
+      else
+        weights.apply(s, block);
+      solver(exact).take(s, block);
+    }
+  }
+  __device__ __forceinline__ void step() {
+    lane = lane_anew();
+    bool exact;
+    barrier_wait(shared.full(in.stage), in.parity);
+    {
+      float a[32];
+      this->begin(a, shared.k(in.stage));
+      this->finish(a);
+      const bool tame = is_tame(a);
+      if (lane == 0) store_number(word() + 4 * warp, tame ? 1.f : 0.f);
+      sync();  // all have read what T of the chunk before was made of
+      float words[4];
+      load_four(words, word());
+      exact = words[0] + words[1] + words[2] + words[3] != 4;
+      take(a, exact);
+    }
+    this->release_numbers();
+    solver(exact).invert_diagonal();
+    this->await_read();
+    solver(exact).join();
+    this->tell();
+  }
+  __device__ __forceinline__ void run() {
+    this->clear(shared.made_inverse(0));
+    sync();
+#pragma unroll 1
+    for (int n = 0; n < chain.chunks(); ++n) step();
+  }
+};
+
+// The warpgroup that loads, and makes numbers of tokens and P.
+template <class Spec, class Config>
+struct WholePairs : WholeRole<Spec, Config> {
+  using Base = WholeRole<Spec, Config>;
+  using Base::p, Base::maps, Base::shared, Base::chain, Base::warp, Base::lane, Base::in, Base::out;
+  using typename Base::Elem, typename Base::Shared;
+  static constexpr int barrier = 2 + Shared::groups, ahead = 2;  // numbers: chunks before they are wanted
+
+  // A chunk's place is free once the values have done the last chunk there: the one before the last, when P of chunk n is made.
+  __device__ __forceinline__ void load(int n) const {
+    if (warp != 0 || n >= chain.chunks()) return;
+    barrier_wait(shared.empty(n % Config::stages), u32(n / Config::stages + 1) & 1);
+    if (elected()) LinearProducer<Spec, Config, false>{p, maps, shared, chain}.load_as(n % Config::stages, n);
+  }
+  __device__ __forceinline__ void make_numbers(int n) const {
+    if (warp != 1 + n % LinearNumbers<Spec, Config>::warps || n >= chain.chunks()) return;
+    LinearNumbers<Spec, Config>{{p, chain, lane}, shared, 0}.step(n);
+  }
+  __device__ __forceinline__ void make_pairs() {
+    float s[32];
+    barrier_wait(shared.full(in.stage), in.parity);
+    this->begin(s, shared.q(in.stage));
+    this->finish(s);
+    this->await_read();
+    const u32 to = shared.pairs(out.stage);
+    const auto weights = this->template weights<true>();
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      if (block > warp) continue;
+      float *const x = s + 8 * block;
+      if (block == warp)
+        weights.apply_own(x);
+      else
+        weights.apply(x, block);
+      stmatrix_x4(to + box_place(16 * warp + lane % 16, 16 * block + lane / 16 * 8), pack<Elem>(x[0], x[1]),
+                  pack<Elem>(x[2], x[3]), pack<Elem>(x[4], x[5]), pack<Elem>(x[6], x[7]));
+    }
+    this->release_numbers();
+    this->tell();
+  }
+  __device__ __forceinline__ void step(int n) {
+    lane = lane_anew();
+    if (n >= 2) load(n + Config::stages - 2);
+    make_pairs();
+    make_numbers(n + ahead);
+  }
+  __device__ __forceinline__ void run() {
+    for (int n = 0; n < Config::stages; ++n) load(n);
+    for (int n = 0; n < ahead; ++n) make_numbers(n);
+    this->clear(shared.pairs(0));
+    named_sync(barrier, 128);
+#pragma unroll 1
+    for (int n = 0; n < chain.chunks(); ++n) step(n);
+  }
+};
