@@ -80,8 +80,8 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_TWO, /* what LINEAR does, of two value heads a block. A launch takes one of both; grid (half as many, 1, 1) */
   LUATTN_ROLE_LINEAR_PART, /* LINEAR_STEP's work of one token, states of f32 along K; grid (entries * value heads * parts, 1, 1) */
   LUATTN_ROLE_LINEAR_PART_HALF, /* the same of states of 16 bits */
-  LUATTN_ROLE_LINEAR_WHOLE, /* what INVERSES and LINEAR do, of entries that are not cut; grid as LINEAR. A launch takes one of
-                             * both */
+  LUATTN_ROLE_LINEAR_WHOLE, /* what INVERSES and LINEAR do, of entries that are not cut and keep nothing; grid as LINEAR. A launch
+                             * takes one of both */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

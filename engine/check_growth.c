@@ -38,7 +38,7 @@ static luattn_status take_numbers(host_args *h, const engine_place *at, void *st
 static luattn_status take_shape(host_args *h, const DLTensor **t, luattn_error *err) {
   if (*t == NULL) return LUATTN_OK;
   DLTensor *to = &h->tensor[h->count];
-  size_t size = 16;
+  size_t size = (size_t)(*t)->dtype.bits * (*t)->dtype.lanes / 8;
   *to = **t;
   for (int i = 0; i < to->ndim; i++) size *= (size_t)to->shape[i];
   to->data = h->memory[h->count] = malloc(size + 16);

@@ -84,8 +84,8 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const c
   dtype_text(a->q->dtype, text, sizeof text);
   const uint32_t dtype = kernel_dtype_of(a->q->dtype);
   if (dtype == KERNEL_DTYPES)
-    return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected float32, bfloat16 or float16", function,
-                       text);
+    return luattn_fail(err, LUATTN_INVALID, "%s: q: has dtype %s, expected float32, float64, bfloat16 or float16",
+                       function, text);
   if (pass == LUATTN_FORWARD) key->decode = a->ring_k != NULL ? 2 : tokens_of_entry(a) <= MOST_WALKED;
   if (pass == LUATTN_BACKWARD) key->wants = wants_of(a);
   key->dtype = (luattn_dtype)dtype;

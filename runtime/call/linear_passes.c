@@ -27,7 +27,7 @@ static size_t rows_of(const linear_call *l) {
   return (size_t)l->p.tokens * (l->c.info->packed ? 1 : (size_t)l->p.entries);
 }
 
-/* Contiguous rows [rows][heads][dim] in half precision. */
+/* Contiguous rows [rows][heads][dim] of the call's type. */
 static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim) {
   const long long row = (long long)heads * dim;
   return (LuattnTensor){take(r, rows_of(l) * (size_t)row * (args_elem(l->c.info).bits / 8u)), row * l->p.tokens, dim,
@@ -362,7 +362,7 @@ static luattn_status place_reverse(linear_call *l, room *r) {
 
 /* Whether one kernel computes all of a forward call whose updates erase: entries are not cut, and T is not kept for backward. */
 static bool is_whole(const linear_call *l) {
-  return has_role(l->c.info, LUATTN_ROLE_LINEAR_WHOLE) && l->pass[0].segments == 1 && l->args->kept == NULL;
+  return has_role(l->c.info, LUATTN_ROLE_LINEAR_WHOLE) && l->pass[0].segments == 1 && !is_kept(l);
 }
 
 /* An image of decays of channels has a kernel for entries that are whole, and a chain of tiles for those that are cut, or, of

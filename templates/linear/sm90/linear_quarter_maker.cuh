@@ -21,8 +21,8 @@ struct QuarterMaker {
   using Chain = LinearChain<Config>;
   using Fragment = MmaFragment;
   static constexpr int tokens = LINEAR_QUARTER, row_bytes = 512;
-  // To the base of 2: e^70 times keys up to 10^8 is in the range of bf16.
-  static constexpr float limit = (same_type<Elem, half_t>::value ? 10.f : 70.f) * op_log2_e;
+  // To the base of 2: e^70 times keys up to 10^8 is in the range of bf16, and e^7 times keys up to 59 in that of half_t.
+  static constexpr float limit = (same_type<Elem, half_t>::value ? 7.f : 70.f) * op_log2_e;
   using Triangles = LinearTriangles<Config, row_bytes, Shared::rows_box>;
 
   const LuattnLinearParams &p;

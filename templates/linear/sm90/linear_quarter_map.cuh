@@ -49,6 +49,7 @@ struct QuarterMap : QuarterChain<Spec, Config> {
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_arrived(state);
+    __syncwarp();
     if (elected()) barrier_arrive(shared.empty(slot));
   }
   // The sum of squares of the warp's elements of M, in each of its lanes.

@@ -14,9 +14,9 @@
 #include "ops/math.cuh"
 
 // By how much decays may differ in a tile whose reference lies inside it, to the base of 2: e^80, of which bf16 and float
-// keep all digits, and for half_t e^10.
+// keep all digits, and for half_t e^7, whose range has room for keys up to 59.
 template <class Elem>
-inline constexpr float tile_limit = (same_type<Elem, half_t>::value ? 10.f : 80.f) * op_log2_e;
+inline constexpr float tile_limit = (same_type<Elem, half_t>::value ? 7.f : 80.f) * op_log2_e;
 
 template <class Spec, class Config>
 struct LinearTiles {
