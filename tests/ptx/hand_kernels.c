@@ -82,7 +82,7 @@ void hand_release_all(void *const *all, size_t count) {
 
 /* ---- images ---- */
 
-/* LUATTN_LINEINFO=1: on a GPU, compute-sanitizer and profilers name lines of templates, which images made of PTX do not have. */
+/* Reads LUATTN_LINEINFO: with 1 compute-sanitizer and profilers name lines of templates on a GPU, which images made of PTX do not have. */
 static bool has_line_info(void) {
   const char *value = getenv("LUATTN_LINEINFO");
   return value != NULL && strcmp(value, "1") == 0;
