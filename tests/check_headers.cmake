@@ -1,5 +1,6 @@
 # check_headers.cmake: checks that every header compiles on its own, and public headers also in C++. Where the build's warnings are errors
-# (BUILT), it has shown that already of each header that the source of its name includes before all else.
+# (BUILT), it has shown that already of each header that the source of its name includes before all else, with
+# nothing defined before, which may be what the header needs.
 # -DROOT=<tree> -DCC=cc [-DCXX=c++] -DINCLUDES=dir,dir [-DBUILT=ON]
 cmake_policy(VERSION 3.22)
 set(flags -I${ROOT} -I${ROOT}/include -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wpedantic -Werror -fsyntax-only)
@@ -27,7 +28,7 @@ foreach(header ${public} ${internal})
   string(REGEX REPLACE "h$" "c" source ${header})
   if(BUILT AND EXISTS ${ROOT}/${source} AND NOT header MATCHES "^tests/fuzz/")
     get_filename_component(name ${header} NAME)
-    file(STRINGS ${ROOT}/${source} first REGEX "^#include" LIMIT_COUNT 1)
+    file(STRINGS ${ROOT}/${source} first REGEX "^#(include|define)" LIMIT_COUNT 1)
     if(first STREQUAL "#include \"${header}\"" OR first STREQUAL "#include \"${name}\"")
       math(EXPR built "${built} + 1")
       continue()
