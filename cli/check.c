@@ -20,7 +20,7 @@ static double distance(const array *got, const array *want, const array *allowed
       if (!(x == y)) return NAN; /* equal infinities are equal; a NaN on either side is an error */
       continue;
     }
-    error = fmax(error, fabs(x - y) - (allowed != NULL ? array_get(allowed, i) : 0));
+    error = check_worse(error, fabs(x - y) - (allowed != NULL ? array_get(allowed, i) : 0));
     *biggest = fmax(*biggest, fabs(y));
   }
   return error;

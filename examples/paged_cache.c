@@ -127,6 +127,9 @@ static luattn_batch *open_batch(const DLTensor *block_table, const DLTensor *seq
 
 enum { Q, K, V };
 
+/* The larger of two differences; NaN if one is. */
+static float worse(float a, float b) { return isnan(a) || b <= a ? a : b; }
+
 /* The same queries in one call for each sequence, over all of its keys side by side: returns the largest difference. */
 static float compare(luattn_engine *engine, const luattn_spec *spec, float steps[STEPS][BATCH * HEADS * HEAD_DIM]) {
   float off = 0;
@@ -143,7 +146,7 @@ static float compare(luattn_engine *engine, const luattn_spec *spec, float steps
     for (int i = 0; i < STEPS; ++i)
       for (int h = 0; h < HEADS; ++h)
         for (int d = 0; d < HEAD_DIM; ++d)
-          off = fmaxf(off, fabsf(steps[i][(b * HEADS + h) * HEAD_DIM + d] - all[(h * STEPS + i) * HEAD_DIM + d]));
+          off = worse(off, fabsf(steps[i][(b * HEADS + h) * HEAD_DIM + d] - all[(h * STEPS + i) * HEAD_DIM + d]));
     for (int i = 0; i < 4; ++i) device_free(arrays[i]->tensor.data);
   }
   return off;

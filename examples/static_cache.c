@@ -94,6 +94,9 @@ static void forward(luattn_engine *engine, const luattn_spec *spec, luattn_args 
 
 enum { Q, K, V };
 
+/* The larger of two differences; NaN if one is. */
+static float worse(float a, float b) { return isnan(a) || b <= a ? a : b; }
+
 /* The largest difference of the steps from the same queries in one call over all positions, the last of which were
  * `position`. */
 static float compare(luattn_engine *engine, const luattn_spec *spec, array *k, array *v, const int32_t *position,
@@ -110,7 +113,7 @@ static float compare(luattn_engine *engine, const luattn_spec *spec, array *k, a
     for (int row = 0; row < BATCH * HEADS; ++row)
       for (int d = 0; d < HEAD_DIM; ++d) {
         const int at = position[row / HEADS] - STEPS + i;
-        off = fmaxf(off, fabsf(steps[i][row * HEAD_DIM + d] - all[(row * CACHE + at) * HEAD_DIM + d]));
+        off = worse(off, fabsf(steps[i][row * HEAD_DIM + d] - all[(row * CACHE + at) * HEAD_DIM + d]));
       }
   device_free(q.tensor.data), device_free(o.tensor.data);
   return off;
