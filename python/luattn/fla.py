@@ -419,6 +419,8 @@ fused_recurrent_delta_rule = chunk_delta_rule
 
 # --- mamba_ssm.ops.triton ---
 
+_NO_LIMIT = (-float("inf"), float("inf"))
+
 
 def _check_dims(name: str, **given: tuple[Any, int]) -> None:
     for of, (x, dims) in given.items():
@@ -427,8 +429,8 @@ def _check_dims(name: str, **given: tuple[Any, int]) -> None:
 
 
 def _steps(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[float, float]) -> tuple[str, dict[str, Any]]:
-    """How kernels make steps, and of what; limits are kept to before them."""
-    if limit == (0.0, float("inf")):
+    """How kernels make steps, and of what; limits are kept to before them, but those that keep nothing off."""
+    if limit == _NO_LIMIT or (dt_softplus and limit == (0.0, float("inf"))):
         kind = "ssd" + (" softplus" if dt_softplus else "") + ("" if dt_bias is None else " bias")
         return kind, {"dt": dt, **({} if dt_bias is None else {"dt_bias": dt_bias})}
     dt = dt if dt.dtype is torch.float64 else dt.float()
@@ -521,7 +523,7 @@ def selective_state_update(
         if t is not None and flat is not None and flat.numel() and any(t.stride()[2 if of == "dt" else 1 :]) and not bool((flat == flat[..., :1]).all()):
             raise Unsupported(f"{name}: {of}: differs within a head, as Mamba-1's; a decay is one number a token and head here")
     of_head = None if dt_bias is None else dt_bias[:, 0].contiguous()
-    decay, inputs = _steps(dt[:, None, :, 0], of_head, dt_softplus, (0.0, float("inf")))
+    decay, inputs = _steps(dt[:, None, :, 0], of_head, dt_softplus, _NO_LIMIT)
     update = "ssd" if D is None else "ssd Dp"
     op = operator(name, decay, update, False)
     inputs.update({} if D is None else {"D": D})

@@ -243,6 +243,24 @@ class Mamba(unittest.TestCase):
                 for a, b in zip(*(torch.autograd.grad(o, leaves, way, retain_graph=True) for o in (found, want))):
                     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
+    def test_steps_below_0(self):
+        """A scan takes them as 0, whose gradient is 0, as mamba-ssm's default of dt_limit does; one token takes them as they are, as its update does."""
+        dt, A = self.dt.detach() - 0.5, -self.A.exp().detach()
+        self.assertTrue((dt < 0).any() and (dt > 0).any())
+        step, of_limit = (dt.clone().requires_grad_() for _ in range(2))
+        x, b, c = (t.detach() for t in (self.x, self.B, self.C))
+        kept = of_limit.clamp(min=0)
+        want, _ = recurrence(of_values(c), of_values(b), kept[..., None] * x, A * kept, scale=1.0)
+        found = fla.mamba_chunk_scan_combined(x, step, A, b, c, 64)
+        torch.testing.assert_close(found, want, rtol=0, atol=1e-11)
+        way = torch.randn_like(want)
+        torch.testing.assert_close(*(torch.autograd.grad(o, d, way)[0] for o, d in ((found, step), (want, of_limit))), rtol=1e-9, atol=1e-10)
+        one, state = [t[:, :1] for t in (c, b, x, dt)], torch.zeros(B, HV, V, K, **f64)
+        want, _ = recurrence(of_values(one[0]), of_values(one[1]), one[3][..., None] * one[2], A * one[3], scale=1.0)
+        wide = one[3][:, 0, :, None].expand(B, HV, V), A[:, None, None].expand(HV, V, K)
+        o = fla.selective_state_update(state, one[2][:, 0], *wide, one[1][:, 0], one[0][:, 0])
+        torch.testing.assert_close(o, want[:, 0], rtol=0, atol=1e-11)
+
     def test_heads_that_skip(self):
         D = torch.rand(HV, **f64)
         args = self.x, self.dt, -self.A.exp(), self.B, self.C, 64
