@@ -107,7 +107,7 @@ def keep_forward(
     spec: Spec, qkv: Sequence[Tensor], inputs: Sequence[Tensor], scalars: Sequence[float], scale: Any, given: Mapping[str, Any], made: Sequence[Tensor], out: Tensor | None,
     bases: Mapping[str, Tensor],
 ) -> KeptCall | None:  # fmt: skip
-    """Of attend_state, which has made o, lse and state. out: memory for o that it was given. bases: the pass's tensors, of which those of the
+    """Keeps a call of attend_state, which has made o, lse and state. out: memory for o that it was given. bases: the pass's tensors, of which those of the
     call are parts. None: such calls go the general way."""
     if not _is_kept(spec, (*qkv, *inputs), qkv[0], qkv[2], scale):
         return None
@@ -126,7 +126,7 @@ def keep_backward(
     spec: Spec, read: Mapping[str, Tensor | None], inputs: Sequence[Tensor], scalars: Sequence[float], scale: Any, given: Mapping[str, Any],
     made: tuple[Tensor, Tensor, Tensor, Mapping[str, Tensor]], out: Sequence[Tensor | None], bases: Mapping[str, Tensor], sources: Mapping[str, str],
 ) -> KeptCall | None:  # fmt: skip
-    """Of gradients_of. read: what it reads, q to dlse by name. sources: names among bases of those that have others there."""
+    """Keeps a call of gradients_of. read: what it reads, q to dlse by name. sources: names among bases of those that have others there."""
     if spec.wants & capi.WANT_SCALARS and spec.scalars or not _is_kept(spec, (*read.values(), *inputs), read["q"], read["v"], scale):  # type: ignore[arg-type]
         return None
     *grads, by_name = made
