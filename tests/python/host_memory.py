@@ -14,7 +14,7 @@ class HostMemory:
 
     def __init__(self, folder, group, late):
         self.folder, self.group, self.late = folder, group, late
-        self.waiting = []
+        self.waiting, self.left = [], True
         self.size, self.kept, self.words = 0, weakref.WeakKeyDictionary(), self.shared(f"words{late}", 4096, torch.int32)
 
     def shared(self, name, size, dtype):
@@ -25,12 +25,18 @@ class HostMemory:
         if size > self.size:
             self.kept.clear()
             self.size, self.tensors = size, self.shared(f"{size}{self.late}", size, torch.uint8)
+        if not self.left:
+            self.waiting.clear()  # which read what is gone
         dist.barrier(self.group)
         self.of(self.group.rank()).fill_(255)
+        if not self.left:
+            self.words[self.group.rank()].zero_()
+        self.left = False
         dist.barrier(self.group)
 
     def leave(self):
         assert not self.words[self.group.rank()].any(), "what came has not been waited for"
+        self.left = True
 
     def of(self, rank):
         return self.tensors[rank]

@@ -448,6 +448,29 @@ def check_known(n):
             _passes.run_kept = first
 
 
+def check_kinds(n):
+    """Calls that differ in the sign of 0, in strides of what was saved, or in having any."""
+    signed = luattn.attention("return attention { name = 'signed', scalars = { z = 1 }, score_mod = function(s, b, h, q, k) return s * max(min(1 / z, 1), -1) end }")
+    rows = 128 * n
+    p = plan(signed, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B)
+    local, case = ContextParallel(signed, None, p), Case(signed, rows)
+    q, k, v = (local.shard(t.detach(), 2) for t in case.qkv)
+    refuses(lambda: local(q.to_sparse(), k, v), "q: is a sparse tensor of float64")
+    for _ in range(2):
+        for z in (0.0, -0.0):
+            torch.testing.assert_close(local.unshard(local(q, k, v, z=z), 2), signed(*(t.detach() for t in case.qkv), z=z), rtol=0, atol=1e-12)
+
+    def moved(t):
+        """With other strides, where it is lse."""
+        return t.transpose(0, 1).contiguous().transpose(0, 1) if t.dim() == 3 else t
+
+    found, own = [], [t.requires_grad_() for t in (q, k, v)]
+    for unpack in (lambda t: t, lambda t: t, moved):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            found.append(torch.autograd.grad(local(*own).square().sum(), own))
+    assert all(torch.equal(x, y) for others in found[1:] for x, y in zip(found[0], others))
+
+
 def check_memory(n):
     """A rank has its own rows, and the keys of two stages."""
     attention = luattn.attention(CAUSAL)
@@ -493,6 +516,8 @@ def check_peer_copies(n):
                     with_exchanges(local, memory, ("peer", "peer"))
                     Case(attention, rows).compare(local)
                     assert "copies between GPUs (of a test)" in repr(local)
+        check_after_refusal(n, memory)
+        check_negated(n, memory)
     check_equal_bits(n, memory)
     dist.barrier()
     if dist.get_rank() == 0:
@@ -504,6 +529,48 @@ def check_peer_copies(n):
 def with_exchanges(local, memory, transports):
     peer, group = PeerExchange(local.group, local.plan.chunk_rows, memory), Exchange(local.group, local.plan.chunk_rows)
     local._exchanges[torch.device("cpu")] = tuple(peer if word == "peer" else group for word in transports), "of a test"
+
+
+def check_after_refusal(n, memory):
+    """A backward whose gradients are on their way when it fails; those of the next pass are waited for nevertheless."""
+    from luattn.parallel import _passes
+
+    first = _passes._Backward._return
+
+    def fail(self, rounds, made):
+        first(self, rounds, made)
+        if rounds:
+            raise luattn.Error("as the test has it")
+
+    attention, rows = luattn.attention(CAUSAL), 128 * 3 * n
+    p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", schedule="stages", batch=B, transport="peer")
+    local, case = ContextParallel(attention, None, p), Case(attention, rows)
+    with_exchanges(local, memory, ("peer", "peer"))
+    own = [local.shard(t.detach(), 2).requires_grad_() for t in case.qkv]
+    o = local(*own)
+    _passes._Backward._return = fail
+    try:
+        refuses(o.sum().backward, "as the test has it")
+    finally:
+        _passes._Backward._return = first
+    case.compare(local)
+
+
+def check_negated(n, memory):
+    """Tensors that are a lazy negation, whose bytes have the other sign."""
+    attention, rows = luattn.attention(CAUSAL), 128 * 2 * n
+    p = plan(attention, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B)
+    for transport in ("peer", "group"):
+        local = ContextParallel(attention, None, p)
+        with_exchanges(local, memory, (transport, transport))
+        q, k, v, dout = (local.shard(t.detach(), 2) for t in tensors(rows))
+        found = []
+        for negated in (False, True):
+            *own, way = (torch._neg_view(-t) if negated else t for t in (q, k, v, dout))
+            own = [t.detach().requires_grad_() for t in own]
+            o = local(*own)
+            found.append([o, *torch.autograd.grad(o, own, way)])
+        assert own[0].is_neg() and way.is_neg() and all(torch.equal(x, y) for x, y in zip(*found)), transport
 
 
 def check_equal_bits(n, memory):
@@ -586,7 +653,7 @@ def check_heads(n):
 
 
 FEW = [check_examples, check_shuffled, check_peer_copies, check_heads, check_known]
-CHECKS = [*FEW, check_chunks, check_empty, check_random, check_functions, check_arguments, check_refusals, check_alike, check_same_memory, check_memory]
+CHECKS = [*FEW, check_chunks, check_empty, check_random, check_functions, check_arguments, check_refusals, check_alike, check_same_memory, check_kinds, check_memory]
 
 
 def work(rank, n, path, names, sizes):

@@ -31,8 +31,8 @@ def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def rows_first(t: Tensor, dim: int) -> Tensor:
-    """Then chunks of rows are contiguous."""
-    return t.movedim(dim, 0).contiguous()
+    """Makes chunks of rows contiguous, and their bytes what the tensor says: a lazy negation stays one otherwise."""
+    return t.movedim(dim, 0).resolve_neg().contiguous()
 
 
 class Exchange:
@@ -46,7 +46,7 @@ class Exchange:
         """Before a pass. keys, made: tensors of keys, and of their gradients that go back, for the size of a row."""
 
     def end(self) -> None:
-        """After a pass, all of whose rounds have been waited for: nothing reads the rank's keys any more."""
+        """After a pass, all of whose rounds of keys have been waited for: nothing reads the rank's keys any more."""
 
     def memory(self, stage: Stage, keys: Sequence[Tensor]) -> list[Tensor]:
         """For a stage's keys, with 0 where no chunk will lie. keys: the rank's own, for the size of a row."""

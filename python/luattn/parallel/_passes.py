@@ -557,10 +557,14 @@ class _Backward(_Pass):
 
 
 def key_of(given: Sequence[Tensor | None]) -> Any:
-    """What decides of such tensors, besides where they lie; None: a mode, a transform or a subclass stands between them and the kernels."""
+    """What decides of such tensors, besides where they lie; None: a mode, a transform or a subclass stands between them and the kernels, or
+    a tensor has no strides, as a sparse one."""
     if not is_plain(given):
         return None
-    return torch.are_deterministic_algorithms_enabled(), *[t if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in given]
+    try:
+        return torch.are_deterministic_algorithms_enabled(), *[t if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in given]
+    except RuntimeError:
+        return None
 
 
 def _of_runs(job: Job, q: Tensor, lses: Sequence[Tensor], saved: Sequence[Tensor]) -> list[Tensor]:
@@ -598,10 +602,10 @@ class Distributed(torch.autograd.Function):
         if dout is None and dlse is None:
             return (None,) * len(needs)
         sources = dout, dlse, q, k, v, *tensors
-        dout = torch.zeros_like(o) if dout is None else dout
+        dout, dlse = torch.zeros_like(o) if dout is None else dout.resolve_neg(), None if dlse is None else dlse.resolve_neg()
         scale, inputs = tensors[-1] if job.scale is None else job.scale, tensors[:count]
         with torch.no_grad():
-            key = key_of((q, k, v, o, dout, dlse, *inputs))
+            key = key_of((q, k, v, o, dout, dlse, *inputs, *rows))
             dq, dk, dv, named = _Backward(job, q, k, v, inputs, scale).run(key, o, [*zip(rows[:runs], rows[runs:])], dout, dlse)
             whole = {p.name for p in job.parameters if not side_of(p.axes)} | {"scale"}
             if job.sums:

@@ -13,6 +13,7 @@ import datetime
 import functools
 import itertools
 import math
+import os
 import socket
 import time
 import warnings
@@ -51,7 +52,7 @@ class Memory(Protocol):
         of the pass before."""
 
     def leave(self) -> None:
-        """After it."""
+        """After it, where all that came has been waited for."""
 
     def of(self, rank: int) -> Tensor:
         """The bytes of a rank."""
@@ -148,8 +149,8 @@ class PeerMemory:
         """By the driver: torch's copy takes the host several times as long."""
         status = _driver_copy()(to, of, size, stream)
         if status == _NO_CONTEXT:  # of this thread
-            torch.cuda.set_device(self._device)
-            status = _driver_copy()(to, of, size, stream)
+            with torch.cuda.device(self._device):
+                status = _driver_copy()(to, of, size, stream)
         if status:
             raise Error(f"luattn.parallel: a copy of {size} bytes between GPUs: cuMemcpyAsync returns {status}; give transport=\"group\"")
 
@@ -170,7 +171,7 @@ _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 @functools.cache
 def _driver_copy() -> Callable[[int, int, int, int], int]:
     """cuMemcpyAsync: to, from, bytes, stream."""
-    copy = ctypes.CDLL("libcuda.so.1").cuMemcpyAsync
+    copy = ctypes.CDLL(os.environ.get("LUATTN_LIBCUDA") or "libcuda.so.1").cuMemcpyAsync
     copy.argtypes, copy.restype = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int
     return cast(Callable[[int, int, int, int], int], copy)
 
@@ -298,13 +299,14 @@ class PeerExchange(Exchange):
         self._layout, self._rounds = self._layouts[kinds], len(schedule.rounds)
         self._begun, self._returned = itertools.count(), itertools.count()
         self._sent: list[Any] = []  # of keys
+        self._open = self._rounds if made else 0  # rounds of gradients that have not been waited for
         if self._rounds:
             self._memory.enter(self._layout.size, 2 * self._rounds)
 
     def end(self) -> None:
         while self._sent:
             self._memory.sent(self._sent.pop())
-        if self._rounds:
+        if self._rounds and not self._open:  # after an error others may have begun rounds that this rank never waits for
             self._memory.leave()
 
     def memory(self, stage: Stage, keys: Sequence[Tensor]) -> list[Tensor]:
@@ -330,6 +332,7 @@ class PeerExchange(Exchange):
             if started is not None:
                 self._memory.sent(started)
             self._receive(coming)
+            self._open -= len(rounds)
 
         returned = [Rows(layout.gradients_here(t, self._rank), layout.compact(one.sent)) for t, one in zip(numbers, rounds) if one.sent]
         return [_Waiting(wait)], returned

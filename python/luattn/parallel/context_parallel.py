@@ -205,7 +205,8 @@ class ContextParallel:
         if key is None or (qkv[0].is_cuda and torch.cuda.is_current_stream_capturing()):  # a graph takes another exchange
             return None
         learns = torch.is_grad_enabled(), *[t.requires_grad for t in tensors]
-        return *key, *learns, *numbers, *map(type, numbers), *names, *[x for x in given.values() if type(x) is float]
+        scalars_of = [x for x in given.values() if type(x) is float]
+        return *key, *learns, *map(type, numbers), *names, *[x.hex() if type(x) is float else x for x in (*numbers, *scalars_of)]  # 0.0 and -0.0 are two
 
     def _call_known(self, job: Job, q: Tensor, k: Tensor, v: Tensor, return_lse: bool, seed: Any, given: Mapping[str, Any]) -> Any:
         """A call that differs from one that was looked at in values of tensors alone."""
@@ -236,6 +237,7 @@ class ContextParallel:
         _tangents.refuse(_PLACE, (*named.values(), *learned), "take it in one process")
         if _tangents.is_transformed():
             raise Unsupported(f"{_PLACE}: is inside a transform of torch.func (grad, vmap, ..), which does not see the other ranks: use .backward() or torch.autograd.grad")
+        q, k, v, *inputs = (t.resolve_neg() for t in (q, k, v, *inputs))  # calls over chunks, and copies, take bytes as they are
         self._agree({**named, **{f"scalar {i}": t for i, t in enumerate(learned) if t is not None}})
         job = Job(
             spec, self.schedules, self.plan, self.exchanges(q.device), self._parameters, tuple(info.axes for info in spec.inputs),
