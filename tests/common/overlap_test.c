@@ -132,7 +132,7 @@ static void unused(void **state) {
   args.dq = &odd;
   odd.data = NULL;
   assert_false(overlap_find(&args, false, &pair));
-  odd = a.t, odd.ndim = 5;
+  odd = a.t, odd.ndim = OVERLAP_MOST_AXES + 1;
   assert_false(overlap_find(&args, false, &pair));
   odd = a.t, odd.shape = NULL;
   assert_false(overlap_find(&args, false, &pair));
