@@ -435,7 +435,8 @@ def check_known(n):
                 seen.clear()
                 Case(attention, rows, number)._compare(local, 0.0, 1e-12)
                 want = sum(calls) if number == 2 or (number == 3 and not refuses_all) else 0
-                assert sum(seen) == want, (schedule, number, seen, calls)
+                # Lets backward find out once more where forward's rows lie otherwise, as those of a known call may.
+                assert sum(seen) in ((calls[0], want) if number == 2 else (want,)), (schedule, number, seen, calls)
             q, k, v = (local.shard(t.detach(), 2) for t in Case(attention, rows).qkv)
             with torch.no_grad():
                 o = local(q, k, v)
