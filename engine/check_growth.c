@@ -4,19 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/call/choices.h"
 #include "common/fail.h"
 #include "gen/cpu/linear_growth.h"
 #include "runtime/call/fetch_tensor.h"
-
-enum { MOST_INPUTS = 12 };
 
 /* The call's arguments in host memory, as far as decays read them: inputs, and the lists of entries. Other tensors have memory
  * that nobody touches. */
 typedef struct host_args {
   luattn_linear_args args;
-  luattn_input input[MOST_INPUTS];
-  DLTensor tensor[MOST_INPUTS + 6];
-  void *memory[MOST_INPUTS + 6];
+  luattn_input input[CHOICES_MAX_INPUTS];
+  DLTensor tensor[CHOICES_MAX_INPUTS + 6];
+  void *memory[CHOICES_MAX_INPUTS + 6];
   int count;
   bool has_all;
 } host_args;
@@ -79,7 +78,7 @@ static luattn_status take_all(host_args *h, const engine_place *at, const luattn
 luattn_status engine_check_growth(const engine_place *at, const luattn_spec *spec, const luattn_linear_args *args,
                                   const char *function, void *stream, luattn_error *err) {
   const char *check = getenv("LUATTN_CHECK");
-  if (check == NULL || strcmp(check, "1") != 0 || args->num_inputs > MOST_INPUTS) return LUATTN_OK;
+  if (check == NULL || strcmp(check, "1") != 0 || args->num_inputs > CHOICES_MAX_INPUTS) return LUATTN_OK;
   host_args h;
   luattn_status status = take_all(&h, at, args, stream, err);
   if (status == LUATTN_OK && h.has_all) status = linear_refuse_growth(spec, &h.args, function, err);

@@ -1,7 +1,8 @@
 /* linear_backward.c: backward of linear attention by TMA and wgmma. Where K and V are above 64, of additive updates with decays of
  * tokens, and of updates that erase without decays of channels: a chain that keeps states of chunks, and luattn_linear_grads. Where
- * K alone is, two chains that keep states, and luattn_linear_group_rows. Else of additive updates a pass of the forward kernel for each of dq, dk and dv, and a kernel over chunks for gradients of numbers of
- * tokens; of others two chains, and a kernel over chunks. Then one finishes rows and numbers (templates/linear/around). */
+ * K alone is, two chains that keep states, and luattn_linear_group_rows. Else of additive updates a pass of the forward kernel
+ * for each of dq, dk and dv, and a kernel over chunks for gradients of numbers of tokens; of others two chains, and a kernel over
+ * chunks. Then one finishes rows and numbers (templates/linear/around). */
 #include <stddef.h>
 
 #include "abi/kernel_facts.h"
@@ -90,8 +91,8 @@ static void plan_ways(arena *a, const luattn_spec *spec, linear_plan *p) {
                         (int)spec->linear->class.number, LUATTN_CHUNK);
 }
 
-/* Where tensors of q and k have two boxes of channels, and v has one: all value heads of a head of q and k are added up by one block,
- * whose kernel has no places for gradients of factors of rows. */
+/* Where tensors of q and k have two boxes of channels, and v has one: all value heads of a head of q and k are added up by
+ * one block, whose kernel has no places for gradients of factors of rows. */
 static bool adds_heads(const luattn_spec *spec, const linear_plan *p) {
   return p->k_dim > 64 && p->v_dim <= 64 && !spec->linear->hook[LINEAR_QUERY].given &&
          !spec->linear->hook[LINEAR_KEY].given;

@@ -118,8 +118,7 @@ static int pair_threads(const linear_plan *p) {
 
 static const char step_said[] =
     "where value heads are many, at most 16 tokens of each, states come and go by TMA, several on their way at once; "
-    "of one "
-    "token, states along K are of small blocks in the order of memory\n";
+    "of one token, states along K are of small blocks in the order of memory\n";
 
 /* Of kernels of one token: its rows, and a block's part of a state of numbers of so many bytes. */
 static int part_bytes(const derived_linear *d, const linear_plan *p, int values, int size) {

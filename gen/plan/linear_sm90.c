@@ -157,10 +157,11 @@ static const char *explain_quarters(arena *a, const linear_plan *p, int number) 
       "stays in registers; q, k and v are read once\n"
       "segments: entries are cut at launch where value heads are fewer than multiprocessors; where a state decays "
       "below 2^-40 of what it was over up to 16 chunks before each segment, or 32 of long ones, segments begin with "
-      "these, by what gates say or by the norm of the map of these chunks, but for states that are updated in place; "
+      "these, by what gates say%s, but for states that are updated in place; "
       "else kernels make tiles of all chunks, maps of segments, and o by a chain of these tiles, for which the "
       "workspace holds %d bytes for each chunk of each value head\n",
-      number, LINEAR_QUARTER, linear_tiles_layout(p->k_dim, p->erases, 0).bytes);
+      number, LINEAR_QUARTER, p->dtype == LUATTN_F16 ? "" : " or by the norm of the map of these chunks",
+      linear_tiles_layout(p->k_dim, p->erases, 0).bytes);
 }
 
 /* Those that add: one kernel is faster where entries are whole. */

@@ -34,11 +34,13 @@ static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim)
                         row};
 }
 
+static int64_t turns_of(int64_t blocks, int64_t at_once) { return (blocks + at_once - 1) / at_once; }
+
 /* How many chunks one after another a call of `chunks` takes whose segments are maps: those of a segment, in as many turns as
  * blocks for what is added and for maps need, and once more with their states; joining takes one for each. */
 static int64_t chunks_in_turn(const linear_call *l, const linear_pass *pass, int64_t chunks, int64_t count) {
-  const int64_t sums = pass->blocks * (count - 1) + pass->map_blocks * (count - 2), blocks = l->c.multiprocessors;
-  return count == 1 ? chunks : (chunks + count - 1) / count * (1 + (sums + blocks - 1) / blocks) + count;
+  const int64_t sums = pass->blocks * (count - 1) + pass->map_blocks * (count - 2);
+  return count == 1 ? chunks : turns_of(chunks, count) * (1 + turns_of(sums, l->c.multiprocessors)) + count;
 }
 static int64_t choose_maps(const linear_call *l, const linear_pass *pass, int64_t chunks, int64_t most) {
   int64_t best = 1;
@@ -47,12 +49,11 @@ static int64_t choose_maps(const linear_call *l, const linear_pass *pass, int64_
   return best;
 }
 
-/* The same where what segments add needs no other one, in tenths of a chunk: blocks for it look at some ten chunks where decays leave
- * no more of a state, and take less for each. heads: of a block of the kernel behind. */
-static int64_t turns_of(int64_t blocks, int64_t at_once) { return (blocks + at_once - 1) / at_once; }
+/* The same where what segments add needs no other one, in tenths of a chunk: blocks for it look at some ten chunks where
+ * decays leave no more of a state, and take less for each. heads: of a block of the kernel behind. */
 static int64_t tenths_in_turn(const linear_pass *pass, int64_t heads, int64_t at_once, int64_t chunks, int64_t count) {
   enum { LOOKED_AT = 10, TENTHS_OF_SUMS = 6 };
-  const int64_t each = (chunks + count - 1) / count, looked_at = each < LOOKED_AT ? each : LOOKED_AT;
+  const int64_t each = turns_of(chunks, count), looked_at = each < LOOKED_AT ? each : LOOKED_AT;
   return 10 * turns_of(pass->blocks / heads * count, at_once) * each +
          TENTHS_OF_SUMS * turns_of(pass->blocks * (count - 1), at_once) * looked_at;
 }
