@@ -82,10 +82,49 @@ void hand_release_all(void *const *all, size_t count) {
 
 /* ---- images ---- */
 
-/* Reads LUATTN_LINEINFO: with 1 compute-sanitizer and profilers name lines of templates on a GPU, which images made of PTX do not have. */
+/* Reads LUATTN_LINEINFO: with 1 compute-sanitizer and profilers name lines of templates on a GPU. */
 static bool has_line_info(void) {
   const char *value = getenv("LUATTN_LINEINFO");
   return value != NULL && strcmp(value, "1") == 0;
+}
+/* What this process has compiled: calls of a test that differ in numbers alone take one image. */
+static struct {
+  uint64_t source;
+  void *image;
+} compiled[64];
+static int num_compiled;
+
+static uint64_t add_text(uint64_t hash, const char *text) {
+  do hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+  while (*text++ != 0);
+  return hash;
+}
+static uint64_t hash_source(const hand_source *s) {
+  uint64_t hash = add_text(0xcbf29ce484222325u, s->entry);
+  for (int i = 0; i < s->num_options; i++) hash = add_text(hash, s->options[i]);
+  for (int i = 0; i < s->num_headers; i++) hash = add_text(add_text(hash, s->headers[i].name), s->headers[i].data);
+  return hash;
+}
+/* Compiles to what a program's own kernels are, or to PTX where ptxas has no registers for it. */
+static void *compile_image(hand_source *s) {
+  nvrtc_result r;
+  luattn_error err;
+  const nvrtc_options options = {.list = s->options, .count = s->num_options};
+  if (nvrtc_compile(&s->lib, s->a, s->entry, s->text, s->headers, s->num_headers, "sm_90a", options, 1, &r, &err) !=
+      LUATTN_OK)
+    fail_msg("%s", err.message);
+  assert_non_null(r.ptx);
+  const size_t bytes = r.cubin != NULL ? r.cubin_size : strlen(r.ptx) + 1;
+  return memcpy(malloc(bytes), r.cubin != NULL ? r.cubin : r.ptx, bytes);
+}
+static const void *find_image(hand_source *s) {
+  const uint64_t source = hash_source(s);
+  for (int i = 0; i < num_compiled; i++)
+    if (compiled[i].source == source) return compiled[i].image;
+  assert_true(num_compiled < (int)(sizeof compiled / sizeof compiled[0]));
+  compiled[num_compiled].image = compile_image(s);
+  compiled[num_compiled].source = source;
+  return compiled[num_compiled++].image;
 }
 
 void hand_open_source(hand_source *s, const char *entry) {
@@ -130,15 +169,8 @@ void hand_define_word(hand_source *s, const char *name, const char *value) {
   hand_add_option(s, arena_printf(s->a, "-D%s=%s", name, value));
 }
 void *hand_load(hand_source *s) {
-  nvrtc_result r;
-  luattn_error err;
-  const nvrtc_options options = {.list = s->options, .count = s->num_options};
-  if (nvrtc_compile(&s->lib, s->a, s->entry, s->text, s->headers, s->num_headers, "sm_90a", options, 1, &r, &err) !=
-      LUATTN_OK)
-    fail_msg("%s", err.message);
-  assert_non_null(r.ptx);
   void *module;
-  assert_int_equal(cuda.load(&module, has_line_info() && r.cubin != NULL ? r.cubin : r.ptx), 0);
+  assert_int_equal(cuda.load(&module, find_image(s)), 0);
   arena_close(s->a);
   return module;
 }
