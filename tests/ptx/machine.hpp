@@ -75,9 +75,9 @@ struct Bulk {  // a bulk store or reduction, which reads shared memory and write
   bool may_read = true;  // its thread has not waited for the read yet
 };
 
-// For each warp and TMA unit of a cluster, the number of known releases and of known fences of the
+// For each warp, TMA unit and first lane of a warp of a cluster, the number of known releases and of known fences of the
 // asynchronous proxy (races.cpp).
-enum { MAX_ENTITIES = 40 };
+enum { MAX_ENTITIES = 72 };
 struct Clock {
   u32 count[MAX_ENTITIES] = {}, fences[MAX_ENTITIES] = {};
   u32 &operator[](int i) { return count[i]; }
@@ -111,9 +111,13 @@ struct Warp {
   u64 products_seen = 0;  // a hash, the same for the four warps of a group
   int registers = 0;      // of a thread, as setmaxnreg has said last; 0: as many as at the launch
   int entity = 0;         // index in a Clock
+  int first_lane = 0;     // likewise of what the first lane alone accesses; `entity` where lanes are not told apart
   Clock clock;
-  u32 touched = 0;  // lanes that have accessed shared memory since the lanes were last in order (races.cpp)
-  u32 ordered = 0;  // the warp's own count then
+  // Lanes that have accessed shared memory since the lanes were last in order, but for accesses of the first alone, and
+  // whether there were such (races.cpp); the warp's own counts then.
+  u32 touched = 0;
+  bool first_touched = false, is_first = false;  // is_first: the latest access is the first lane's alone
+  u32 ordered = 0, first_ordered = 0;
 
   template <class T>
   T *at(const Slot &s) const {
@@ -153,7 +157,8 @@ struct Shadow {
   struct Free {
     void operator()(void *p) const { free(p); }
   };
-  int warps, entities;  // of the whole cluster
+  int warps, units, entities;  // of the whole cluster: warps, copy engines too, first lanes of warps too
+  int owner(int entity) const { return entity >= units ? entity - units : entity; }
   std::unique_ptr<Write[], Free> write;
   std::unique_ptr<u32[], Free> read;
 };

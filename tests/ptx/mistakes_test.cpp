@@ -152,7 +152,13 @@ void one_lane_arrives(void **) {
   run(begins + reads + ordered + elected + arrives + overwrites, std::vector<u32>(64), 64);
   must_fail("is written, was read before by warp 0", begins + reads + elected + arrives + overwrites);
   // What one lane alone has written needs no order among lanes.
-  run(begins + elected + one + arrives + "@!%p1 ld.shared.u32 %r4, [%r63+256];\n", std::vector<u32>(64), 64);
+  const std::string reads_one = "@!%p1 ld.shared.u32 %r4, [%r63+256];\n";
+  run(begins + elected + one + arrives + reads_one, std::vector<u32>(64), 64);
+  // Nor if other lanes have accessed something before it, which is in no order then.
+  run(begins + reads + elected + one + arrives + reads_one, std::vector<u32>(64), 64);
+  must_fail("is written, was read before by warp 0", begins + reads + elected + one + arrives + reads_one + overwrites);
+  must_fail("is read, was written before by warp 0",
+            begins + first + one + "setp.eq.u32 %p2, %r0, 5;\n" + arrives + reads_one);
   unsetenv("LUATTN_PTX_RACES");
 }
 // All four warps of a group issue a product with the same operands.

@@ -10,6 +10,7 @@ void released(Warp &);  // accesses after this are not ordered by the releases s
 void touched(Warp &, u32 lanes);      // these lanes access shared memory
 void in_order(Warp &);                // each lane's accesses so far are before all lanes' next ones
 void in_order(Warp &, const Clock &); // likewise those that the clock knows
+bool have_come(const Warp &, u32 lanes);  // whether all lanes that are not in order are among these
 Clock known_to(const Warp &, u32 lanes);  // what a release of these lanes orders
 void fenced(Warp &);    // fence of the asynchronous proxy
 void race_write(const Warp &, const Instr &, const Place &, size_t bytes);

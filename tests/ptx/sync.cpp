@@ -193,7 +193,7 @@ Next warp_barrier(Warp &w, const Instr &i, u32 lanes) {
   }
   if ((wanted & ~w.at_warp_barrier) == 0) {
     w.at_warp_barrier &= ~wanted;
-    if ((w.touched & ~mask) == 0) in_order(w);
+    if (have_come(w, mask)) in_order(w);
   }
   if ((w.at_warp_barrier & lanes) != 0) return Next::WAIT;
   f.waiting = false;
