@@ -168,6 +168,11 @@ def _number_type(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
+def _as_number(x: Tensor) -> Tensor:
+    """What a decay or a strength is made of: halves would round it."""
+    return x.to(_number_type(x))
+
+
 def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None) -> Tensor:
     """The logarithm of a decay, of a gate's input [.., HV] or [.., HV, K]."""
     g, A_log, dt_bias = take(name, "g", "torch", g), take(name, "A_log", "torch?", A_log), take(name, "dt_bias", "torch?", dt_bias)
@@ -175,14 +180,13 @@ def _gate(name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lo
     for of, t, count in (("A_log", A_log, shape[0]), ("dt_bias", dt_bias, shape.numel())):
         if t is not None and t.numel() != count:
             raise InvalidError(f"{name}: {of}: has {t.numel()} numbers, expected {count}, as g {tuple(g.shape)} has them")
-    x = g.float() if g.dtype is not torch.float64 else g
-    x = x if dt_bias is None else x + dt_bias.view(shape)
+    x = _as_number(g) if dt_bias is None else _as_number(g) + dt_bias.view(shape)
+    factor = None if A_log is None else _as_number(A_log).exp().view(-1, *[1] * (len(shape) - 1))
     if lower_bound is not None:
-        factor = 1.0 if A_log is None else A_log.exp().view(-1, *[1] * (len(shape) - 1))
-        return lower_bound * torch.sigmoid(factor * x)
-    if A_log is None:
+        return lower_bound * torch.sigmoid(x if factor is None else factor * x)
+    if factor is None:
         raise InvalidError(f"{name}: A_log: is missing, and use_gate_in_kernel asks for -exp(A_log) * softplus(g + dt_bias)")
-    return -A_log.exp().view(-1, *[1] * (len(shape) - 1)) * F.softplus(x)
+    return -factor * F.softplus(x)
 
 
 def _refuse_gate(name: str, **given: Any) -> None:
@@ -208,7 +212,7 @@ def _strength(name: str, beta: Tensor | None, v: Tensor, is_logit: bool, is_sign
         raise Unsupported(f"{name}: beta: has {tuple(beta.shape)}; one for each channel of v is no linear attention of this form: give [B, T, HV]")
     if is_signed and not is_logit:
         raise InvalidError(f"{name}: allow_neg_eigval: goes with use_beta_sigmoid_in_kernel alone")
-    return (2 if is_signed else 1) * beta.sigmoid() if is_logit else beta
+    return (2 if is_signed else 1) * _as_number(beta).sigmoid() if is_logit else beta
 
 
 # --- fla.ops ---
@@ -433,13 +437,12 @@ def _steps(dt: Tensor, dt_bias: Tensor | None, dt_softplus: bool, limit: tuple[f
     if limit == _NO_LIMIT or (dt_softplus and limit == (0.0, float("inf"))):
         kind = "ssd" + (" softplus" if dt_softplus else "") + ("" if dt_bias is None else " bias")
         return kind, {"dt": dt, **({} if dt_bias is None else {"dt_bias": dt_bias})}
-    dt = dt if dt.dtype is torch.float64 else dt.float()
-    dt = dt if dt_bias is None else dt + dt_bias
+    dt = _as_number(dt) if dt_bias is None else _as_number(dt) + dt_bias
     return "ssd", {"dt": (F.softplus(dt) if dt_softplus else dt).clamp(*limit)}
 
 
 def _gated(out: Tensor, z: Tensor) -> Tensor:
-    row = torch.float64 if out.dtype is torch.float64 else torch.float32
+    row = _number_type(out)
     return (out.to(row) * F.silu(z.to(row))).to(out.dtype)
 
 

@@ -113,6 +113,22 @@ class Operators(unittest.TestCase):
         found = fla.chunk_kda(q, k, v, self.gk, beta, safe_gate=True, lower_bound=-5.0, **gate, **more)
         self.check(found, recurrence(nq, nk, v, bounded, beta, r, state=s), *leaves, A_log, bias, self.gk)
 
+    def test_halves_are_not_rounded_again(self):
+        """Decays and strengths of inputs in a half type are made in float32, as fla's kernels make them."""
+        half = {"dtype": torch.bfloat16}
+        q, k, v, g, beta, A_log = (x.detach().to(**half) for x in (self.q, self.k, self.v, self.gk, self.beta, rand(HV)))
+        made = {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True, "use_gate_in_kernel": True, "lower_bound": -5.0, "safe_gate": True}
+        decay, strength = -5 * torch.sigmoid(A_log.float().exp()[:, None] * g.float()), 2 * beta.float().sigmoid()
+        for found, want in (
+            (fla.chunk_kda(q, k, v, g, beta, A_log=A_log, **made), fla.chunk_kda(q, k, v, decay, strength)),
+            (
+                fla.chunk_gated_delta_rule(q, k, v, g[..., 0], beta, A_log=A_log, use_gate_in_kernel=True, use_beta_sigmoid_in_kernel=True),
+                fla.chunk_gated_delta_rule(q, k, v, -A_log.float().exp() * F.softplus(g[..., 0].float()), beta.float().sigmoid()),
+            ),
+        ):
+            torch.testing.assert_close(found[0], want[0], rtol=0, atol=0)
+        self.assertFalse(torch.equal(fla.chunk_kda(q, k, v, decay, strength)[0], fla.chunk_kda(q, k, v, decay, strength.to(**half))[0]))
+
     def test_other_vectors(self):
         q, k, v, s, p = self.q, self.k, self.v, self.state, rand(B, T, H, K)
         decay, beta = -self.g.exp(), self.beta.sigmoid()
