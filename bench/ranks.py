@@ -21,7 +21,7 @@ import torch.distributed as dist
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, f"{ROOT}/python")
 import luattn  # noqa: E402
-from luattn.parallel import ContextParallel, _passes, plan  # noqa: E402
+from luattn.parallel import ContextParallel, _forward_pass, _passes, plan  # noqa: E402
 from zigzag_ring import chunks_of, zigzag_ring  # noqa: E402
 
 CAUSAL = "return attention { name = 'causal', block_mask = causal() }"
@@ -228,7 +228,7 @@ class Ranks:
         job = _passes.Job(self.attention._spec, self.local.schedules, self.plan, self.local.exchanges(qkv[0].device), (), (), [], None, None, by_lse=True, out_f32=False, swapped=False, sums=True, spare=0)
 
         def move():
-            one = _passes._Forward(job, *(t.detach() for t in qkv), (), None)
+            one = _forward_pass.Forward(job, *(t.detach() for t in qkv), (), None)
             one.exchange.begin(one.schedule, one.own.tensors, ())
             one._begin(len(one.schedule.stages))
             one.finish()

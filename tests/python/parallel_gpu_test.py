@@ -1,5 +1,5 @@
-"""parallel_gpu_test.py: context parallelism on GPUs, by copies of rows into each other's memory, beside one process: two processes on two GPUs, or on the same
-one, which they share by turns. Exits with 77 without a GPU."""
+"""parallel_gpu_test.py: context parallelism on GPUs, by copies of rows into each other's memory, beside one process, also after passes that raise: two processes
+on two GPUs, or on the same one, which they share by turns. Exits with 77 without a GPU."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 
 import luattn
 import torch.distributed as dist
-from luattn.parallel import ContextParallel, plan
+from luattn.parallel import ContextParallel, _backward_pass, plan
 
 TEXTS = {
     "causal": "return attention { name = 'causal', block_mask = causal() }",
@@ -23,6 +23,7 @@ TEXTS = {
       block_mask = function(b, h, q, k) return k <= q and q - k < 700 end }""",
 }
 H, HKV, D, ROWS = 4, 2, 64, 128 * 24
+LATE = 10**8  # cycles for which copies of a pass that raises are held back
 
 
 def close(name, got, want, half):
@@ -32,29 +33,75 @@ def close(name, got, want, half):
     assert error <= 2 * of_one + 1e-6, (name, error.item(), of_one.item())
 
 
-def check(attention, schedule, rank, n, transport):
-    torch.manual_seed(3)
-    device = torch.device("cuda", torch.cuda.current_device())
-    qkv = [torch.randn(1, h, ROWS, D, dtype=torch.float64).to(device) for h in (H, HKV, HKV)]
-    dout = torch.randn(1, H, ROWS, D, dtype=torch.float64).to(device)
-    inputs = {name: torch.linspace(-1, 1, H, device=device) for name in attention.inputs}
+def run(f, qkv, dout, inputs):
+    qkv, inputs = [t.requires_grad_() for t in qkv], {name: t.detach().requires_grad_() for name, t in inputs.items()}
+    o = f(*qkv, **inputs)
+    return [o.detach(), *torch.autograd.grad(o, [*qkv, *inputs.values()], dout)]
 
-    def run(f, qkv, dout, inputs):
-        qkv, inputs = [t.requires_grad_() for t in qkv], {name: t.detach().requires_grad_() for name, t in inputs.items()}
-        o = f(*qkv, **inputs)
-        return [o.detach(), *torch.autograd.grad(o, [*qkv, *inputs.values()], dout)]
 
-    half = [t.to(torch.bfloat16) for t in qkv]
-    want = run(attention, [t.double() for t in half], dout.to(torch.bfloat16).double(), inputs)
-    one = run(attention, [t.clone() for t in half], dout.to(torch.bfloat16), inputs)
-    p = plan(attention, ROWS, n, heads=(H, HKV), head_dim=D, schedule=schedule)
-    local = ContextParallel(attention, None, p, transport=transport)
-    for _ in range(3):  # memory is taken in turns
-        got = run(local, [local.shard(t, 2) for t in half], local.shard(dout.to(torch.bfloat16), 2), inputs)
+class Case:
+    """An attention in one process, in bfloat16 and in float64, and the same over the group by copies."""
+
+    def __init__(self, attention, seed=3):
+        torch.manual_seed(seed)
+        self.attention, self.device = attention, torch.device("cuda", torch.cuda.current_device())
+        self.half = [torch.randn(1, h, ROWS, D, dtype=torch.float64).to(self.device, torch.bfloat16) for h in (H, HKV, HKV)]
+        self.dout = torch.randn(1, H, ROWS, D, dtype=torch.float64).to(self.device, torch.bfloat16)
+        self.inputs = {name: torch.linspace(-1, 1, H, device=self.device) for name in attention.inputs}
+        self.want = run(attention, [t.double() for t in self.half], self.dout.double(), self.inputs)
+        self.one = run(attention, [t.clone() for t in self.half], self.dout, self.inputs)
+
+    def compare(self, local, negated=False):
+        def own(t):
+            return torch._neg_view(-local.shard(t, 2)) if negated else local.shard(t, 2)
+
+        got = run(local, [own(t).detach() for t in self.half], own(self.dout), self.inputs)
         assert "copies between GPUs" in repr(local), repr(local)
-        for name, x, y, z in zip(("o", "dq", "dk", "dv", "dsinks"), got, want, one):
-            whole = local.unshard(x.cpu(), 2).to(device) if x.dim() == 4 else x
-            close(f"{attention.name} {schedule} {name}", whole, y, z)
+        for name, x, y, z in zip(("o", "dq", "dk", "dv", "dsinks"), got, self.want, self.one):
+            whole = local.unshard(x.cpu(), 2).to(self.device) if x.dim() == 4 else x
+            close(f"{local} {name}", whole, y, z)
+
+
+def check(attention, schedule, n):
+    case = Case(attention)
+    local = ContextParallel(attention, None, plan(attention, ROWS, n, heads=(H, HKV), head_dim=D, schedule=schedule), transport="peer")
+    for _ in range(3):  # memory is taken in turns
+        case.compare(local)
+    case.compare(local, negated=True)
+
+
+def check_after_raise(rank, n):
+    """Backwards that raise on all ranks with gradients on their way, which one rank holds back until others are in the next pass: of two groups in turns."""
+    first = _backward_pass.Backward._return
+    attention = luattn.attention(TEXTS["causal"])
+    cases = [Case(attention, seed) for seed in (4, 5, 6, 7)]  # so that rows of a pass before are wrong
+    p = plan(attention, ROWS, n, heads=(H, HKV), head_dim=D, schedule="stages")
+    both = [ContextParallel(attention, dist.new_group(), p, transport="peer") for _ in range(2)]
+    for late in range(n):
+
+        def fail(self, rounds, made):
+            if rounds and rank == late:
+                with torch.cuda.stream(self.exchange._memory._copies):
+                    torch.cuda._sleep(LATE)
+            first(self, rounds, made)
+            if rounds:
+                raise luattn.Error("as the test has it")
+
+        for i, local in enumerate(both):
+            own = [local.shard(t, 2).requires_grad_() for t in cases[3 * i].half]
+            o = local(*own)
+            _backward_pass.Backward._return = fail
+            try:
+                o.sum().backward()
+            except luattn.Error as e:
+                assert "as the test has it" in str(e)
+            else:
+                raise AssertionError("backward has not raised")
+            finally:
+                _backward_pass.Backward._return = first
+            for case in cases[1:3]:
+                for one in reversed(both) if late else both:
+                    case.compare(one)
 
 
 def work(rank, n, path):
@@ -62,7 +109,8 @@ def work(rank, n, path):
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=n)
     for text in TEXTS.values():
         for schedule in ("stages", "gathered"):
-            check(luattn.attention(text), schedule, rank, n, "peer")
+            check(luattn.attention(text), schedule, n)
+    check_after_raise(rank, n)
     dist.destroy_process_group()
 
 

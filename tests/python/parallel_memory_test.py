@@ -15,16 +15,18 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 
 import luattn
-from luattn.parallel import _peer_copies
+from luattn.parallel import _peer_copies, _peer_memory
 from luattn.parallel._exchange import Exchange
 from luattn.parallel._peer_copies import PeerExchange, exchanges_of
 
 GPU = torch.device("cuda", 0)
-BEGIN = _peer_copies.PeerMemory.__init__
-WORDS = 24  # of a rank for signals
+BEGIN = _peer_memory.PeerMemory.__init__
 
 
 class Handle:
+    def __init__(self, words=10):
+        self.words = words  # of a rank for signals
+
     def barrier(self, channel, timeout_ms):
         pass
 
@@ -32,14 +34,14 @@ class Handle:
         return torch.empty(sizes, dtype=dtype)
 
     def get_signal_pad(self, rank, dtype):
-        return torch.zeros(WORDS, dtype=dtype)
+        return torch.zeros(self.words, dtype=dtype)
 
 
 class Machine:
     """What ranks have of torch, in which rank 1 alone fails at a place."""
 
     def __init__(self, place):
-        self.place, self.calls = place, []
+        self.place, self.calls, self.words = place, [], 10
 
     def _at(self, place):
         self.calls.append(place)
@@ -60,14 +62,14 @@ class Machine:
             dist.distributed_c10d._get_process_group_store(group).wait(["rank 1"])
         dist.barrier(group)  # as it waits for all
         self._at("rendezvous")
-        return Handle()
+        return Handle(self.words)
 
 
-def ask(group, told=("auto", "auto"), rounds=1):
+def ask(group, told=("auto", "auto")):
     """Whether by copies, why, and what was warned of."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        both, why = exchanges_of(group, 128, GPU, told, ("peer", "peer"), rounds)
+        both, why = exchanges_of(group, 128, GPU, told, ("peer", "peer"))
     assert all(type(x) in (Exchange, PeerExchange) for x in both)
     return type(both[0]) is PeerExchange, why, [str(x.message) for x in seen]
 
@@ -110,29 +112,30 @@ def check_later_call(machine, group):
     memory.kept[user] = {}
     for place in ("empty", "rendezvous"):
         machine.place = place
-        message = refusal(lambda: memory.enter(2**24, 2))
+        message = refusal(lambda: memory.enter(2**24))
         assert f"takes {2**24} bytes that all GPUs see, and torch's symmetric memory fails on rank 1: CUDA out of memory.; give transport=\"group\"" in message, message
         assert before == (memory._bytes, memory.of(0).data_ptr(), memory.of(1).data_ptr()) and memory.kept
     machine.place = None
-    memory.enter(2**24, 2)
+    memory.enter(2**24)
     assert memory._bytes == 2**24 == memory.of(0).numel() and not memory.kept
 
 
-def check_channels(group):
-    """Each of 2 ranks has half of the words, one of them for the barrier."""
-    assert ask(group, rounds=5)[0]
-    by_copies, why, warned = ask(group, rounds=6)
-    assert not by_copies and why == "symmetric memory has signals for 11 channels, where 2 ranks of one host need 12" and len(warned) == 1, (why, warned)
-    assert why in refusal(lambda: ask(group, ("auto", "peer"), rounds=6))
+def check_channels(machine, group):
+    """Each of 2 ranks has half of the words, one of them for the barrier, and copies take 4."""
+    assert ask(group)[0]
+    machine.words, other = 8, dist.new_group(timeout=datetime.timedelta(seconds=60))
+    by_copies, why, warned = ask(other)
+    assert not by_copies and why == "symmetric memory has signals for 3 channels, where 2 ranks of one host need 4" and len(warned) == 1, (why, warned)
+    assert why in refusal(lambda: ask(other, ("auto", "peer")))
 
 
 def with_machine(place, check, *more):
     machine, group = Machine(place), dist.new_group(timeout=datetime.timedelta(seconds=60))
     with (
-        mock.patch.object(_peer_copies, "MEETING", datetime.timedelta(seconds=2)),
+        mock.patch.object(_peer_memory, "MEETING", datetime.timedelta(seconds=2)),
         mock.patch.object(_peer_copies, "_why_not", lambda device: ""),
         mock.patch.object(_peer_copies, "_sees_all", lambda device: True),
-        mock.patch.object(_peer_copies.PeerMemory, "__init__", lambda *given: machine.begin(*given)),
+        mock.patch.object(_peer_memory.PeerMemory, "__init__", lambda *given: machine.begin(*given)),
         mock.patch.object(symmetric, "empty", machine.empty, create=True),
         mock.patch.object(symmetric, "rendezvous", machine.rendezvous, create=True),
         mock.patch.multiple(torch.cuda, Stream=mock.DEFAULT, Event=mock.DEFAULT, synchronize=mock.DEFAULT, current_stream=mock.DEFAULT),
@@ -148,7 +151,7 @@ def work(rank, path):
     with_machine("rendezvous", check_first_call, ["begin", "empty", "alone", "rendezvous"])
     with_machine("alone", check_alone)
     with_machine(None, check_later_call)
-    with_machine(None, lambda machine, group: check_channels(group))
+    with_machine(None, check_channels)
     dist.destroy_process_group()
 
 

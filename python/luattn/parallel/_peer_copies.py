@@ -1,4 +1,4 @@
-"""Rows of tensors that travel between GPUs of one host by their copy engines, each into memory of the other GPU that both see (torch's symmetric memory).
+"""Rows of tensors that travel between GPUs of one host by their copy engines, each into memory of the other GPU that both see (_peer_memory.py).
 
 Attention's kernels hold every multiprocessor until they end, so kernels that send and receive, as NCCL's, wait for them, and hide behind none. A copy engine
 needs no multiprocessor: a copy runs on a stream of its own beside the kernels. After it, the engine copies a 1 into a word of the receiver, which waits for it
@@ -7,182 +7,24 @@ between two of its own kernels: ranks wait for what they need alone.
 Keys are copied to where the receiver's calls read them, among its own; gradients of each round have a place of their own in the memory of the receiver. A pass begins
 with a barrier of all ranks: then nobody reads what came in the one before."""
 
-import contextlib
-import ctypes
-import datetime
-import functools
 import itertools
 import math
-import os
 import socket
-import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import Error, Unsupported
+from ..errors import Unsupported
 from ._exchange import Exchange, Rows, Work
+from ._peer_memory import GRADIENTS, KEYS, WORDS, Memory, Parcel, PeerMemory, on_all, said_by_all
 from ._stages import Round, Schedule, Stage, ranges_of
 
 _ALIGNED = 512
-MEETING = datetime.timedelta(seconds=60)  # for which a rank waits until all have memory that they see
-_T = TypeVar("_T")
-
-
-class Parcel(NamedTuple):
-    """What goes to a rank, which is told by a channel: copies (to, from, bytes) of addresses. What lies there stays until sent()."""
-
-    rank: int
-    channel: int
-    copies: Sequence[tuple[int, int, int]]
-
-
-class Memory(Protocol):
-    """Of the ranks of a group, seen by all of them. kept: what users have cut of it; empty where the memory is new."""
-
-    kept: "weakref.WeakKeyDictionary[Any, dict[Any, Any]]"
-
-    def enter(self, size: int, channels: int) -> None:
-        """Before a pass, which takes so many bytes of each rank, and channels: nobody reads or writes them any more. All ranks call it alike, on streams that need not be those
-        of the pass before."""
-
-    def leave(self) -> None:
-        """After it, where all that came has been waited for."""
-
-    def of(self, rank: int) -> Tensor:
-        """The bytes of a rank."""
-
-    def send(self, parcels: Sequence[Parcel]) -> Any:
-        """Copies what the current stream has made, beside what follows in it, and then tells the ranks. What sent() waits for."""
-
-    def sent(self, started: Any) -> None:
-        """The current stream waits until these copies are done."""
-
-    def receive(self, rank: int, channel: int) -> None:
-        """The current stream waits until the rank has told by a channel, once."""
-
-
-class PeerMemory:
-    """Of GPUs of one host."""
-
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        self._group, self._device, self._rank, self._ranks = group, device, group.rank(), group.size()
-        self._copies = torch.cuda.Stream(device)
-        self._last, self._made = torch.cuda.Event(), torch.cuda.Event()
-        self._free: list[torch.cuda.Event] = []
-        self._one = torch.ones(1, dtype=torch.int32, device=device)
-        self._bytes, self._left = 0, True
-        self.kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-        self._limit = _timeout_of(group, device) // datetime.timedelta(milliseconds=1)
-
-    @torch.inference_mode(False)
-    def reserve(self, size: int) -> None:
-        """Anew, and seen by all. What fails on any rank is an error on all of them, which keep what they had."""
-        size = -(-size // 2**21) * 2**21
-        mine = _on_all(self._group, lambda: self._allocate(size))
-        handle, of, pads = _on_all(self._group, lambda: self._meet(mine))
-        self.kept.clear()
-        self._bytes, self._handle, self._of, self._left = size, handle, of, False
-        self.channels = pads[self._rank].numel() // self._ranks - 1
-        # As wait_signal of symmetric memory reads them; channel 0 is the barrier's.
-        self._words = [[pad.data_ptr() + 4 * i for i in range(self._rank, pad.numel(), self._ranks)] for pad in pads]
-        self._pads = pads
-        self._signals = pads[self._rank][self._ranks :]
-
-    def _allocate(self, size: int) -> Tensor:
-        import torch.distributed._symmetric_memory as symmetric
-
-        if self._bytes:
-            self._barrier()  # no rank writes to what goes now
-        torch.cuda.synchronize(self._device)
-        made: Tensor = symmetric.empty(size, dtype=torch.uint8, device=self._device)
-        return made
-
-    def _meet(self, mine: Tensor) -> tuple[Any, list[Tensor], list[Tensor]]:
-        """Waits for all ranks: a handle, and of each rank the memory and the words of its channels."""
-        import torch.distributed._symmetric_memory as symmetric
-
-        with _waits_less(self._group):
-            handle = symmetric.rendezvous(mine, self._group)
-        of = [mine if r == self._rank else handle.get_buffer(r, (mine.numel(),), torch.uint8) for r in range(self._ranks)]
-        return handle, of, [handle.get_signal_pad(r, dtype=torch.int32) for r in range(self._ranks)]
-
-    def enter(self, size: int, channels: int) -> None:
-        here = torch.cuda.current_stream(self._device)
-        here.wait_event(self._last)
-        if size > self._bytes:
-            try:
-                self.reserve(size)
-            except Unsupported as e:
-                raise Unsupported(f'luattn.parallel.ContextParallel: a pass by copies between GPUs takes {size} bytes that all GPUs see, and {e}; give transport="group"') from e
-        if not self._left:  # what a pass that raised left: copies on their way, and signals that nobody has waited for
-            here.wait_stream(self._copies)
-            self._signals.zero_()
-        self._left = False
-        self._barrier()
-
-    def leave(self) -> None:
-        self._last.record(torch.cuda.current_stream(self._device))
-        self._left = True
-
-    def of(self, rank: int) -> Tensor:
-        return self._of[rank]
-
-    def send(self, parcels: Sequence[Parcel]) -> torch.cuda.Event:
-        self._made.record(torch.cuda.current_stream(self._device))
-        self._copies.wait_event(self._made)
-        stream, one = self._copies.cuda_stream, self._one.data_ptr()
-        for rank, channel, copies in parcels:
-            for to, of, size in copies:
-                self._copy(to, of, size, stream)
-            self._copy(self._words[rank][channel + 1], one, 4, stream)
-        done = self._free.pop() if self._free else torch.cuda.Event()
-        done.record(self._copies)
-        return done
-
-    def _copy(self, to: int, of: int, size: int, stream: int) -> None:
-        """By the driver: torch's copy takes the host several times as long."""
-        status = _driver_copy()(to, of, size, stream)
-        if status == _NO_CONTEXT:  # of this thread
-            with torch.cuda.device(self._device):
-                status = _driver_copy()(to, of, size, stream)
-        if status:
-            raise Error(f"luattn.parallel: a copy of {size} bytes between GPUs: cuMemcpyAsync returns {status}; give transport=\"group\"")
-
-    def sent(self, started: torch.cuda.Event) -> None:
-        torch.cuda.current_stream(self._device).wait_event(started)
-        self._free.append(started)
-
-    def receive(self, rank: int, channel: int) -> None:
-        self._handle.wait_signal(rank, channel + 1, self._limit)
-
-    def _barrier(self) -> None:
-        self._handle.barrier(channel=0, timeout_ms=self._limit)
-
-
-_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-
-
-@functools.cache
-def _driver_copy() -> Callable[[int, int, int, int], int]:
-    """cuMemcpyAsync: to, from, bytes, stream."""
-    copy = ctypes.CDLL(os.environ.get("LUATTN_LIBCUDA") or "libcuda.so.1").cuMemcpyAsync
-    copy.argtypes, copy.restype = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int
-    return cast(Callable[[int, int, int, int], int], copy)
-
-
-def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> datetime.timedelta:
-    """After which the group gives up, and a barrier too: no rank waits for one that is gone."""
-    try:
-        found: datetime.timedelta = group._get_backend(device).options._timeout
-    except (AttributeError, RuntimeError):
-        return datetime.timedelta(minutes=10)
-    return found
 
 
 class _Places:
@@ -301,7 +143,7 @@ class PeerExchange(Exchange):
         self._sent: list[Any] = []  # of keys
         self._open = self._rounds if made else 0  # rounds of gradients that have not been waited for
         if self._rounds:
-            self._memory.enter(self._layout.size, 2 * self._rounds)
+            self._memory.enter(self._layout.size)
 
     def end(self) -> None:
         while self._sent:
@@ -314,36 +156,36 @@ class PeerExchange(Exchange):
 
     def keys(self, rounds: Sequence[Round], own: Rows, received: Rows | None) -> list[Work]:
         numbers = list(itertools.islice(self._begun, len(rounds)))
-        parcels = [self._parcel(one.to, t, self._layout.keys_to(t, own.place), own) for t, one in zip(numbers, rounds) if one.sent]
+        parcels = [self._parcel(one.to, KEYS, self._layout.keys_to(t, own.place), own) for t, one in zip(numbers, rounds) if one.sent]
         if parcels:
             self._sent.append(self._memory.send(parcels))
-        coming = [(one.source, t) for t, one in zip(numbers, rounds) if one.received]
-        return [_Waiting(lambda: self._receive(coming))] if coming else []
+        sources = [one.source for one in rounds if one.received]
+        return [_Waiting(lambda: self._receive(sources, KEYS))] if sources else []
 
     def gradients(self, rounds: Sequence[Round], made: Rows) -> tuple[list[Work], list[Rows]]:
         numbers = list(itertools.islice(self._returned, len(rounds)))
-        layout, channel = self._layout, self._rounds
-        parcels = [self._parcel(one.source, channel + t, layout.gradients_to(t, made.place), made) for t, one in zip(numbers, rounds) if one.received]
+        layout = self._layout
+        parcels = [self._parcel(one.source, GRADIENTS, layout.gradients_to(t, made.place), made) for t, one in zip(numbers, rounds) if one.received]
         started = self._memory.send(parcels) if parcels else None
-        coming = [(one.to, channel + t) for t, one in zip(numbers, rounds) if one.sent]
+        sources = [one.to for one in rounds if one.sent]
 
         def wait() -> None:
             """Until what this rank sent is no longer read, too."""
             if started is not None:
                 self._memory.sent(started)
-            self._receive(coming)
+            self._receive(sources, GRADIENTS)
             self._open -= len(rounds)
 
         returned = [Rows(layout.gradients_here(t, self._rank), layout.compact(one.sent)) for t, one in zip(numbers, rounds) if one.sent]
         return [_Waiting(wait)], returned
 
-    def _parcel(self, rank: int, channel: int, route: _Route, rows: Rows) -> Parcel:
+    def _parcel(self, rank: int, kind: int, route: _Route, rows: Rows) -> Parcel:
         at = [t.data_ptr() for t in rows.tensors]
-        return Parcel(rank, channel, [(to, at[i] + first, size) for to, i, first, size in route])
+        return Parcel(rank, kind, [(to, at[i] + first, size) for to, i, first, size in route])
 
-    def _receive(self, coming: Sequence[tuple[int, int]]) -> None:
-        for rank, channel in coming:
-            self._memory.receive(rank, channel)
+    def _receive(self, ranks: Sequence[int], kind: int) -> None:
+        for rank in ranks:
+            self._memory.receive(rank, kind)
 
 
 # --- which exchange a group has ---
@@ -364,17 +206,17 @@ def _why_not(device: torch.device) -> str:
 
 
 def exchanges_of(
-    group: dist.ProcessGroup, chunk_rows: int, device: torch.device, told: tuple[str, str], planned: tuple[str, str], rounds: int
+    group: dist.ProcessGroup, chunk_rows: int, device: torch.device, told: tuple[str, str], planned: tuple[str, str]
 ) -> tuple[tuple[Exchange, Exchange], str]:
-    """The exchanges of a group in forward and in backward, and why they are those. told: of the caller, capi.COPIES; planned: of the plan, for "auto". rounds: of the
-    longer pass. All ranks call it alike."""
+    """The exchanges of a group in forward and in backward, and why they are those. told: of the caller, capi.COPIES; planned: of the plan, for "auto". All ranks
+    call it alike."""
     by_group, wanted = Exchange(group, chunk_rows), tuple(plan if word == "auto" else word for word, plan in zip(told, planned))
     why = "as the plan has it" if "auto" in told else "as told"
     if "peer" not in wanted:
         return (by_group, by_group), why
     if group.size() == 1:
         return (by_group, by_group), "there is one rank"
-    why_not = _why_no_memory(group, device) or _why_too_few(_MEMORIES[group].channels, rounds, group.size())
+    why_not = _why_no_memory(group, device) or _why_too_few(_MEMORIES[group].channels, group.size())
     if why_not and "peer" in told:
         raise Unsupported(f'luattn.parallel.ContextParallel: transport: is "peer", and {why_not}; give "auto" or "group"')
     if why_not:
@@ -398,7 +240,7 @@ def _why_no_memory(group: dist.ProcessGroup, device: torch.device) -> str:
 
 
 def _why_no_new_memory(group: dist.ProcessGroup, device: torch.device) -> str:
-    said = _said_by_all(group, (socket.gethostname(), _why_not(device), _sees_all(device)))
+    said = said_by_all(group, (socket.gethostname(), _why_not(device), _sees_all(device)))
     hosts = {host for host, *_ in said}
     reasons = [why for _, why, _ in said if why]
     if reasons:
@@ -408,7 +250,7 @@ def _why_no_new_memory(group: dist.ProcessGroup, device: torch.device) -> str:
     if not all(sees for *_, sees in said):
         return "its GPUs do not see each other's memory"
     try:
-        memory = _on_all(group, lambda: PeerMemory(group, device))
+        memory = on_all(group, lambda: PeerMemory(group, device))
         memory.reserve(_ALIGNED)
     except Unsupported as e:
         return str(e)
@@ -416,47 +258,9 @@ def _why_no_new_memory(group: dist.ProcessGroup, device: torch.device) -> str:
     return ""
 
 
-def _why_too_few(channels: int, rounds: int, ranks: int) -> str:
-    """A round takes one for keys and one for gradients."""
-    return f"symmetric memory has signals for {channels} channels, where {ranks} ranks of one host need {2 * rounds}" if 2 * rounds > channels else ""
-
-
-def _on_all(group: dist.ProcessGroup, make: Callable[[], _T]) -> _T:
-    """What make() gives; what it raises on any rank is Unsupported on all, so that none goes on to wait for one that failed."""
-    made, cause, failure, begin = None, None, "", time.monotonic()
-    try:
-        made = make()
-    except Exception as e:  # no memory is left, or a container does not let processes share handles
-        cause, failure = e, (str(e).strip() or type(e).__name__).splitlines()[0]
-    said = _said_by_all(group, (failure, time.monotonic() - begin >= MEETING.total_seconds()))
-    failed, waited = ([rank for rank, (x, is_late) in enumerate(said) if x and is_late is late] for late in (False, True))
-    first = min(failed or waited, default=None)
-    if first is None:
-        return cast(_T, made)
-    others = f", for which rank {waited[0]} waited {MEETING.total_seconds():g} s" if failed and waited else ""
-    raise Unsupported(f"torch's symmetric memory fails on rank {first}{others}: {said[first][0]}") from cause
-
-
-@contextlib.contextmanager
-def _waits_less(group: dist.ProcessGroup) -> Iterator[None]:
-    """Ranks meet by the group's store, in which those that wait for one that fails alone would stay as long as the group may take for anything."""
-    find = getattr(dist.distributed_c10d, "_get_process_group_store", None)
-    if find is None:
-        yield
-        return
-    store = find(group)
-    before = store.timeout
-    store.set_timeout(min(before, MEETING))
-    try:
-        yield
-    finally:
-        store.set_timeout(before)
-
-
-def _said_by_all(group: dist.ProcessGroup, mine: Any) -> list[Any]:
-    said: list[Any] = [None] * group.size()
-    dist.all_gather_object(said, mine, group=group)
-    return said
+def _why_too_few(channels: int, ranks: int) -> str:
+    """Words of symmetric memory are shared out among the ranks."""
+    return f"symmetric memory has signals for {channels} channels, where {ranks} ranks of one host need {WORDS}" if channels < WORDS else ""
 
 
 def _sees_all(device: torch.device) -> bool:

@@ -18,9 +18,10 @@ from .._options import is_in_f32, seed_of
 from .._spec import Spec
 from ..attention import Attention
 from ..errors import InvalidError, Unsupported
+from ._distributed import Distributed, key_of
 from ._exchange import Exchange
 from ._kept_calls import MOST
-from ._passes import Distributed, Job, Parameter, key_of, side_of
+from ._passes import Job, Parameter, side_of
 from ._peer_copies import PeerExchange, exchanges_of
 from ._stages import schedule_of
 from .rank_plan import Plan, transports_of
@@ -259,8 +260,7 @@ class ContextParallel:
             by_group = Exchange(self.group, self.plan.chunk_rows)
             return by_group, by_group
         if device not in self._exchanges:
-            rounds = max(len(one.rounds) for one in self.schedules)
-            self._exchanges[device] = exchanges_of(self.group, self.plan.chunk_rows, device, self._transports, self.layer.transports, rounds)
+            self._exchanges[device] = exchanges_of(self.group, self.plan.chunk_rows, device, self._transports, self.layer.transports)
         return self._exchanges[device][0]
 
     def _seed(self, seed: Any, q: Tensor) -> Tensor | None:
