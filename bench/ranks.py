@@ -423,14 +423,14 @@ def main():
     results = {"errors": [] if given.skip_errors else errors(sizes, schedules) + repeats(sizes, schedules), "cases": [], "peer": peer_rate(sizes.device) if dist.get_rank() == 0 else None}
     dist.barrier()
     transports = [tuple(word.split("+")) if "+" in word else word for word in given.transports.split(",")]
+    chunks = [{"auto": None, "no": False, "yes": True}[word] for word in given.chunks.split(",")]
+    for name in filter(None, given.cases.split(",")):
+        results["cases"] += measure(sizes, name, schedules, given.trace, transports, chunks)
     results["peers"] = []
     for name, f in itertools.product(filter(None, given.peers.split(",")), (of_ring, of_torch)):
         results["peers"].append(f(sizes, name))
         if dist.get_rank() == 0:
             print(json.dumps(results["peers"][-1]), flush=True)
-    chunks = [{"auto": None, "no": False, "yes": True}[word] for word in given.chunks.split(",")]
-    for name in filter(None, given.cases.split(",")):
-        results["cases"] += measure(sizes, name, schedules, given.trace, transports, chunks)
     if dist.get_rank() == 0:
         for row in results["errors"]:
             print(json.dumps(row))

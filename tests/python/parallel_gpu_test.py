@@ -1,5 +1,5 @@
 """parallel_gpu_test.py: context parallelism on GPUs, by copies of rows into each other's memory, beside one process, also after passes that raise: two processes
-on two GPUs, or on the same one, which they share by turns. Exits with 77 without a GPU."""
+on two GPUs, or on the same one, which they share by turns, and as many as there are GPUs. Exits with 77 without a GPU."""
 
 import os
 import tempfile
@@ -115,9 +115,11 @@ def work(rank, n, path):
 
 
 class PeerCopies(unittest.TestCase):
-    def test_two_processes(self):
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(work, (2, os.path.join(folder, "store")), nprocs=2)
+    def test_processes(self):
+        """Two, and one for each GPU where there are more."""
+        for n in sorted({2, max(2, torch.cuda.device_count())}):
+            with self.subTest(processes=n), tempfile.TemporaryDirectory() as folder:
+                torch.multiprocessing.spawn(work, (n, os.path.join(folder, "store")), nprocs=n)
 
 
 if __name__ == "__main__":
