@@ -15,12 +15,18 @@ from ._library import call
 from ._natten_arguments import Window, check_places, check_rpb, window_of
 from ._tensors import fill, place
 from .engine import engine_of
-from .errors import InvalidError
+from .errors import InvalidError, Unsupported
 
 _AXES = ("x", "y, x", "t, y, x")
 
 
 # --- calls of the library ---
+
+
+def _rows(t: Tensor) -> Tensor:
+    """As kernels read it: rows that are contiguous, and hold no negative of what they stand for."""
+    t = t.resolve_neg()
+    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
 
 
 def _run(name: str, args: Any, window: Window, **tensors: Tensor) -> None:
@@ -30,7 +36,7 @@ def _run(name: str, args: Any, window: Window, **tensors: Tensor) -> None:
     for i in range(rank):
         args.window.kernel_size[i], args.window.dilation[i], args.window.is_causal[i] = window.kernel_size[i], window.dilation[i], window.is_causal[i]
     # In variables: they live until the call returns.
-    rows = {field: (t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()).detach() for field, t in tensors.items()}
+    rows = {field: _rows(t).detach() for field, t in tensors.items()}
     places = Tensors(len(rows))
     for (field, t), at in zip(rows.items(), places.at):
         fill(t, at)
@@ -97,7 +103,13 @@ def _sum(*terms: Tensor | None) -> Tensor | None:
     return made
 
 
-class _Scores(Function):
+class _Taps(Function):
+    @staticmethod
+    def vmap(*_: Any) -> Any:  # type: ignore[override]
+        raise Unsupported("na_qk, na_av: torch.vmap: such calls are not mapped yet: put the mapped dimension into the batch yourself")
+
+
+class _Scores(_Taps):
     """q, k -> [.., taps]. hides: taps without a key are -inf, else 0."""
 
     @staticmethod
@@ -126,7 +138,7 @@ class _Scores(Function):
         )
 
 
-class _Queries(Function):
+class _Queries(_Taps):
     """weights [.., taps], rows of keys -> rows of queries."""
 
     @staticmethod
@@ -154,7 +166,7 @@ class _Queries(Function):
         )
 
 
-class _Keys(Function):
+class _Keys(_Taps):
     """weights [.., taps], rows of queries -> rows of keys."""
 
     @staticmethod
@@ -183,7 +195,7 @@ class _Keys(Function):
         )
 
 
-class _Bias(Function):
+class _Bias(_Taps):
     """A table [heads, 2 k - 1 an axis] -> [.., taps] of queries of this shape, 0 where there is no key."""
 
     @staticmethod
@@ -204,7 +216,7 @@ class _Bias(Function):
         return _Bias.apply(d, ctx.shape, ctx.window)
 
 
-class _OfBias(Function):
+class _OfBias(_Taps):
     """[.., taps] -> the sums over displacements: what _Bias is the transpose of."""
 
     @staticmethod

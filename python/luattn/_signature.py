@@ -174,7 +174,7 @@ def remember(
     """Keeps what a call that has just run was found to be, or that its signature has nothing to keep. fill: what fills its frame. made: its results,
     as its caller gets them. sources: names of the frame's tensors that have another one in `named`."""
     known = table.get(key)
-    if known is None and key in table:
+    if (known is None and key in table) or any(t is not None and t.is_neg() for t in named.values()):  # whose memory holds the negative
         return
     if known is not None and known.is_stale:  # others of its calls would be refused, too
         table[key] = None

@@ -204,6 +204,11 @@ def _state(x: Any) -> Any:
     return (x.data_ptr() if x.dim() else 0, tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x
 
 
+def _resolved(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors whose memory has their values, of those that are there: a negated view has none."""
+    return [t if t is None else t.resolve_neg() for t in tensors]
+
+
 def prepare_mask(
     batch: Batch,
     spec: Spec,
@@ -222,7 +227,7 @@ def prepare_mask(
     frame = take_frame(spec, False)
     try:
         frame.set(fill, (q, k, v, None, None, None))
-        frame.set_inputs(fill, inputs)
+        frame.set_inputs(fill, _resolved(inputs))
         frame.set_numbers(0.0, scalars)
         kernel, size = frame.mask_size(engine_for(index, None))
         before = batch._bits.pop(spec, None)
@@ -334,7 +339,8 @@ def mark_written(*tensors: Tensor) -> None:
 
 
 NOT_ALIGNED = (
-    "kernels cannot write to k or v as they lie: rows are contiguous, and in half precision they begin at multiples of 16 bytes"
+    "kernels cannot write to k or v as they lie: rows are contiguous, in half precision they begin at multiples of 16 bytes, and a negated view "
+    "(is_neg()) is none of them"
 )
 
 
@@ -344,9 +350,10 @@ def append(
 ) -> bool:  # fmt: skip
     """Writes new rows [batch, heads, rows, head_dim] to the caches k and v, which a call of spec with q and `given` reads: behind the rows
     that given["seqused_k"] has. False: kernels cannot read the caches as they lie, and nothing was written."""
-    if not _are_aligned(k, v):
+    if not _are_aligned(k, v) or k.is_neg() or v.is_neg():
         return False
-    new_k, new_v = _aligned(new_k), _aligned(new_v)
+    new_k, new_v = _aligned(new_k.resolve_neg()), _aligned(new_v.resolve_neg())
+    inputs = _resolved(inputs)
     frame = take_frame(spec, False)
     try:
         frame.set(fill, (q, k, v, None, None, None))

@@ -377,7 +377,7 @@ def _backward_plainly(
     found: list[Tensor | None] | None = known and known.run(spec, named, values, given)
     if found is not None:
         return found
-    if key is None and not is_plain((*given_tensors, *inputs)):
+    if not is_plain((*given_tensors, *inputs)):
         return None
     dout, q, k, v, o = views = swap(swapped, dout, q, k, v, o)
     made = tensors.backward(spec, dout, dlse, q, k, v, o, lse, saved, inputs, values, scale, given, wants, want_inputs)

@@ -100,6 +100,7 @@ class _Linear(torch.autograd.Function):
         scalars = [next(tensors_left) if x is None else x for x in ctx.numbers]
         wanted = ctx.needs_input_grad
         _tangents.refuse(spec.said, (dout, dfinal), _NO_TANGENTS)
+        dout, dfinal = (t if t is None else t.resolve_neg() for t in (dout, dfinal))
         place = _place(q)
         if place is not None:
             dout = empty(q, v.shape, v.dtype).zero_() if dout is None else _rows_there(dout)
