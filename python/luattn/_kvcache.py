@@ -340,6 +340,8 @@ def run(given: Any, known: KnownCall | None) -> tuple[Tensor, Any]:
     from .flash_attn import _cap, _window
 
     _tangents.refuse_in(_NAME, tuple(given))  # new rows are written to caches without them
+    instead = "flash_attn_func and flash_attn_varlen_func have gradients; put a mapped dimension into the batch yourself"
+    _tangents.refuse_levels(_NAME, given, instead, needs_memory=given.k is not None)
     if given.page_table is not None and given.block_table is not None:
         raise _fail("page_table: is block_table's other name, and both are given")
     table = given.block_table if given.page_table is None else given.page_table

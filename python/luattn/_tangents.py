@@ -113,9 +113,36 @@ def refuse_in(said: str, given: Any) -> None:
             refuse(said, (x,), "detach what has a tangent")
 
 
+def _wrappers(t: Any) -> Iterator[Tensor]:
+    """What the levels of torch.func have made of a tensor, the innermost level first."""
+    while isinstance(t, Tensor) and _functorch.is_functorch_wrapped_tensor(t):
+        yield t
+        t = _functorch.get_unwrapped(t)
+
+
+def refuse_levels(said: str, given: Sequence[Any], instead: str, *, maps: bool = False, needs_memory: bool = False) -> None:
+    """Where a transform of torch.func would find a derivative of 0. maps: torch.vmap of the call is right. needs_memory: the call reads or writes bytes of its
+    tensors, which those of a transform have not."""
+    if torch.compiler.is_compiling():  # which sees no wrappers, but what they say
+        is_refused = _is_level_open() and torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
+    else:
+        found = [wrapper for x in given for wrapper in _wrappers(x)]
+        is_refused = any(needs_memory or (not maps if _is_batch(x) else torch.is_grad_enabled()) for x in found)
+    if is_refused:
+        raise Unsupported(f"{said}: transforms of torch.func ({'grad, vjp' if maps else 'grad, vjp, vmap'}) do not exist for it: {instead}")
+
+
 def is_transformed() -> bool:
     """Whether a transform of torch.func is running: its levels have autograd of their own."""
     return _transform() is not None
+
+
+def _is_level_open() -> bool:
+    """is_transformed(), for functions that torch.compile traces: it opens the levels itself, and guards its graphs by them."""
+    return is_transformed()
+
+
+_is_level_open._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does, after seconds of imports
 
 
 def _find_level() -> tuple[Any, Callable[[], Any]] | None:

@@ -252,6 +252,12 @@ def _states_autograd(text, outs, lses, states, dtype=None):  # type: ignore[no-u
         return _merge_states(text, outs, lses, states, dtype)
 
 
+def _refuse_vmap(*_, **__):  # type: ignore[no-untyped-def]
+    raise Unsupported("merge: torch.vmap: merges are not mapped yet: put the mapped dimension into the batch yourself")
+
+
+for _name in ("merge", "merge_states", "merge_backward"):
+    _lib.impl(_name, _refuse_vmap, "FuncTorchBatched")
 _lib.impl("merge", _tangents.uncompiled(_merge_autograd), "Autograd")
 _lib.impl("merge_states", _tangents.uncompiled(_states_autograd), "Autograd")
 _lib.impl("merge_backward", _tangents.uncompiled(_backward_autograd), "Autograd")

@@ -90,7 +90,7 @@ class _Call:
         return (t, None) if t.dim() <= 1 else (t.view(*t.shape[:at], self.n, t.shape[at] // self.n, *t.shape[at + 1 :]), at)
 
 
-def _results(call: _Call, made: Sequence[Tensor], saved: int | None) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+def _results(call: _Call, made: Sequence[Tensor], saved: int) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
     pairs = [call.apart(t, int(i == saved)) for i, t in enumerate(made)]
     return tuple(t for t, _ in pairs), tuple(dim for _, dim in pairs)
 
@@ -99,7 +99,7 @@ def _forward(op: Any, spec: Spec, info: Any, dims: Dims, text: str, q: Tensor, k
     call = _Call(spec, info, given, dims[6:7])
     rows = call.rows((q, k, v), dims[1:4])
     made = op(text, *rows, call.inputs(inputs, dims[4], rows[0]), scalars, learned, scale, **given)
-    return _results(call, (made,), None) if isinstance(made, Tensor) else _results(call, made, 2)
+    return call.apart(made) if isinstance(made, Tensor) else _results(call, made, 2)  # of weights, or o, lse and saved
 
 
 def _along(call: _Call, tangents: Any, dims: Any, rows: int, q: Tensor | None, of_inputs: Dims) -> list[Any]:

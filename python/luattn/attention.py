@@ -285,12 +285,13 @@ class Attention:
         self._check_axes(**tensors)
         return [t.swapaxes(1, 2) for t in tensors.values()]
 
-    def _without_tangents(self, place: str, *given: Any) -> None:
-        """Refuses tensors with tangents, for what has no derivative."""
+    def _without_derivative(self, place: str, instead: str, *given: Any, **levels: bool) -> None:
+        """Refuses tensors with tangents, and those of torch.func's levels, for what has no derivative. levels: options of refuse_levels()."""
         if "torch" in sys.modules:
-            from ._tangents import refuse_in
+            from ._tangents import refuse_in, refuse_levels
 
             refuse_in(place, given)
+            refuse_levels(place, [*given[:-1], *given[-1].values()], instead, **levels)
 
     def append(
         self,
@@ -322,7 +323,7 @@ class Attention:
         place = f"{self.name}: append"
         self._needs_line(place)
         self._check_names(place, ("new_k", "new_v"))
-        self._without_tangents(place, k, v, new_k, new_v, given)
+        self._without_derivative(place, "it writes rows in place; call it outside of the transform", k, v, new_k, new_v, given, needs_memory=True)
         k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified = _OF_APPEND.take(
             place, k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified
         )
@@ -419,7 +420,8 @@ class Attention:
         from ._attend import gradients_of
 
         self._check_names(f"{self.name}: gradients", ("dout", "o", "lse", "saved", "dlse"))
-        self._without_tangents(f"{self.name}: gradients", dout, q, k, v, o, lse, saved, dlse, scale, given)
+        instead = "it has no derivative of its own; take that of a call with all keys, or detach what it gives by torch.no_grad()"
+        self._without_derivative(f"{self.name}: gradients", instead, dout, q, k, v, o, lse, saved, dlse, scale, given, maps=True)
         if is_numpy(q):
             raise Unsupported(f"{self.name}: gradients: q: NumPy arrays have none; pass tensors of torch")
         if self._spec.row_passes:
@@ -532,7 +534,7 @@ class Attention:
         pages or in a cache)."""
         place = f"{self.name}: weights"
         q, k, v, layout = _OF_WEIGHTS.take(place, q, k, v, layout)
-        self._without_tangents(place, q, k, v, given)
+        self._without_derivative(place, "weights have none; compute them under torch.no_grad()", q, k, v, given, maps=True)
         self._number_of(given.pop("decode", "auto"))
         made = self._given(place, (), q, k, v, layout, given, some=False)
         for name in RESULTS:

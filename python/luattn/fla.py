@@ -83,6 +83,9 @@ def _value_first(name: str, state_v_first: bool, given: dict[str, Any]) -> bool:
 def _one_type(name: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of the type that holds all of them."""
     q, k, v = (take(name, of, "torch", x) for of, x in (("q", q), ("k", k), ("v", v)))
+    for said, x in (("q", q), ("k", k), ("v", v)):
+        if not x.is_floating_point():  # results have v's type
+            raise InvalidError(f"{name}: {said}: is {what(x)}; convert it to a floating-point type")
     of = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     return q.to(of), k.to(of), v.to(of)
 

@@ -1,0 +1,89 @@
+"""Levels of torch.func around calls that have no derivative there: refused by name, where they would find one of 0."""
+
+import unittest
+
+from problems import torch  # exits without torch, so first
+
+import luattn
+from luattn import fla, flash_attn, natten
+from torch.func import grad, jacrev, vmap, vjp
+
+LENGTHS = torch.tensor([3, 5], dtype=torch.int32)
+CAUSAL = luattn.attention("causal")
+
+
+def rand(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+class Levels(unittest.TestCase):
+    def refused(self, said, transform, call, *given):
+        with self.assertRaisesRegex(luattn.Unsupported, said):
+            transform(call)(*given)
+
+    def test_cache(self):
+        q, k_cache, v_cache, new = rand(2, 1, 2, 8), rand(2, 8, 2, 8), rand(2, 8, 2, 8), rand(2, 1, 2, 8)
+
+        def of_cache(q, k_cache, v_cache, sinks=None):
+            return flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=LENGTHS, s_aux=sinks).sum()
+
+        def of_rows(new):
+            return flash_attn.flash_attn_with_kvcache(q, k_cache.clone(), v_cache.clone(), new, new, cache_seqlens=LENGTHS).sum()
+
+        said = "flash_attn_with_kvcache: transforms of torch.func .* do not exist for it: flash_attn_func"
+        for i in range(3):
+            self.refused(said, lambda f, i=i: grad(f, i), of_cache, q, k_cache, v_cache)
+        self.refused(said, lambda f: grad(f, 3), of_cache, q, k_cache, v_cache, rand(2))
+        self.refused(said, jacrev, of_cache, q, k_cache, v_cache)
+        self.refused(said, lambda f: lambda *args: vjp(f, *args), of_cache, q, k_cache, v_cache)
+        self.refused(said, lambda f: vmap(f, (0, None, None)), of_cache, q[None], k_cache, v_cache)
+        self.refused(said, grad, of_rows, new)
+        self.refused(said, vmap, of_rows, new[None])
+        self.refused(said, grad, torch.compile(lambda q: of_cache(q, k_cache, v_cache), backend="eager"), q)
+
+    def test_cache_under_no_grad(self):
+        q, cache = rand(2, 1, 2, 8), rand(2, 8, 2, 8)
+
+        def weighted(x):
+            with torch.no_grad():
+                o = flash_attn.flash_attn_with_kvcache(x, cache, cache, cache_seqlens=LENGTHS)
+            return (x * o).sum()
+
+        torch.testing.assert_close(grad(weighted)(q), flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=LENGTHS))
+
+    def test_rows_of_a_cache(self):
+        k, rows = rand(2, 2, 8, 8), rand(2, 2, 1, 8)
+
+        def written(rows):
+            CAUSAL.append(k.clone(), k.clone(), rows, rows, seqused_k=LENGTHS)
+            return rows.sum()
+
+        for transform, x in ((grad, rows), (vmap, rows[None])):
+            self.refused("causal: append: transforms of torch.func .*outside of the transform", transform, written, x)
+
+    def test_gradients_and_weights(self):
+        q, k = rand(1, 2, 4, 8), rand(1, 2, 4, 8)
+        o, lse = CAUSAL(q, k, k, return_lse=True)
+        self.refused("causal: gradients: transforms of torch.func", grad, lambda dout: CAUSAL.gradients(dout, q, k, k, o, lse)[0].sum(), o)
+        self.refused("causal: weights: transforms of torch.func", grad, lambda q: CAUSAL.weights(q, k, k).sum(), q)
+        torch.testing.assert_close(vmap(lambda dout: CAUSAL.gradients(dout, q, k, k, o, lse)[0])(o[None])[0], CAUSAL.gradients(o, q, k, k, o, lse)[0])
+        torch.testing.assert_close(vmap(lambda q: CAUSAL.weights(q, k, k))(q[None])[0], CAUSAL.weights(q, k, k))
+
+    def test_what_is_not_mapped(self):
+        q, o, lse = rand(1, 2, 6, 8), rand(1, 2, 6, 8), rand(1, 2, 6)
+        self.refused("na_qk, na_av: torch.vmap: .*batch yourself", vmap, lambda q: natten.na1d_qk(q, q, 3), q[None])
+        self.refused("merge: torch.vmap: .*batch yourself", vmap, lambda o: luattn.merge([o, o], [lse, lse])[0], o[None])
+
+    def test_linear(self):
+        q = rand(1, 4, 2, 8)
+        for transform, x in ((grad, q), (vmap, q[None])):
+            self.refused("retention: transforms of torch.func .*use torch.autograd", transform, lambda q: fla.chunk_retention(q, q, q)[0].sum(), x)
+        for i in range(3):
+            given = [q, q, q]
+            given[i] = given[i].long()
+            with self.assertRaisesRegex(luattn.InvalidError, f"retention: {'qkv'[i]}: is a tensor of int64; convert it"):
+                fla.chunk_retention(*given)
+
+
+if __name__ == "__main__":
+    unittest.main()
