@@ -5,8 +5,10 @@
 chunk_ and fused_recurrent_ of an operator compute the same: which kernel does is a matter of the call's lengths. Tensors are torch's, [B, T, H, ..];
 autograd has all gradients. What an argument asks for and cannot have is refused by its name."""
 
+import sys
 import warnings
 from collections.abc import Sequence
+from opcode import opmap
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from ._arguments import take, what
 from ._fla_specs import operator
-from .errors import InvalidError, Unsupported
+from .errors import InvalidError, NoSuchName, Unsupported
 from .linear import CHUNK
 
 __all__ = [
@@ -47,9 +49,16 @@ _NEEDS = {
 }
 
 
+def _is_import() -> bool:
+    """Whether the caller's caller runs `from luattn.fla import ..`, which makes of an AttributeError an ImportError of its own words."""
+    frame = sys._getframe(2)
+    return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+
+
 def __getattr__(name: str) -> Any:
     if name in _NEEDS:
-        raise Unsupported(f"luattn.fla: {name}: it needs {_NEEDS[name]}, and linear_attention has one state, which each token updates linearly; take fla's own")
+        error = Unsupported if _is_import() else NoSuchName
+        raise error(f"luattn.fla: {name}: it needs {_NEEDS[name]}, and linear_attention has one state, which each token updates linearly; take fla's own")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -449,13 +458,25 @@ def _gated(out: Tensor, z: Tensor) -> Tensor:
     return (out.to(row) * F.silu(z.to(row))).to(out.dtype)
 
 
-def _ends_of(seq_idx: Tensor) -> tuple[Tensor, Tensor]:
-    """Where sequences begin and end among the rows of all batch entries, and which of them is the first of its entry."""
+def _ends_of(name: str, seq_idx: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where sequences begin and end among the rows of all batch entries, which of them is the first of its entry, and their numbers."""
     batch, length = seq_idx.shape
     begins = torch.ones(batch, length, dtype=torch.bool, device=seq_idx.device)
     begins[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
     at = begins.flatten().nonzero().flatten()
-    return torch.cat([at, at.new_tensor([batch * length])]), at % length == 0
+    numbers = seq_idx.flatten()[at].long()
+    if torch.stack([at // max(length, 1), numbers]).unique(dim=1).shape[1] < len(at):
+        raise InvalidError(f"{name}: seq_idx: rows of one number lie apart in an entry; give each sequence a number of its own")
+    return torch.cat([at, at.new_tensor([batch * length])]), at % max(length, 1) == 0, numbers
+
+
+def _first_states(name: str, states: Tensor, is_first: Tensor, numbers: Tensor) -> Tensor:
+    """Of all sequences: those that are given, of sequences of number 0, which is what begins before these rows; of others 0."""
+    if bool(((numbers == 0) & ~is_first).any()):
+        raise InvalidError(f"{name}: seq_idx: number 0, to which initial_states belong, is not the first of its entry; number sequences from 0 on, in their order")
+    of_first = (numbers[is_first] == 0)[:, None, None, None]
+    made = torch.zeros(len(is_first), *states.shape[1:], dtype=states.dtype, device=states.device)
+    return made.index_copy(0, is_first.nonzero().flatten(), torch.where(of_first, states, 0))
 
 
 def mamba_chunk_scan_combined(
@@ -464,7 +485,10 @@ def mamba_chunk_scan_combined(
     dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
     return_varlen_states: bool = False, state_dtype: torch.dtype | None = None,
 ) -> Any:  # fmt: skip
-    """x [b, l, heads, p], dt [b, l, heads], A [heads], B and C [b, l, groups, n], D [heads] or [heads, p]; states [b, heads, p, n]."""
+    """x [b, l, heads, p], dt [b, l, heads], A [heads], B and C [b, l, groups, n], D [heads] or [heads, p]; states [b, heads, p, n].
+
+    initial_states are of sequences of number 0 in seq_idx, as in mamba-ssm: an entry whose first rows have another number begins at 0. The last state of such a
+    sequence counts them, wherever it ends."""
     name = "mamba_chunk_scan_combined"
     _check_dims(name, x=(x, 4), dt=(dt, 3), A=(A, 1), B=(B, 4), C=(C, 4))
     for of, t, shape in (("dt", dt, x.shape[:3]), ("dt_bias", dt_bias, x.shape[2:3]), ("z", z, x.shape), ("seq_idx", seq_idx, x.shape[:2])):
@@ -481,11 +505,11 @@ def mamba_chunk_scan_combined(
     q, k, v, first = C, B, x, initial_states
     ends: Any = cu_seqlens
     if seq_idx is not None:
-        ends, is_first = _ends_of(seq_idx)
+        ends, is_first, numbers = _ends_of(name, seq_idx)
         q, k, v = (t.reshape(1, -1, *t.shape[2:]) for t in (q, k, v))
         inputs["dt"] = inputs["dt"].reshape(1, -1, dt.shape[2])
         if first is not None:
-            first = torch.zeros(len(is_first), *first.shape[1:], dtype=first.dtype, device=first.device).index_copy(0, is_first.nonzero().flatten(), first)
+            first = _first_states(name, first, is_first, numbers)
     elif return_varlen_states or cu_seqlens is not None:
         raise InvalidError(f"{name}: seq_idx: is missing, and cu_seqlens or return_varlen_states ask for sequences apart; give which one each row is of")
     wants_states = return_final_states or return_varlen_states
@@ -497,7 +521,7 @@ def mamba_chunk_scan_combined(
         return out
     assert states is not None
     last = states if seq_idx is None else states[torch.tensor([int((ends <= (i + 1) * length - 1).sum()) - 1 for i in range(batch)])]
-    if return_varlen_states and (cu_seqlens is None or len(cu_seqlens) != len(ends)):
+    if return_varlen_states and (cu_seqlens is None or not torch.equal(cu_seqlens.to(ends), ends)):
         raise InvalidError(f"{name}: cu_seqlens: does not have the {len(ends) - 1} sequences of seq_idx, whose states return_varlen_states asks for")
     made = (out, last) if return_final_states else (out,)
     return (*made, states) if return_varlen_states else made

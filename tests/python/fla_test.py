@@ -328,6 +328,25 @@ class Mamba(unittest.TestCase):
         self.assertEqual(len(all_states), 4)
         self.assertTrue(torch.equal(last, all_states[[2, 3]]))
 
+    def test_sequences_whose_number_is_not_0(self):
+        """As in mamba-ssm, whose first chunk compares with number 0: an entry that begins with another number has no initial state."""
+        idx = torch.tensor([[3, 3, 3, 4, 4, 4, 4, 4, 4], [0] * 9])
+        state = self.state.detach().clone()
+        state[0] = torch.nan
+        state.requires_grad_()
+        o, last = self.scan(seq_idx=idx, initial_states=state, return_final_states=True)
+        for row, first, end, has_state in ((0, 0, 3, False), (0, 3, 9, False), (1, 0, 9, True)):
+            rows = [x[row : row + 1, first:end] for x in (self.x, self.dt, self.B, self.C)]
+            want, _ = self.want(rows, self.state[row : row + 1] if has_state else None)
+            torch.testing.assert_close(o[row : row + 1, first:end], want, rtol=0, atol=1e-11)
+        o.sum().backward()
+        self.assertTrue(not state.grad[0].any() and state.grad[1].isfinite().all() and state.grad[1].any())
+        for words, rows in (("rows of one number lie apart", [0, 1, 1, 1, 0, 0, 0, 0, 0]), ("number 0, to which initial_states belong", [1, 1, 1, 1, 0, 0, 0, 0, 0])):
+            with self.assertRaisesRegex(luattn.InvalidError, f"mamba_chunk_scan_combined: seq_idx: {words}"):
+                self.scan(seq_idx=torch.tensor([rows, [0] * 9]), initial_states=self.state)
+        with self.assertRaisesRegex(luattn.InvalidError, "cu_seqlens: does not have the 3 sequences"):
+            self.scan(seq_idx=idx, return_varlen_states=True, cu_seqlens=torch.tensor([0, 4, 9, 18]))
+
     def test_step(self):
         pool = torch.randn(5, HV, V, K, **f64)
         before, indices = pool.clone(), torch.tensor([4, -1])
@@ -357,6 +376,12 @@ class OtherForms(unittest.TestCase):
                             ("parallel_path_attn", "products of the transitions")):  # fmt: skip
             with self.subTest(name), self.assertRaisesRegex(luattn.Unsupported, f"luattn.fla: {name}: it needs {words}.*; take fla's own"):
                 exec(f"from luattn.fla import {name}")
+            with self.subTest(name):
+                self.assertFalse(hasattr(fla, name))
+                self.assertIsNone(getattr(fla, name, None))
+            for error in (AttributeError, luattn.Unsupported):
+                with self.subTest(name), self.assertRaisesRegex(error, f"luattn.fla: {name}: it needs {words}.*; take fla's own"):
+                    getattr(fla, name)
         with self.assertRaisesRegex(AttributeError, "has no attribute 'chunk_nothing'"):
             fla.chunk_nothing
 
