@@ -53,7 +53,7 @@ luattn_status extents_parse(const char *text, cli_problem *p, luattn_error *err)
   const int n = read_sizes(text, p, axes);
   if (n < 6)
     return luattn_fail(err, LUATTN_INVALID,
-                       "--shape: '%s' is not B,H,Hkv,Sq,Skv,D[,Dv]; give six or seven sizes such as "
+                       "--shape: '%s' is not B,H,Hkv,Sq,Skv,D[,Dv]; give six or seven sizes up to 2147483647 such as "
                        "2,8,2,1024,1024,128, over a grid extents for Sq and Skv such as 24x32",
                        text);
   if (n == 6) p->dim_v = p->dim;

@@ -56,10 +56,11 @@ static luattn_status read_shape(const char *text, linear_tensors *t, luattn_erro
   int size[6];
   const int n = parse_sizes(text, 6, size);
   if (n < 5)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--shape: '%s' is not B,T,H,HV,K[,V], of linear attention; give five or six sizes such as "
-                       "2,1024,4,8,64",
-                       text);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "--shape: '%s' is not B,T,H,HV,K[,V], of linear attention; give five or six sizes up to 2147483647 such as "
+        "2,1024,4,8,64",
+        text);
   if (n == 5) size[5] = size[4];
   for (int i = 0; i < 6; i++)
     if (size[i] == 0 && i != 1)

@@ -228,6 +228,15 @@ void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out) 
   lua_pop(L, 1);
 }
 
+/* Of the decay that was taken last. One that is an input's is the caller's affair (LUATTN_CHECK). */
+static void refuse_growth(lua_State *L, const replay_result *out) {
+  const front_state *s = front_of(L);
+  double x;
+  if (s->mode != FRONT_NUMBERS && ir_const_value(s->g, out->value[out->count - 1], &x) && x > 0)
+    front_raise(
+        L, "decay: returned %.14g; it is the logarithm of a factor of at most 1, as log(0.9) is: give at most 0", x);
+}
+
 void hook_run_mod(lua_State *L, int function, void *user, replay_result *out) {
   const hook_id id = *(const hook_id *)user;
   const char *name = front_of(L)->hook;
@@ -238,6 +247,7 @@ void hook_run_mod(lua_State *L, int function, void *user, replay_result *out) {
     take_boolean(L, -1, name, out);
   else
     hook_take_number(L, -1, name, out);
+  if (id == HOOK_LINEAR_DECAY) refuse_growth(L, out);
   lua_pop(L, 1);
 }
 
