@@ -264,7 +264,7 @@ class CacheCall:
             given |= {"cu_seqlens_q": self.packed[0], "max_seqlen_q": self.packed[1]}
         if q.element_size() == 2:  # as flash-attn does: kernels read 16 bytes at once
             q, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (q, k, v))
-        scale = dim**-0.5 if self.scale is None else self.scale
+        scale = max(dim, 1) ** -0.5 if self.scale is None else self.scale
         direct = out if out is None or q.shape[-1] == dim and v.shape[-1] == dim_v else None
         to = direct if direct is None or self.packed is not None else direct.transpose(1, 2)
         o, lse = attend(self.spec, q, k, v, self.inputs, [], scale, given, out=to)

@@ -504,10 +504,11 @@ def mamba_chunk_scan_combined(
     batch, length = x.shape[:2]
     q, k, v, first = C, B, x, initial_states
     ends: Any = cu_seqlens
+    if length == 0 and not return_varlen_states:
+        seq_idx = None  # no rows are of no sequence
     if seq_idx is not None:
         ends, is_first, numbers = _ends_of(name, seq_idx)
-        q, k, v = (t.reshape(1, -1, *t.shape[2:]) for t in (q, k, v))
-        inputs["dt"] = inputs["dt"].reshape(1, -1, dt.shape[2])
+        q, k, v, inputs["dt"] = (t.reshape(1, batch * length, *t.shape[2:]) for t in (q, k, v, inputs["dt"]))
         if first is not None:
             first = _first_states(name, first, is_first, numbers)
     elif return_varlen_states or cu_seqlens is not None:
@@ -520,7 +521,7 @@ def mamba_chunk_scan_combined(
     if not wants_states:
         return out
     assert states is not None
-    last = states if seq_idx is None else states[torch.tensor([int((ends <= (i + 1) * length - 1).sum()) - 1 for i in range(batch)])]
+    last = states if seq_idx is None else states[torch.tensor([int((ends <= (i + 1) * length - 1).sum()) - 1 for i in range(batch)], dtype=torch.int64)]
     if return_varlen_states and (cu_seqlens is None or not torch.equal(cu_seqlens.to(ends), ends)):
         raise InvalidError(f"{name}: cu_seqlens: does not have the {len(ends) - 1} sequences of seq_idx, whose states return_varlen_states asks for")
     made = (out, last) if return_final_states else (out,)

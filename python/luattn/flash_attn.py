@@ -192,7 +192,7 @@ def _attend(
 ) -> Any:
     """The functions of flash-attn, of tensors as luattn takes them. swapped: lengths are before heads. sinks: sinks_of()."""
     spec, inputs = _spec_and_inputs(name, longest, dropout_p, causal, window_size, softcap, alibi_slopes, sinks)
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    scale = max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale
     said = "scale" if name.startswith("varlen_attn") else "softmax_scale"
     if not isinstance(scale, Tensor):
         scale = check_scale(name, scale, said)
