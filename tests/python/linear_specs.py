@@ -21,6 +21,10 @@ def linear(i, b, h, q, k, v):
     return {"q": feature(q), "k": feature(k), "b": v, "normalize": True}
 
 
+def normalized_skip(i, b, h, q, k, v):
+    return {**linear(i, b, h, q, k, v), "skip": i["D"][h] * v}
+
+
 def retention(i, b, h, q, k, v):
     return {"q": q, "k": k, "b": v, "g": np.full(len(q), np.log(1 - 2.0 ** (-5 - h)))}
 
@@ -74,7 +78,7 @@ def rwkv7(i, b, h, q, k, v):
     return {"q": q, "k": k, "b": v, "r": kappa, "e": kappa * sigmoid(i["a"][b, :, h]), "g": -np.exp(-0.5) * sigmoid(i["w"][b, :, h]), "before": True}
 
 
-FILES = [linear, retention, retention_ae, simple_gla, mamba2, mamba2_ae, gla, delta, gated_delta, comba, kda, rwkv7]
+FILES = [linear, normalized_skip, retention, retention_ae, simple_gla, mamba2, mamba2_ae, gla, delta, gated_delta, comba, kda, rwkv7]
 SCALES = {"mamba2": 1.0, "mamba2_ae": 1.0, "retention_ae": 1.0, "rwkv7": 1.0}
 
 # Of each hook: in Lua, then in NumPy at (i, b, h, x), then axes of the inputs that it has. i["c"] is the scalar c.

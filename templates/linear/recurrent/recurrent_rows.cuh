@@ -99,7 +99,7 @@ struct RecurrentRows {
     }
   }
 
-  // o of these, behind the sums over K.
+  // o of these, behind the sums over K. Of runs for backward, which divides by the sum, without what skips.
   __device__ __forceinline__ void store(int first, int count) const {
     const int n = min_of(block_values, Config::v_dim - first_value);
     for (int t = 0; t < count; ++t) {
@@ -116,7 +116,7 @@ struct RecurrentRows {
           x = x / from[Layout::sum];
         else
           x *= scale_of<Real>(p);
-        if constexpr (Spec::Skip::given) x += from[Layout::skip + at];
+        if constexpr (Spec::Skip::given && Config::run == 0) x += from[Layout::skip + at];
         to[v] = from_real<Elem>(x);
       }
     }
