@@ -75,56 +75,47 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   return status;
 }
 
-static luattn_status against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu, bool *failed,
-                                 luattn_error *err) {
-  luattn_status status = LUATTN_OK;
-  for (uint32_t i = 0; i < KERNEL_DTYPES && status == LUATTN_OK; i++) {
-    cli_options o = *given;
-    cli_problem p;
-    check_report r;
-    if (o.dtype != NULL && strcmp(o.dtype, kernel_dtype_name(i)) != 0) continue;
-    o.dtype = kernel_dtype_name(i);
-    TRY(problem_read(spec, &o, true, &p, err));
-    status = check_kernels(gpu, &p, LUATTN_WANT_ALL, &r, err);
-    if (status == LUATTN_OK) {
-      char title[512], text[PROBLEM_TEXT];
-      snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p.info.name,
-               kernel_dtype_name(i), gpu_name(gpu), p.sequences != NULL ? ", one sequence at a time" : "",
-               problem_text(&p, text));
-      check_print(title, &r);
-      gpu_print_tuning(gpu);
-      *failed |= r.failed > 0;
-      status = print_kept(&p, err);
-    }
-    problem_free(&p);
-  }
-  return status;
+/* Compares kernels of the problem's type, whose name is o->dtype, with the CPU path. */
+typedef luattn_status comparison(const cli_options *o, cli_problem *p, cli_gpu *gpu, bool *failed, luattn_error *err);
+
+static luattn_status of_results(const cli_options *o, cli_problem *p, cli_gpu *gpu, bool *failed, luattn_error *err) {
+  char title[512], text[PROBLEM_TEXT];
+  check_report r;
+  TRY(check_kernels(gpu, p, LUATTN_WANT_ALL, &r, err));
+  snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p->info.name, o->dtype,
+           gpu_name(gpu), p->sequences != NULL ? ", one sequence at a time" : "", problem_text(p, text));
+  check_print(title, &r);
+  gpu_print_tuning(gpu);
+  *failed |= r.failed > 0;
+  return print_kept(p, err);
 }
 
 /* --jvp on a device. */
-static luattn_status tangents_against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu, bool *failed,
-                                          luattn_error *err) {
+static luattn_status of_tangents(const cli_options *o, cli_problem *p, cli_gpu *gpu, bool *failed, luattn_error *err) {
+  char title[512], text[PROBLEM_TEXT];
+  check_report r;
+  const luattn_status status = check_jvp_kernels(gpu, o, p, CHECK_ALONG_ALL, &r, err);
+  const bool refused = status == LUATTN_UNSUPPORTED && r.count > 0; /* backward alone */
+  if (status != LUATTN_OK && !refused) return status;
+  snprintf(title, sizeof title, "%s: tangents by kernels in %s on %s against the CPU path, relative (%s)", p->info.name,
+           o->dtype, gpu_name(gpu), problem_text(p, text));
+  check_print(title, &r);
+  *failed |= r.failed > 0;
+  if (refused) printf("  tangents of gradients: not compared: %s\n", err->message);
+  return LUATTN_OK;
+}
+
+/* In each type that is asked for. */
+static luattn_status against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu, comparison *compare,
+                                 bool *failed, luattn_error *err) {
   luattn_status status = LUATTN_OK;
   for (uint32_t i = 0; i < KERNEL_DTYPES && status == LUATTN_OK; i++) {
     cli_options o = *given;
     cli_problem p;
-    check_report r;
     if (o.dtype != NULL && strcmp(o.dtype, kernel_dtype_name(i)) != 0) continue;
     o.dtype = kernel_dtype_name(i);
     TRY(problem_read(spec, &o, true, &p, err));
-    status = check_jvp_kernels(gpu, &o, &p, CHECK_ALONG_ALL, &r, err);
-    const bool refused = status == LUATTN_UNSUPPORTED && r.count > 0; /* backward alone */
-    if (status == LUATTN_OK || refused) {
-      char title[512], text[PROBLEM_TEXT];
-      snprintf(title, sizeof title, "%s: tangents by kernels in %s on %s against the CPU path, relative (%s)",
-               p.info.name, kernel_dtype_name(i), gpu_name(gpu), problem_text(&p, text));
-      check_print(title, &r);
-      *failed |= r.failed > 0;
-    }
-    if (refused) {
-      printf("  tangents of gradients: not compared: %s\n", err->message);
-      status = LUATTN_OK;
-    }
+    status = compare(&o, &p, gpu, failed, err);
     problem_free(&p);
   }
   return status;
@@ -184,7 +175,7 @@ static luattn_status check_packed(const cli_options *o, const luattn_spec *spec,
                        "sequence is compared with itself alone");
   if (spec_gives_backward(spec))
     printf("the spec's own backward is not compared with differences beside --cu-seqlens: check it without\n");
-  return gpu == NULL ? against_sequences(o, spec, failed, err) : against_cpu(o, spec, gpu, failed, err);
+  return gpu == NULL ? against_sequences(o, spec, failed, err) : against_cpu(o, spec, gpu, of_results, failed, err);
 }
 
 static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *failed, luattn_error *err) {
@@ -207,9 +198,10 @@ static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *
   if (status == LUATTN_OK && plain) status = against_plain_lua(o, spec, failed, err);
   if (status == LUATTN_OK && o->jvp) status = spec_can_be_reread(o->spec, err);
   if (status == LUATTN_OK && o->jvp) status = forward_mode(o, spec, failed, err);
-  if (status == LUATTN_OK && o->jvp && gpu != NULL && !packed) status = tangents_against_cpu(o, spec, gpu, failed, err);
+  if (status == LUATTN_OK && o->jvp && gpu != NULL && !packed)
+    status = against_cpu(o, spec, gpu, of_tangents, failed, err);
   if (status == LUATTN_OK && by_hand) status = given_backward(o, spec, failed, err);
-  if (status == LUATTN_OK && gpu != NULL && !packed) status = against_cpu(o, spec, gpu, failed, err);
+  if (status == LUATTN_OK && gpu != NULL && !packed) status = against_cpu(o, spec, gpu, of_results, failed, err);
   gpu_close(gpu);
   return status;
 }
