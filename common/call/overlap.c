@@ -10,14 +10,13 @@
 
 static uint64_t magnitude(int64_t x) { return x < 0 ? -(uint64_t)x : (uint64_t)x; }
 
-/* `broadcasts`: ignore axes of stride 0. */
-static bool nests(const DLTensor *t, bool broadcasts) {
+bool overlap_nests(const DLTensor *t) {
   uint64_t stride[OVERLAP_MOST_AXES], extent[OVERLAP_MOST_AXES]; /* sorted by stride */
   int n = 0;
   if (t->strides == NULL) return true;
   for (int i = 0; i < t->ndim; i++) {
     if (t->shape[i] == 0) return true;
-    if (t->shape[i] == 1 || (broadcasts && t->strides[i] == 0)) continue;
+    if (t->shape[i] == 1) continue;
     const uint64_t step = magnitude(t->strides[i]);
     int at = n++;
     for (; at > 0 && stride[at - 1] > step; at--) stride[at] = stride[at - 1], extent[at] = extent[at - 1];
@@ -30,8 +29,6 @@ static bool nests(const DLTensor *t, bool broadcasts) {
   }
   return true;
 }
-
-bool overlap_nests(const DLTensor *t) { return nests(t, false); }
 
 static void list_text(const int64_t *list, int n, char *text, size_t size) {
   size_t used = (size_t)snprintf(text, size, "[");
@@ -80,27 +77,76 @@ static bool span(const DLTensor *t, region *r) {
   return true;
 }
 
-/* Whether the region has no gaps. */
-static bool is_dense(const region *r) {
-  if (r->t == NULL || r->t->strides == NULL) return true;
-  uintptr_t bytes = r->t->dtype.bits / 8u;
-  for (int i = 0; i < r->t->ndim; i++)
-    if (r->t->strides[i] != 0) bytes *= (uintptr_t)r->t->shape[i];
-  return r->high - r->low == bytes && nests(r->t, true);
-}
-
-/* Whether `dense` has no gaps, and has the other's first element. */
-static bool holds(const region *dense, const region *r) {
-  return r->first >= dense->low && r->first < dense->high && is_dense(dense);
-}
-
 /* The common case: neither is written, or they lie apart. */
 static inline bool is_fine(const region *a, const region *b) {
   return !(a->is_output || b->is_output) || a->low >= b->high || b->low >= a->high;
 }
 
+/* ---- whether two regions share a byte ---- */
+
+/* A byte of b minus one of a lies `distance` and a multiple of each stride apart, least .. most times. Strides fall. */
+typedef struct difference {
+  int64_t stride[2 * OVERLAP_MOST_AXES], least[2 * OVERLAP_MOST_AXES], most[2 * OVERLAP_MOST_AXES];
+  int64_t low[2 * OVERLAP_MOST_AXES + 1], high[2 * OVERLAP_MOST_AXES + 1]; /* what axes from this one on reach */
+  int64_t size[2];                                                         /* of elements of a and b */
+  int n, steps;
+} difference;
+
+enum { MOST_STEPS = 1000 }; /* layouts of libraries take some tens */
+
+static void add_axis(difference *d, int64_t stride, int64_t times, bool of_b) {
+  int at = 0;
+  while (at < d->n && d->stride[at] > stride) at++;
+  if (at == d->n || d->stride[at] != stride) {
+    for (int i = d->n++; i > at; i--)
+      d->stride[i] = d->stride[i - 1], d->least[i] = d->least[i - 1], d->most[i] = d->most[i - 1];
+    d->stride[at] = stride, d->least[at] = d->most[at] = 0;
+  }
+  if (of_b)
+    d->most[at] += times;
+  else
+    d->least[at] -= times;
+}
+
+static void add_axes(difference *d, const region *r, bool of_b) {
+  const DLTensor *t = r->t;
+  d->size[of_b] = t != NULL ? t->dtype.bits / 8 : (int64_t)(r->high - r->low);
+  int64_t next = d->size[of_b];
+  for (int i = t != NULL ? t->ndim - 1 : -1; i >= 0; next *= t->shape[i--]) {
+    const int64_t stride = t->strides != NULL ? (int64_t)magnitude(t->strides[i]) * d->size[of_b] : next;
+    if (t->shape[i] > 1 && stride != 0) add_axis(d, stride, t->shape[i] - 1, of_b);
+  }
+}
+
+static int64_t floor_of(int64_t x, int64_t y) { return x / y - (x % y < 0); }
+
+/* Whether elements meet that lie `at` apart before the axes from `axis` on. */
+static bool find_shared(difference *d, int axis, int64_t at) {
+  if (at + d->low[axis] >= d->size[0] || at + d->high[axis] <= -d->size[1]) return false;
+  if (axis == d->n) return true;
+  if (++d->steps > MOST_STEPS) return false;
+  const int64_t stride = d->stride[axis];
+  int64_t first = -floor_of(at + d->high[axis + 1] + d->size[1] - 1, stride),
+          last = floor_of(d->size[0] - 1 - d->low[axis + 1] - at, stride);
+  if (first < d->least[axis]) first = d->least[axis];
+  if (last > d->most[axis]) last = d->most[axis];
+  for (int64_t i = first; i <= last; i++)
+    if (find_shared(d, axis + 1, at + i * stride)) return true;
+  return false;
+}
+
+/* Of layouts that take too many steps, only a first element that both have is known. */
 static bool meet(const region *a, const region *b) {
-  return a->first == b->first || holds(a, b) || holds(b, a) || (is_dense(a) && is_dense(b));
+  if (a->first == b->first) return true;
+  if ((a->high - a->low) >> 60 != 0 || (b->high - b->low) >> 60 != 0) return false;
+  difference d = {.n = 0};
+  add_axes(&d, a, false);
+  add_axes(&d, b, true);
+  for (int i = d.n - 1; i >= 0; i--) {
+    d.low[i] = d.low[i + 1] + d.least[i] * d.stride[i];
+    d.high[i] = d.high[i + 1] + d.most[i] * d.stride[i];
+  }
+  return find_shared(&d, 0, (int64_t)(b->low - a->low));
 }
 
 enum { UNUSED, READ, WRITTEN };

@@ -20,11 +20,10 @@ typedef struct overlap_pair {
   uintptr_t low[2], high[2];
 } overlap_pair;
 
-/* Finds an output of the pass that shares memory with another of its tensors, or with the workspace. For
- * tensors with gaps, such as dq, dk and dv in one array [batch, length, 3, heads, head_dim], it reports only
- * a first element that is the other's, too, or lies in a tensor without gaps; for others, any shared byte. Ignores
- * tensors that the pass does not use and those without data or elements, or of more than four axes, which are refused
- * elsewhere. */
+/* Finds an output of the pass that shares a byte with another of its tensors, or with the workspace; tensors may lie between
+ * each other's rows, as dq, dk and dv do in one array [batch, length, 3, heads, head_dim]. Of two layouts whose strides
+ * have little to do with each other it may miss that they meet. Ignores tensors that the pass does not use and those without
+ * data or elements, or of more axes than OVERLAP_MOST_AXES, which are refused elsewhere. */
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found);
 
 /* The same among tensors of another call, as it names them. `t` NULL: not given. */

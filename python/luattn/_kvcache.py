@@ -300,6 +300,9 @@ class KnownCall:
         if k is not None:
             self.named["seqused_k after"] = self.named["seqused_k"] + k.shape[1]
         made = self.known.run(self.known.spec, self.named)
+        if made is not None:
+            written = ("k", "v", "o") if k is not None else ("o",)
+            tensors.mark_written(*(self.named[name] for name in written if name in self.named))
         return made and (self.named.get("o", made[0]), made[1])
 
     def remember(self, spec: Any, fill: Any, made: Any, given: Any, lengths: Tensor | None) -> None:

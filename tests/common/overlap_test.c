@@ -46,8 +46,8 @@ static void draw(layout *l) {
   l->t.strides = l->strides;
 }
 
-/* Counts how often the tensor touches each byte; returns the number of its elements. */
-static int touch(const layout *l, unsigned char count[BYTES]) {
+/* Counts how often the tensor touches each byte. */
+static void touch(const layout *l, unsigned char count[BYTES]) {
   int elements = 1;
   for (int i = 0; i < l->t.ndim; ++i) elements *= (int)l->shape[i];
   for (int e = 0; e < elements; ++e) {
@@ -56,7 +56,6 @@ static int touch(const layout *l, unsigned char count[BYTES]) {
     const unsigned size = l->t.dtype.bits / 8u;
     for (unsigned b = 0; b < size; ++b) ++count[BYTES / 2 + (int64_t)l->t.byte_offset + at * (int64_t)size + b];
   }
-  return elements;
 }
 
 /* A tensor that is reported as nesting touches no byte twice. Every dense tensor nests. */
@@ -78,32 +77,27 @@ static void nesting(void **state) {
   assert_in_range(shared, ROUNDS / 10, ROUNDS);
 }
 
-/* Two tensors that are reported to overlap do overlap. If both are dense, or begin at the same byte, every
- * overlap is found. */
+/* Two tensors are reported to overlap if they do, whatever their strides are. */
 static void meeting(void **state) {
   (void)state;
-  int found = 0, missed = 0;
+  int found = 0;
   for (int round = 0; round < ROUNDS; ++round) {
     layout q, o;
     unsigned char of_q[BYTES] = {0}, of_o[BYTES] = {0};
     draw(&q), draw(&o);
-    const int n = touch(&q, of_q), m = touch(&o, of_o);
-    int bytes_q = 0, bytes_o = 0, first = BYTES, last = 0, first_o = BYTES, last_o = 0;
+    touch(&q, of_q), touch(&o, of_o);
+    int last = 0, first_o = BYTES;
     bool meet = false;
     for (int i = 0; i < BYTES; ++i) {
       meet |= of_q[i] > 0 && of_o[i] > 0;
-      if (of_q[i] > 0) ++bytes_q, first = first < i ? first : i, last = i;
-      if (of_o[i] > 0) ++bytes_o, first_o = first_o < i ? first_o : i, last_o = i;
+      if (of_q[i] > 0) last = i;
+      if (of_o[i] > 0 && first_o == BYTES) first_o = i;
     }
-    const bool dense = n > 0 && m > 0 && last - first + 1 == bytes_q && last_o - first_o + 1 == bytes_o &&
-                       bytes_q == n * q.t.dtype.bits / 8 && bytes_o == m * o.t.dtype.bits / 8 && overlap_nests(&q.t) &&
-                       overlap_nests(&o.t);
-    const bool together = n > 0 && m > 0 && q.t.byte_offset == o.t.byte_offset;
     luattn_args args = {.struct_size = sizeof args, .q = &q.t, .o = &o.t};
     overlap_pair pair;
     const bool says = overlap_find(&args, true, &pair);
     if (says && !meet) fail_msg("round %d: they do not meet", round);
-    if (meet && !says && (dense || together)) fail_msg("round %d: they meet", round);
+    if (meet && !says) fail_msg("round %d: they meet", round);
     if (says) {
       assert_string_equal(pair.output, "o");
       assert_string_equal(pair.other, "q");
@@ -111,10 +105,9 @@ static void meeting(void **state) {
       assert_int_equal(pair.high[1], (uintptr_t)memory + (uintptr_t)last + 1);
     }
     assert_false(overlap_find(&args, false, &pair)); /* backward writes neither of the two */
-    found += says, missed += meet && !says;
+    found += says;
   }
   assert_in_range(found, ROUNDS / 10, ROUNDS);
-  assert_in_range(missed, 1, ROUNDS);
 }
 
 /* Tensors that a pass does not use may hold anything. */

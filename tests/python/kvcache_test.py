@@ -473,5 +473,16 @@ class KvCache(unittest.TestCase):
                 flash_attn_with_kvcache(*args, **given)
 
 
+class Written(unittest.TestCase):
+    def test_what_backward_reads_later(self):
+        """Each call says that it has written, one whose signature is known, too."""
+        q, new, cache, out = (torch.randn(2, n, 2, 8) for n in (1, 1, 8, 1))
+        lengths = torch.tensor([3, 5], dtype=torch.int32)
+        for _ in range(3):
+            versions = [t._version for t in (cache, out)]
+            flash_attn_with_kvcache(q, cache, cache.clone(), new, new, cache_seqlens=lengths, out=out)
+            self.assertTrue(all(t._version > before for t, before in zip((cache, out), versions)))
+
+
 if __name__ == "__main__":
     unittest.main()
