@@ -141,6 +141,31 @@ enum { LINEAR_STEP_BARRIERS = 256, LINEAR_STEP_SLOTS = 3, LINEAR_STEP_STAGES = 6
  * and of 16 bits: value channels, and how many a multiprocessor has at once; threads; the most channels of K. */
 enum { LINEAR_PART_VALUES = 32, LINEAR_PART_BLOCKS = 7, LINEAR_PART_HALF_VALUES = 64, LINEAR_PART_HALF_BLOCKS = 4 };
 enum { LINEAR_PART_THREADS = 128, LINEAR_PART_KEYS = 128 };
+/* Blocks of luattn_linear_tokens and luattn_linear_tokens_more (templates/linear/recurrent/step_tokens.cuh): tokens, at most;
+ * threads, of which a warp has 16 value channels, and how many blocks a multiprocessor has at once. */
+enum { LINEAR_TOKENS_FEW = 4, LINEAR_TOKENS_MORE = 8 };
+enum { LINEAR_TOKENS_THREADS = 128, LINEAR_TOKENS_BLOCKS = 5, LINEAR_TOKENS_MORE_BLOCKS = 4 };
+enum { LINEAR_TOKENS_VALUES = LINEAR_TOKENS_THREADS / 32 * 16 };
+/* Their shared memory, in bytes: operands, r and q of tokens, and keys, rows of `pitch`, high halves first; keys of two tokens
+ * channel by channel; decays; what is written, in whose place o is, and skips; the state. */
+typedef struct LinearTokensPlaces {
+  int pitch, key_pitch, turned_pitch, keys, turned, decays, written, skip, state, size;
+} LinearTokensPlaces;
+ABI_FN LinearTokensPlaces linear_tokens_places(int tokens, int k_dim, int skips) {
+  LinearTokensPlaces l = {0};
+  const int k = layout_ceil(k_dim, 32) * 32, columns = tokens > 4 ? 16 : 8, rows = 4 * tokens * LINEAR_TOKENS_VALUES;
+  l.pitch = linear_ring_split_pitch(k);
+  l.key_pitch = 4 * k + 16;
+  l.turned_pitch = 4 * k + 32;
+  l.keys = 2 * columns * l.pitch;
+  l.turned = layout_ceil(l.keys + tokens * l.key_pitch, 16) * 16;
+  l.decays = l.turned + tokens * l.turned_pitch;
+  l.written = l.decays + 4 * tokens;
+  l.skip = l.written + rows;
+  l.state = layout_ceil(l.skip + skips * rows, 128) * 128;
+  l.size = l.state + 2 * LINEAR_TOKENS_VALUES * k_dim;
+  return l;
+}
 typedef struct LuattnLinearStep {
   int batch;         /* tokens of a slot */
   int slots, slot;   /* how many, and bytes of each */

@@ -120,14 +120,33 @@ static const char step_said[] =
     "where value heads are many, at most 16 tokens of each, states come and go by TMA, several on their way at once; "
     "of one token, states along K are of small blocks in the order of memory\n";
 
+static const char tokens_said[] =
+    "at most 8 tokens and states of bf16 along K are multiplied by tensor cores, all tokens at once\n";
+
 /* Of kernels of one token: its rows, and a block's part of a state of numbers of so many bytes. */
 static int part_bytes(const derived_linear *d, const linear_plan *p, int values, int size) {
   return (4 * row_size_of(d, p, values) + 127) / 128 * 128 + size * values * p->k_dim;
 }
 
+/* Whether tensor cores take states of bf16 along K, and all of a step's tokens at once: TakesTokens of step_tokens.cuh. */
+static bool takes_tokens(const derived_linear *d, const linear_plan *p) {
+  return (p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16) && d->class.decay != LINEAR_DECAY_CHANNEL &&
+         !d->class.erases && p->k_dim <= LINEAR_PART_KEYS;
+}
+
+static void add_tokens(const derived_linear *d, linear_plan *p) {
+  if (!takes_tokens(d, p)) return;
+  const int skips = d->hook[LINEAR_SKIP].given;
+  linear_plan_add(p, "luattn_linear_tokens", LUATTN_ROLE_LINEAR_TOKENS, LINEAR_TOKENS_THREADS,
+                  linear_tokens_places(LINEAR_TOKENS_FEW, p->k_dim, skips).size);
+  linear_plan_add(p, "luattn_linear_tokens_more", LUATTN_ROLE_LINEAR_TOKENS_MORE, LINEAR_TOKENS_THREADS,
+                  linear_tokens_places(LINEAR_TOKENS_MORE, p->k_dim, skips).size);
+}
+
 static void add_step(const derived_linear *d, const luattn_target *t, linear_plan *p, int warps) {
   if (!has_step(d, t)) return;
   p->source = "entry/linear_step.cu";
+  const int first = p->num_entries;
   p->token_numbers = row_size_of(d, p, (p->v_dim + p->v_part - 1) / p->v_part * p->v_part);
   if (p->k_dim <= LINEAR_PART_KEYS) {
     linear_plan_add(p, "luattn_linear_part", LUATTN_ROLE_LINEAR_PART, LINEAR_PART_THREADS,
@@ -135,6 +154,8 @@ static void add_step(const derived_linear *d, const luattn_target *t, linear_pla
     linear_plan_add(p, "luattn_linear_part_half", LUATTN_ROLE_LINEAR_PART_HALF, LINEAR_PART_THREADS,
                     part_bytes(d, p, LINEAR_PART_HALF_VALUES, 2));
   }
+  add_tokens(d, p);
+  for (int i = first; i < p->num_entries; i++) p->entry[i].early = true;
   linear_plan_add(p, "luattn_linear_step", LUATTN_ROLE_LINEAR_STEP, 32 * (warps + STEP_WARPS),
                   tiles_shared_limit(t->arch) / 2 - 512);
 }
@@ -148,7 +169,7 @@ static void plan_walk(arena *a, const luattn_spec *spec, const luattn_target *t,
   add_kernel(a, d, t, p, warps, batch, 0, batch * row_size(d, p) * number_bytes(p));
   add_step(d, t, p, warps);
   p->why = explain(a, p, d, batch);
-  if (has_step(d, t)) p->why = arena_printf(a, "%s%s", p->why, step_said);
+  if (has_step(d, t)) p->why = arena_printf(a, "%s%s%s", p->why, step_said, takes_tokens(d, p) ? tokens_said : "");
 }
 
 static int ring_bytes(const derived_linear *d, const linear_plan *p, int batch, int ring) {

@@ -305,23 +305,27 @@ static unsigned walk_bytes(const linear_call *l) {
          manifest_ring_bytes(m, l->p.tokens, l->p.ring.count);
 }
 
-/* The entry of luattn_linear_pairs, of states of bf16 along K, or -1. */
-static int pairs_entry(const linear_call *l) {
-  const image_manifest *m = l->c.info;
+/* The entry of this role, or 0: the first one has another. */
+static unsigned entry_of(const image_manifest *m, luattn_role role) {
+  for (unsigned i = m->num_entries - 1; i > 0; i--)
+    if (m->entry[i].role == (uint32_t)role) return i;
+  return 0;
+}
+
+/* The entry of luattn_linear_pairs, of states of bf16 along K, or 0. */
+static unsigned pairs_entry(const linear_call *l) {
   const LuattnStates *s = &l->p.first;
   const long long strides = s->row | s->head | s->value;
   if (s->data == NULL || s->type != LUATTN_STATE_BF16 || s->key != 1 ||
       ((uintptr_t)s->data | (unsigned long long)strides * 2) % 16 != 0)
-    return -1;
-  for (int i = (int)m->num_entries - 1; i >= 0; i--)
-    if (m->entry[i].role == LUATTN_ROLE_LINEAR_PAIRS) return i;
-  return -1;
+    return 0;
+  return entry_of(l->c.info, LUATTN_ROLE_LINEAR_PAIRS);
 }
 
-static void take_pairs(linear_call *l, int entry) {
+static void take_pairs(linear_call *l, unsigned entry) {
   const manifest_entry *e = &l->c.info->entry[entry];
   const int k = layout_ceil((int)l->c.info->head_dim, 32) * 32;
-  l->walk = (linear_walk){.entry = (unsigned)entry,
+  l->walk = (linear_walk){.entry = entry,
                           .threads = e->threads,
                           .shared_bytes = walk_bytes(l) + (unsigned)linear_ring_pair_bytes(l->p.tokens, k),
                           .grid = {(unsigned)((int64_t)l->p.entries * l->p.heads_v), 1, 1}};
@@ -346,8 +350,8 @@ static void choose_walk(linear_call *l) {
   w->grid[1] = splits ? parts : 1;
   w->grid[2] = 1;
   l->p.ahead = (int)((int64_t)l->c.multiprocessors * RESIDENT / w->threads);
-  const int pairs = of->ring > 0 ? pairs_entry(l) : -1;
-  if (pairs >= 0) take_pairs(l, pairs);
+  const unsigned pairs = of->ring > 0 ? pairs_entry(l) : 0;
+  if (pairs > 0) take_pairs(l, pairs);
 }
 
 /* Whether TMA copies parts of states as lines along V (by_v), or K. */
@@ -375,16 +379,27 @@ static int step_rows(const LuattnLinearStep *s) {
   return (LINEAR_STEP_BARRIERS + s->slots * s->slot + 127) / 128 * 128;
 }
 
-/* A call of one token whose states are along K is of luattn_linear_part, or luattn_linear_part_half, which lie before that for
- * others; false: it is not, or the image has none. */
+/* The entry of small blocks, and their value channels, for a call's tokens and states along K; 0: there is none. */
+static unsigned part_entry(const linear_call *l, int *values) {
+  const image_manifest *m = l->c.info;
+  const int tokens = l->p.tokens, type = l->p.first.type;
+  unsigned i = 0;
+  if (type == LUATTN_STATE_F32)
+    return *values = LINEAR_PART_VALUES, tokens == 1 ? entry_of(m, LUATTN_ROLE_LINEAR_PART) : 0;
+  if (type == LUATTN_STATE_BF16 && tokens <= LINEAR_TOKENS_MORE)
+    i = entry_of(m, tokens <= LINEAR_TOKENS_FEW ? LUATTN_ROLE_LINEAR_TOKENS : LUATTN_ROLE_LINEAR_TOKENS_MORE);
+  *values = i > 0 ? LINEAR_TOKENS_VALUES : LINEAR_PART_HALF_VALUES;
+  return i == 0 && tokens == 1 ? entry_of(m, LUATTN_ROLE_LINEAR_PART_HALF) : i;
+}
+
+/* Whether a call of few tokens, whose states are along K, is of such an entry. */
 static bool takes_part(linear_call *l) {
   const image_manifest *m = l->c.info;
-  const bool half = l->p.first.type != LUATTN_STATE_F32;
-  const int i = (int)m->num_entries - 3 + half, values = half ? LINEAR_PART_HALF_VALUES : LINEAR_PART_VALUES;
+  int values;
+  const unsigned i = part_entry(l, &values);
   const int64_t blocks = (int64_t)l->p.entries * l->p.heads_v * (((int)m->head_dim_v + values - 1) / values);
-  if (m->packed || l->p.tokens != 1 || l->p.first.key != 1 || l->p.last.key != 1 || blocks > INT32_MAX) return false;
-  if (i < 0 || m->entry[i].role != (half ? LUATTN_ROLE_LINEAR_PART_HALF : LUATTN_ROLE_LINEAR_PART)) return false;
-  l->walk = (linear_walk){.entry = (unsigned)i,
+  if (i == 0 || m->packed || l->p.first.key != 1 || l->p.last.key != 1 || blocks > INT32_MAX) return false;
+  l->walk = (linear_walk){.entry = i,
                           .threads = m->entry[i].threads,
                           .shared_bytes = m->entry[i].shared_bytes,
                           .grid = {(unsigned)blocks, 1, 1}};

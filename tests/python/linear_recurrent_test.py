@@ -180,6 +180,54 @@ class Steps(unittest.TestCase):
             self.assertTrue(torch.equal(o, also) and torch.equal(final, also_final), name)
 
 
+class Tokens(unittest.TestCase):
+    """At most eight tokens of many states of bf16 along K, by tensor cores; LUATTN_PTX_BLOCKS=1 as above."""
+
+    setUp = Recurrent.setUp
+
+    def compare(self, name, dtype, lengths, K, V, in_place=True, **more):
+        Recurrent.compare(self, name, dtype, lengths, K, V, in_place=in_place, packed=False, state=torch.bfloat16, **more)
+
+    def test_tokens(self):
+        for tokens in range(1, 9):
+            self.compare("gated_delta", torch.bfloat16, (tokens,) * 4, 64, 40)
+
+    def test_dims(self):
+        self.compare("gated_delta", torch.bfloat16, (4,) * 4, 128, 128)
+        self.compare("gated_delta", torch.float16, (7,) * 4, 40, 136)
+
+    def test_hooks(self):
+        for name in ("comba", "mamba2", "linear"):
+            for tokens in (2, 3, 8):
+                self.compare(name, torch.bfloat16, (tokens,) * 4, 32, 24)
+
+    def test_pools(self):
+        for tokens in (4, 6):
+            for in_place in (True, False):
+                self.compare("delta", torch.bfloat16, (tokens,) * 4, 128, 64, pool=[-1, 1, -1, 4], in_place=in_place)
+
+    def test_lines_apart(self):
+        """States whose lines do not follow one another have the same bits."""
+        for tokens in (2, 8):
+            case = Case("gated_delta", torch.bfloat16, (tokens,) * 4, 64, 40, packed=False, state=torch.bfloat16)
+            o, final = case.on_machine()
+            wider = torch.zeros(*case.first.shape[:-1], case.first.shape[-1] + 8, dtype=torch.bfloat16)
+            wider[..., :-8] = case.first
+            case.first = wider[..., :-8]
+            also, also_final = case.on_machine()
+            self.assertTrue(torch.equal(o, also) and torch.equal(final, also_final))
+
+    def test_gone(self):
+        """What has decayed to nothing is gone, were it infinite."""
+        for tokens in (3, 7):
+            case = Case("simple_gla", torch.bfloat16, (tokens,) * 4, 32, 24, packed=False, state=torch.bfloat16)
+            case.given = {name: torch.full_like(x, -torch.inf) for name, x in case.given.items()}
+            o, final = case.on_machine()
+            case.first = torch.full_like(case.first, torch.inf)
+            also, also_final = case.on_machine()
+            self.assertTrue(torch.isfinite(o).all() and torch.equal(o, also) and torch.equal(final, also_final))
+
+
 class Gradients(unittest.TestCase):
     """Of every class, beside the CPU in float64."""
 

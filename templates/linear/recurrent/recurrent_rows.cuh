@@ -128,7 +128,7 @@ struct RecurrentRows {
       place.template at<Elem>(p.o, place.site.hv, int(i / n))[first_value + int(i % n)] = from_real<Elem>(Real(0));
   }
 
- private:
+ protected:
   template <class Hook>
   using OfK = HookRow<Hook, Config::k_dim, Real>;
   template <class Hook>
@@ -211,24 +211,25 @@ struct RecurrentRows {
       keep_values(to + Layout::skip, lane, y);
     }
     if constexpr (Spec::Value::given) hook.run(x, x);
-    if constexpr (Spec::Write::given)
-      write(to, t, lane, x);
-    else if (Spec::normalizes && lane == 0)
-      to[Layout::one] = 1;
+    Real w = 1;
+    if constexpr (Spec::Write::given) w = weigh(t, lane, x);
+    if (Spec::normalizes && lane == 0) to[Layout::one] = w;
     keep_values(to + Layout::written, lane, x);
   }
-  __device__ __forceinline__ void write(Real *to, int t, int lane, VRow &x) const {
+  // What is written, by its weight, which is returned where channels have one.
+  __device__ __forceinline__ Real weigh(int t, int lane, VRow &x) const {
     const OfV<typename Spec::Write> hook{p, place.site, t, lane};
     if constexpr (Spec::Write::by_channel) {
       VRow none = {}, w;
       hook.run(none, w);
 #pragma unroll
       for (int j = 0; j < hook.count; ++j) x[j] *= w[j];
+      return 1;
     } else {
       const Real w = hook.number();
 #pragma unroll
       for (int j = 0; j < hook.count; ++j) x[j] *= w;
-      if (Spec::normalizes && lane == 0) to[Layout::one] = w;
+      return w;
     }
   }
 };

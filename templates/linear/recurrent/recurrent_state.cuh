@@ -56,6 +56,15 @@ LUATTN_FN void load_whole(T &x, const void *from) {
   x = u.x;
 }
 
+// 16 bytes of memory, that L2 keeps or does not, as `policy` says; not moved behind what follows.
+LUATTN_FN uint4 load_as(const void *from, unsigned long long policy) {
+  uint4 x;
+  asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(__cvta_generic_to_global(from)), "l"(policy));
+  return x;
+}
+
 template <class Spec, class Config>
 struct RecurrentState {
   using Shape = RecurrentShape<Config>;

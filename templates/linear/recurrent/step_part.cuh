@@ -4,6 +4,7 @@
 // Each warp asks for its part of the state before all else, and writes it back by one bulk copy, which is faster than stores of
 // threads. Hooks are run for each part of a head anew.
 #pragma once
+#include "arch/early_launch.cuh"
 #include "linear/recurrent/recurrent_rows.cuh"
 #include "linear/recurrent/recurrent_state.cuh"
 #include "tma/bulk_copies.cuh"
@@ -34,13 +35,21 @@ struct PartState : RecurrentState<Spec, Config> {
   }
   __device__ __forceinline__ void ask(const LuattnStates &m, i64 row, int hv) {
     const T *from = place(m, row, hv) + group * m.value + lane8 * Unit;
+    const unsigned long long policy = l2_policy<L2_LAST>();
 #pragma unroll
     for (int i = 0; i < V; ++i, from += 4 * m.value)
 #pragma unroll
       for (int n = 0; n < K; n += Unit) {
         auto &x = raw[(i * K + n) / Unit];
         x = {};
-        if (has(i, n)) load_whole(x, from + n * 8);
+        if constexpr (sizeof(x) == 16) {
+          if (has(i, n)) {
+            const uint4 y = load_as(from + n * 8, policy);
+            x.word[0] = y.x, x.word[1] = y.y, x.word[2] = y.z, x.word[3] = y.w;
+          }
+        } else if (has(i, n)) {
+          load_whole(x, from + n * 8);
+        }
       }
   }
   template <bool Load>
@@ -108,6 +117,8 @@ __device__ __forceinline__ void step_part(const LuattnLinearParams &p, unsigned 
   using Real = typename Config::Number;
   constexpr int parts = ceil_div(Config::v_dim, Config::v_block), unit = RecurrentShape<Config>::half_unit,
                 staged = layout_ceil(TokenLayout<Spec, Config>::size * int(sizeof(Real)), 128) * 128;
+  let_next_start();
+  wait_for_previous();
   const HeadPart<parts> own;
   const RecurrentPlace<Config> place(p, own.head);
   const StateOrder<Config> order(p.first);
