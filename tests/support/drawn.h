@@ -1,5 +1,5 @@
 /* drawn.h: which parts of a long test a tree runs. LUATTN_TEST_SEED, the hash of the tree, draws one of `parts` for
- * each name; without a seed all parts run, as for ./bootstrap test --all. For whole tests: tests/drawn.sh. */
+ * each name; without a seed all parts run, as for ./bootstrap test --all. For whole tests: tests/drawn.sh, tests/draw.awk. */
 #ifndef LUATTN_TESTS_DRAWN_H
 #define LUATTN_TESTS_DRAWN_H
 
