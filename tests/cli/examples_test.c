@@ -55,7 +55,7 @@ static int check_shape(const luattn_spec *spec, const char *path, int i, const c
 /* The last two shapes take most of the time. */
 static bool is_drawn(const char *path, int shape) {
   const char *slash = strrchr(path, '/');
-  return shape == 0 || drawn(slash != NULL ? slash + 1 : path, shape, shape < NUM_SHAPES - 2 ? 3 : 8);
+  return shape == 0 || drawn(slash != NULL ? slash + 1 : path, shape, shape < NUM_SHAPES - 2 ? 5 : 16);
 }
 
 int main(int argc, char **argv) {

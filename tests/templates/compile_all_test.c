@@ -201,7 +201,7 @@ static void find_examples(work *w, const char *dir) {
 static void take_drawn(work *w) {
   int kept = 0;
   for (int i = 0; i < w->num_jobs; i++)
-    if (drawn("compile_all", i, 6)) w->jobs[kept++] = w->jobs[i];
+    if (drawn("compile_all", i, 12)) w->jobs[kept++] = w->jobs[i];
   w->num_jobs = kept;
 }
 
