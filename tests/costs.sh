@@ -7,7 +7,7 @@
 #               tests took longer than recorded, as on another or a busy machine, each may by as much
 #   record      prints COSTS with the seconds of the last run
 set -euo pipefail
-MOST_ALL=180 MOST_ONE=15
+MOST_ALL=180 MOST_ONE=20
 what=$1 build=$2 costs=${3:-$(dirname "$0")/costs.txt}
 export LC_ALL=C
 

@@ -36,7 +36,7 @@ function sort(n,   gap, i, j, x) {
 }
 BEGIN {
   PRIME = 2147483647
-  if (most == "") most = 160
+  if (most == "") most = 125
   for (i = 1; i < 128; i++) code[sprintf("%c", i)] = i
 }
 FILENAME == ARGV[1] {
