@@ -1,4 +1,4 @@
-# draw.awk: prints the names of the drawn tests (tests/drawn.sh) that a tree runs; with -v show=1 their family and seconds before each.
+# draw.awk: prints the names of the drawn tests (tests/drawn.sh) that a tree runs; -v show=1: their family and seconds before each.
 #
 #   awk -v seed=SEED [-v most=SECONDS] -f draw.awk costs.txt BUILD/tests/drawn_tests.txt
 #
