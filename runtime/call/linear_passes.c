@@ -27,11 +27,14 @@ static size_t rows_of(const linear_call *l) {
   return (size_t)l->p.tokens * (l->c.info->packed ? 1 : (size_t)l->p.entries);
 }
 
-/* Contiguous rows [rows][heads][dim] of the call's type. */
-static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim) {
+/* Contiguous rows [rows][heads][dim] of numbers of `size` bytes. */
+static LuattnTensor take_numbers(room *r, const linear_call *l, int heads, int dim, size_t size) {
   const long long row = (long long)heads * dim;
-  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * (args_elem(l->c.info).bits / 8u)), row * l->p.tokens, dim,
-                        row};
+  return (LuattnTensor){take(r, rows_of(l) * (size_t)row * size), row * l->p.tokens, dim, row};
+}
+/* The same of the call's type. */
+static LuattnTensor take_rows(room *r, const linear_call *l, int heads, int dim) {
+  return take_numbers(r, l, heads, dim, args_elem(l->c.info).bits / 8u);
 }
 
 static int64_t turns_of(int64_t blocks, int64_t at_once) { return (blocks + at_once - 1) / at_once; }
@@ -351,7 +354,7 @@ static luattn_status place_reverse(linear_call *l, room *r) {
   to->keys = take(r, rows * heads * of->keys * m->head_dim * number);
   to->written = take(r, rows * heads * v_dim * number);
   if (of->normalizes) to->sums = take(r, rows * heads * number);
-  if (of->normalizes) l->p.o = take_rows(r, l, l->p.heads_v, (int)m->head_dim_v);
+  if (of->normalizes) l->p.o = take_numbers(r, l, l->p.heads_v, (int)m->head_dim_v, number);
   to->dlast = l->dlast, to->dfirst = l->dfirst;
   to->parts = 1;
   const int64_t blocks = (int64_t)l->p.entries * l->p.heads;

@@ -53,12 +53,23 @@ struct HookRow {
   }
 };
 
+// The type of o: in runs for backward numbers that are not rounded.
+template <class Config, int Run = Config::run>
+struct RecurrentOut {
+  using Type = typename Config::Number;
+};
+template <class Config>
+struct RecurrentOut<Config, 0> {
+  using Type = typename Config::Elem;
+};
+
 template <class Spec, class Config>
 struct RecurrentRows {
   using Shape = RecurrentShape<Config>;
   using Layout = TokenLayout<Spec, Config>;
   using Real = typename Config::Number;
   using Elem = typename Config::Elem;
+  using Out = typename RecurrentOut<Config>::Type;
   static constexpr int parts = 3;  // of a token's rows, which have a warp each
 
   const LuattnLinearParams &p;
@@ -99,12 +110,13 @@ struct RecurrentRows {
     }
   }
 
-  // o of these, behind the sums over K. Of runs for backward, which divides by the sum, without what skips.
+  // o of these, behind the sums over K; in runs for backward what is divided by the sum, without what skips, and not rounded:
+  // gradients of q are differences to it.
   __device__ __forceinline__ void store(int first, int count) const {
     const int n = min_of(block_values, Config::v_dim - first_value);
     for (int t = 0; t < count; ++t) {
       const Real *from = of(t);
-      Elem *const to = place.template at<Elem>(p.o, place.site.hv, first + t) + first_value;
+      Out *const to = place.template at<Out>(p.o, place.site.hv, first + t) + first_value;
       if constexpr (Spec::normalizes && Config::run > 0)
         if (own_thread() == 0)
           static_cast<Real *>(p.reverse.sums)[place.row_of_all(p, first + t) * p.heads_v + place.site.hv] =
@@ -117,7 +129,7 @@ struct RecurrentRows {
         else
           x *= scale_of<Real>(p);
         if constexpr (Spec::Skip::given && Config::run == 0) x += from[Layout::skip + at];
-        to[v] = from_real<Elem>(x);
+        to[v] = from_real<Out>(x);
       }
     }
   }

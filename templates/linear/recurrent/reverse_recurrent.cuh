@@ -113,14 +113,14 @@ struct ReverseWalk {
     const int lane = int(threadIdx.x % 32);
     for (int i = int(threadIdx.x / 32); i < count; i += Config::threads / 32) {
       const auto *from = place.template at<const typename Config::Elem>(p.rows.dout, place.site.hv, first + i);
-      const auto *o = place.template at<const typename Config::Elem>(p.o, place.site.hv, first + i);
+      const Real *o = place.template at<const Real>(p.o, place.site.hv, first + i);
       Real factor = Spec::normalizes ? Real(1) / Real(*to.sum(first + i)) : scale_of<Real>(p), dot = 0;
       for (int v = lane; v < Config::v_dim; v += 32) {
         const Real x = from == nullptr ? Real(0) : factor * Real(to_real(from[v]));
         const int of_block = v - rows.first_value;
         if (of_block >= 0 && of_block < rows.block_values)
           shared[read_grads + i * Config::v_block + value_place(of_block)] = x;
-        if constexpr (Spec::normalizes) dot = op_fma(x, Real(to_real(o[v])), dot);
+        if constexpr (Spec::normalizes) dot = op_fma(x, o[v], dot);
       }
       for (int v = Config::v_dim - rows.first_value + lane; v < rows.block_values; v += 32)
         if (v >= 0) shared[read_grads + i * Config::v_block + value_place(v)] = 0;
