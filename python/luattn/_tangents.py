@@ -137,6 +137,18 @@ def is_transformed() -> bool:
     return _transform() is not None
 
 
+@contextlib.contextmanager
+def outside_levels() -> Iterator[None]:
+    """Without the levels of torch.func that are open, which would wrap tensors that are made."""
+    with contextlib.ExitStack() as stack:
+        if is_transformed():
+            from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+            while is_transformed():
+                stack.enter_context(temporarily_pop_interpreter_stack())  # type: ignore[no-untyped-call]
+        yield
+
+
 def _is_level_open() -> bool:
     """is_transformed(), for functions that torch.compile traces: it opens the levels itself, and guards its graphs by them."""
     return is_transformed()

@@ -5,7 +5,7 @@ import unittest
 from problems import torch  # exits without torch, so first
 
 import luattn
-from luattn import fla, flash_attn, natten
+from luattn import fla, flash_attn, flex, natten
 from torch.func import grad, jacrev, vmap, vjp
 
 LENGTHS = torch.tensor([3, 5], dtype=torch.int32)
@@ -73,6 +73,24 @@ class Levels(unittest.TestCase):
         q, o, lse = rand(1, 2, 6, 8), rand(1, 2, 6, 8), rand(1, 2, 6)
         self.refused("na_qk, na_av: torch.vmap: .*batch yourself", vmap, lambda q: natten.na1d_qk(q, q, 3), q[None])
         self.refused("merge: torch.vmap: .*batch yourself", vmap, lambda o: luattn.merge([o, o], [lse, lse])[0], o[None])
+
+    def test_captured_tensors(self):
+        """Of FlexAttention's mods, whose first call is within a level."""
+        q, k, w, b = rand(3, 1, 2, 4, 8), rand(1, 2, 4, 8), rand(2), rand(2, 4, 4)
+
+        def scaled(q, w):
+            return flex.flex_attention(q, k, k, lambda s, _, h, i, j: s * w[h]).square().sum()
+
+        def math(q, w):
+            return torch.nn.functional.scaled_dot_product_attention(q * w[:, None, None], k, k).square().sum()
+
+        for argnums in (1, 0, (0, 1)):
+            torch.testing.assert_close(grad(scaled, argnums)(q[0], w), grad(math, argnums)(q[0], w))
+
+        def biased(q):
+            return flex.flex_attention(q, k, k, lambda s, _, h, i, j: s + b[h, i, j])
+
+        torch.testing.assert_close(vmap(biased)(q)[2], torch.nn.functional.scaled_dot_product_attention(q[2], k, k, attn_mask=b))
 
     def test_linear(self):
         q = rand(1, 4, 2, 8)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import _capi as capi
 from .._call import give_back, take_frame
 from .._spec import Spec, spec_of
+from .._tangents import outside_levels
 from .._tensors import fill
 from ..engine import engine_of
 from ..errors import Error
@@ -241,7 +242,7 @@ def _translated(call: _Call, varying: list[int], title: str, captured: Captured 
     numbers: list[Any] = list(call.numbers)
     captured = captured or Captured()
     of_tensors, of_numbers = list(range(len(call.held.tensors))), list[int]()  # -1 - i: the number i
-    with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+    with outside_levels(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         for t in call.held.tensors:
             captured.hold(t)
         tensors = list(captured.tensors)
