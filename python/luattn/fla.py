@@ -465,7 +465,7 @@ def _ends_of(name: str, seq_idx: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     begins[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
     at = begins.flatten().nonzero().flatten()
     numbers = seq_idx.flatten()[at].long()
-    if torch.stack([at // max(length, 1), numbers]).unique(dim=1).shape[1] < len(at):
+    if torch.stack([at // max(length, 1), numbers]).unique(dim=1).shape[1] < len(at):  # type: ignore[no-untyped-call]
         raise InvalidError(f"{name}: seq_idx: rows of one number lie apart in an entry; give each sequence a number of its own")
     return torch.cat([at, at.new_tensor([batch * length])]), at % max(length, 1) == 0, numbers
 
