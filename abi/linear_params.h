@@ -142,14 +142,14 @@ enum { LINEAR_STEP_BARRIERS = 256, LINEAR_STEP_SLOTS = 3, LINEAR_STEP_STAGES = 6
 enum { LINEAR_PART_VALUES = 32, LINEAR_PART_BLOCKS = 7, LINEAR_PART_HALF_VALUES = 64, LINEAR_PART_HALF_BLOCKS = 4 };
 enum { LINEAR_PART_THREADS = 128, LINEAR_PART_KEYS = 128 };
 /* Blocks of luattn_linear_tokens and luattn_linear_tokens_more (templates/linear/recurrent/step_tokens.cuh): tokens, at most;
- * threads, of which a warp has 16 value channels, and how many blocks a multiprocessor has at once. */
+ * threads, turns of a warp, 16 value channels each, and how many blocks a multiprocessor has at once. */
 enum { LINEAR_TOKENS_FEW = 4, LINEAR_TOKENS_MORE = 8 };
-enum { LINEAR_TOKENS_THREADS = 128, LINEAR_TOKENS_BLOCKS = 5, LINEAR_TOKENS_MORE_BLOCKS = 4 };
-enum { LINEAR_TOKENS_VALUES = LINEAR_TOKENS_THREADS / 32 * 16 };
+enum { LINEAR_TOKENS_THREADS = 128, LINEAR_TOKENS_TURNS = 2, LINEAR_TOKENS_BLOCKS = 5, LINEAR_TOKENS_MORE_BLOCKS = 4 };
+enum { LINEAR_TOKENS_VALUES = LINEAR_TOKENS_THREADS / 32 * 16 * LINEAR_TOKENS_TURNS };
 /* Their shared memory, in bytes: operands, r and q of tokens, and keys, rows of `pitch`, high halves first; keys of two tokens
- * channel by channel; decays; what is written, in whose place o is, and skips; the state. */
+ * channel by channel; decays; what is written, in whose place o is, and skips; barriers; the state. */
 typedef struct LinearTokensPlaces {
-  int pitch, key_pitch, turned_pitch, keys, turned, decays, written, skip, state, size;
+  int pitch, key_pitch, turned_pitch, keys, turned, decays, written, skip, barriers, state, size;
 } LinearTokensPlaces;
 ABI_FN LinearTokensPlaces linear_tokens_places(int tokens, int k_dim, int skips) {
   LinearTokensPlaces l = {0};
@@ -162,7 +162,8 @@ ABI_FN LinearTokensPlaces linear_tokens_places(int tokens, int k_dim, int skips)
   l.decays = l.turned + tokens * l.turned_pitch;
   l.written = l.decays + 4 * tokens;
   l.skip = l.written + rows;
-  l.state = layout_ceil(l.skip + skips * rows, 128) * 128;
+  l.barriers = l.skip + skips * rows;
+  l.state = layout_ceil(l.barriers + LINEAR_TOKENS_VALUES / 2, 128) * 128;
   l.size = l.state + 2 * LINEAR_TOKENS_VALUES * k_dim;
   return l;
 }

@@ -82,7 +82,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_LINEAR_PART_HALF, /* the same of states of 16 bits */
   LUATTN_ROLE_LINEAR_WHOLE, /* what INVERSES and LINEAR do, of entries that are not cut and keep nothing; grid as LINEAR. A launch
                              * takes one of both */
-  LUATTN_ROLE_LINEAR_TOKENS, /* LINEAR_STEP's work of at most LINEAR_TOKENS_FEW tokens, states of bf16 along K; grid as PART */
+  LUATTN_ROLE_LINEAR_TOKENS, /* LINEAR_STEP's work of 2 to LINEAR_TOKENS_FEW tokens, states of bf16 along K; grid as PART */
   LUATTN_ROLE_LINEAR_TOKENS_MORE, /* of at most LINEAR_TOKENS_MORE */
   LUATTN_ROLE_COUNT
 } luattn_role;

@@ -121,7 +121,7 @@ static const char step_said[] =
     "of one token, states along K are of small blocks in the order of memory\n";
 
 static const char tokens_said[] =
-    "at most 8 tokens and states of bf16 along K are multiplied by tensor cores, all tokens at once\n";
+    "2 to 8 tokens and states of bf16 along K are multiplied by tensor cores, all tokens at once\n";
 
 /* Of kernels of one token: its rows, and a block's part of a state of numbers of so many bytes. */
 static int part_bytes(const derived_linear *d, const linear_plan *p, int values, int size) {

@@ -386,7 +386,7 @@ static unsigned part_entry(const linear_call *l, int *values) {
   unsigned i = 0;
   if (type == LUATTN_STATE_F32)
     return *values = LINEAR_PART_VALUES, tokens == 1 ? entry_of(m, LUATTN_ROLE_LINEAR_PART) : 0;
-  if (type == LUATTN_STATE_BF16 && tokens <= LINEAR_TOKENS_MORE)
+  if (type == LUATTN_STATE_BF16 && tokens > 1 && tokens <= LINEAR_TOKENS_MORE)
     i = entry_of(m, tokens <= LINEAR_TOKENS_FEW ? LUATTN_ROLE_LINEAR_TOKENS : LUATTN_ROLE_LINEAR_TOKENS_MORE);
   *values = i > 0 ? LINEAR_TOKENS_VALUES : LINEAR_PART_HALF_VALUES;
   return i == 0 && tokens == 1 ? entry_of(m, LUATTN_ROLE_LINEAR_PART_HALF) : i;

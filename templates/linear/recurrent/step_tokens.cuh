@@ -3,13 +3,15 @@
 // of it takes as many instructions whatever the tokens are: S0 as it came from memory meets all tokens' q and r, each lane solves
 // for u of its value channels, and one product more adds them.
 //
-// A block has some value channels of a head, and comes and goes, in the order of memory. Each warp asks for its part of the state
-// before all else, then has the hooks of a token, and writes its part back by one bulk copy.
+// A block has value channels of a head, and comes and goes, in the order of memory. Each warp asks for its parts of the state before
+// all else, has the hooks of a token or two, and then takes its parts in turn from shared memory, where TMA brings them, and from
+// where it takes them back.
 #pragma once
 #include "arch/early_launch.cuh"
 #include "linear/recurrent/recurrent_rows.cuh"
 #include "linear/recurrent/recurrent_state.cuh"
 #include "tma/bulk_copies.cuh"
+#include "tma/mbarrier.cuh"
 
 template <class Spec, class Config>
 concept TakesTokens = sizeof(typename Config::Elem) == 2 && !Spec::Erase::given && !Spec::normalizes &&
@@ -17,7 +19,8 @@ concept TakesTokens = sizeof(typename Config::Elem) == 2 && !Spec::Erase::given 
 
 template <class Config>
 struct TokensConfig : Config {
-  static constexpr int warps = LINEAR_TOKENS_THREADS / 32, values = 16, v_block = LINEAR_TOKENS_VALUES;
+  static constexpr int warps = LINEAR_TOKENS_THREADS / 32, values = 16, turns = LINEAR_TOKENS_TURNS,
+                       v_block = LINEAR_TOKENS_VALUES;
 };
 
 // Bytes of shared memory, of at most Tokens tokens. A float is kept as two numbers of bf16, its high and its low half.
@@ -28,7 +31,7 @@ struct TokensLayout {
                        turned_pitch = places.turned_pitch,
                        columns = Tokens > 4 ? 16 : 8;  // of operands: r of tokens, then q
   static constexpr int operands = 0, keys = places.keys, turned = places.turned, decays = places.decays,
-                       written = places.written, skip = places.skip, state = places.state;
+                       written = places.written, skip = places.skip, state = places.state, barriers = places.barriers;
 };
 
 // Rows of tokens to shared memory.
@@ -47,15 +50,15 @@ struct TokensRows : RecurrentRows<Spec, Config> {
                                         const StateOrder<Config> &order, unsigned char *base, int first_value)
       : Base{p, place, order, reinterpret_cast<Real *>(base), first_value, Config::v_block}, base(base) {}
 
-  // A warp has a token, or two; where these are fewer, half of one.
+  // A warp has a token, or two.
   __device__ __forceinline__ void fill_all() const {
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
-    const bool by_halves = Tokens == Config::warps && place.tokens <= Tokens / 2;
 #pragma unroll
-    for (int first = 0; first < Tokens; first += Config::warps) {
-      const int t = by_halves ? warp / 2 : first + warp;
-      if (t < place.tokens) fill_token(t, lane, !by_halves || warp % 2 == 0, !by_halves || warp % 2 != 0);
-      if (first + warp >= place.tokens) clear_token(first + warp, lane);
+    for (int t = 0; t < Tokens; t += Config::warps) {
+      if (t + warp < place.tokens)
+        fill_token(t + warp, lane);
+      else if (t + warp < Tokens)
+        clear_token(t + warp, lane);
     }
   }
 
@@ -82,20 +85,18 @@ struct TokensRows : RecurrentRows<Spec, Config> {
       put(In::operands + column * In::pitch, In::operands + (In::columns + column) * In::pitch, lane, j, high, low);
     }
   }
-  // Where the channel of number j of a row lies, of two tokens' keys: columns of a product are 8 lanes' numbers.
-  __device__ __forceinline__ u16 *turned(int t, int lane, int j) const {
-    const int in8 = lane % 8, word = (lane / 8 * 2 + in8 % 2) * 4 + in8 / 2;
-    return at(In::turned + t / 2 * In::turned_pitch + (j * 32 + word) * 4 + t % 2 * 2);
-  }
   __device__ __forceinline__ void keep_keys(int t, int lane, const KRow &x) const {
-    const int in8 = lane % 8, place = (lane - in8) * 4 + in8 / 4 * 16 + in8 / 2 % 2 * 8 + in8 % 2 * 2;
+    // Of the lane's channel, for each 32: columns of a product are 8 lanes' numbers.
+    const int in8 = lane % 8, word = (lane / 8 * 2 + in8 % 2) * 4 + in8 / 2;
 #pragma unroll
     for (int j = 0; j < In::K / 32; ++j) {
       u16 high, low;
       split(x[j], high, low);
-      u16 *const to = at(In::keys + t * In::key_pitch + j * 128 + place);
-      to[0] = high, to[2] = low;
-      turned(t, lane, j)[0] = high, turned(t, lane, j)[Tokens / 4 * In::turned_pitch] = low;
+      const int pair =
+          In::keys + t * In::key_pitch + (j * 32 + lane - in8) * 4 + in8 / 4 * 16 + in8 / 2 % 2 * 8 + in8 % 2 * 2;
+      at(pair)[0] = high, at(pair + 4)[0] = low;
+      const int to = In::turned + t / 2 * In::turned_pitch + (j * 32 + word) * 4 + t % 2 * 2;
+      at(to)[0] = high, at(to + Tokens / 2 * In::turned_pitch)[0] = low;
     }
   }
   __device__ __forceinline__ void keep_values_at(int offset, int t, int lane, const VRow &x) const {
@@ -106,49 +107,50 @@ struct TokensRows : RecurrentRows<Spec, Config> {
       if (v >= 0 && v < block_values) to[v] = x[j];
     }
   }
-  __device__ __forceinline__ void fill_token(int t, int lane, bool has_q, bool has_k) const {
+  __device__ __forceinline__ void fill_token(int t, int lane) const {
     const OfK<typename Spec::Query> of_q{p, place.site, t, lane};
     const OfK<typename Spec::Key> of_k{p, place.site, t, lane};
     const OfV<typename Spec::Value> of_v{p, place.site, t, lane};
-    KRow q, k;
+    KRow q, k, r;
     VRow v;
-    if (has_q) this->load(p.q, place.site.h, t, of_q, q), this->load(p.v, place.site.hv, t, of_v, v);
-    if (has_k) this->load(p.k, place.site.h, t, of_k, k);
-    if (has_q) {
-      fill_values_of(t, lane, of_v, v);
-      if constexpr (Spec::Query::given) of_q.run(q, q);
-      keep_operand(half + t, lane, q);
-    }
-    if (has_k) {
-      if constexpr (Spec::Key::given) of_k.run(k, k);
-      keep_keys(t, lane, k);
-      if constexpr (Spec::Read::given) {
-        KRow r;
-        OfK<typename Spec::Read>{p, place.site, t, lane}.run(k, r);
-        keep_operand(t, lane, r);
-      }
-    }
-  }
-  __device__ __forceinline__ void fill_values_of(int t, int lane, const OfV<typename Spec::Value> &hook,
-                                                 VRow &v) const {
-    if constexpr (Spec::Decay::given) {
-      const float g = decay_within(OfK<typename Spec::Decay>{p, place.site, t, lane}.number());
-      if (lane == 0) reinterpret_cast<float *>(base + In::decays)[t] = g;
-    }
+    this->load(p.q, place.site.h, t, of_q, q);
+    this->load(p.k, place.site.h, t, of_k, k);
+    this->load(p.v, place.site.hv, t, of_v, v);
+    float g = 0;
+    if constexpr (Spec::Decay::given) g = decay_within(OfK<typename Spec::Decay>{p, place.site, t, lane}.number());
+    if (lane == 0) reinterpret_cast<float *>(base + In::decays)[t] = g;
     if constexpr (Spec::Skip::given) {
       VRow s;
       OfV<typename Spec::Skip>{p, place.site, t, lane}.run(v, s);
       keep_values_at(In::skip, t, lane, s);
     }
-    if constexpr (Spec::Value::given) hook.run(v, v);
+    if constexpr (Spec::Value::given) of_v.run(v, v);
     if constexpr (Spec::Write::given) this->weigh(t, lane, v);
     keep_values_at(In::written, t, lane, v);
+    if constexpr (Spec::Query::given) of_q.run(q, q);
+    if constexpr (Spec::Key::given) of_k.run(k, k);
+    keep_operand(half + t, lane, q);
+    keep_keys(t, lane, k);
+    if constexpr (Spec::Read::given) {
+      OfK<typename Spec::Read>{p, place.site, t, lane}.run(k, r);
+      keep_operand(t, lane, r);
+    } else {
+      clear_operand(t, lane);
+    }
   }
-  // Of a token that there is not, whose u are 0: keys are finite.
+  __device__ __forceinline__ void clear_operand(int column, int lane) const {
+    const KRow none = {};
+    keep_operand(column, lane, none);
+  }
+  // Of a token that there is not.
   __device__ __forceinline__ void clear_token(int t, int lane) const {
-#pragma unroll
-    for (int j = 0; j < In::K / 32; ++j)
-      turned(t, lane, j)[0] = 0, turned(t, lane, j)[Tokens / 4 * In::turned_pitch] = 0;
+    const KRow none = {};
+    const VRow no_values = {};
+    if (lane == 0) reinterpret_cast<float *>(base + In::decays)[t] = 0;
+    clear_operand(t, lane);
+    clear_operand(half + t, lane);
+    keep_keys(t, lane, none);
+    keep_values_at(In::written, t, lane, no_values);
   }
 };
 
@@ -160,11 +162,6 @@ struct TokensColumns {
   const int lane = int(threadIdx.x % 32), g = lane / 4, t = lane % 4;
   __device__ __forceinline__ bool is_query(int kind) const { return kinds == 2 ? kind == 1 : t >= 2; }
   __device__ __forceinline__ int token(int b) const { return kinds == 2 ? 2 * t + b : 2 * (t % 2) + b; }
-  // Whether what token i writes is something to column b.
-  template <bool Reads>
-  __device__ __forceinline__ bool meets(int kind, int b, int i) const {
-    return is_query(kind) ? i <= token(b) : Reads && i < token(b);
-  }
 };
 
 // What tokens are to one another, of all value channels: the same in each warp.
@@ -179,30 +176,23 @@ struct TokensPairs {
   float left[kinds][2];  // of S0, in what a column reads
   float to_end[2];       // of what tokens of the columns write
   float of_state;        // of S0, behind all
-  // The same as a product: of numbers of bf16, in the place of a lane, high and low halves. An infinite number of a state makes its
-  // neighbours NaN, so that it is for updates that read, where it makes all of its value channel infinite or NaN.
-  static constexpr bool by_diagonal = decays && Spec::Read::given;
-  u32 diagonal[2];
 
-  __device__ __forceinline__ TokensPairs(u32 base, const Columns &at, int count) {
+  __device__ __forceinline__ TokensPairs(u32 base, const Columns &at) {
     float c[kinds][4] = {};
     multiply(base, at, c);
-    add_up(base, at.lane, count);
+    add_up(base, at.lane);
     const float of_row = sum_of(min_of(at.g, Tokens - 1), true);
 #pragma unroll
     for (int n = 0; n < kinds; ++n)
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
-        const bool of_q = at.is_query(n), has = at.template meets<Spec::Read::given>(n, b, at.g);
+        const bool of_q = at.is_query(n), has = of_q ? at.g <= at.token(b) : at.g < at.token(b);
         const float sum = sum_of(at.token(b), of_q), f = decays ? op_exp(sum - of_row) : 1.f, x = c[n][b] + c[n][b + 2];
         left[n][b] = decays ? op_exp(sum) : 1.f;
         pair[n][b] = !has ? 0.f : of_q ? f * x : -f * x;
       }
     const float end = __shfl_sync(0xffffffffu, own, Tokens - 1);
     of_state = decays ? op_exp(end) : 1.f;
-    const u32 high = pack<bf16_t>(of_state, 0.f), low = pack<bf16_t>(of_state - half_of<bf16_t>(high, 0), 0.f);
-    const bool has = at.g / 2 == at.t;
-    diagonal[0] = has ? high << at.g % 2 * 16 : 0, diagonal[1] = has ? low << at.g % 2 * 16 : 0;
 #pragma unroll
     for (int b = 0; b < 2; ++b) to_end[b] = decays ? op_exp(end - sum_of(at.token(b), true)) : 1.f;
   }
@@ -225,8 +215,8 @@ struct TokensPairs {
       }
     }
   }
-  __device__ __forceinline__ void add_up(u32 base, int lane, int count) {
-    own = decays && lane < count ? __uint_as_float(load_shared(base + In::decays + lane * 4)) : 0.f;
+  __device__ __forceinline__ void add_up(u32 base, int lane) {
+    own = decays && lane < Tokens ? __uint_as_float(load_shared(base + In::decays + lane * 4)) : 0.f;
 #pragma unroll
     for (int m = 1; m < Tokens; m *= 2) {
       const float x = __shfl_up_sync(0xffffffffu, own, m);
@@ -255,30 +245,35 @@ struct TokensState : TokensColumns<Tokens> {
 
   const int offset, first;  // the first value channel in the block, and of the head
   const u32 base, shared;   // the block's memory, the part in it
-  u32 word[units][4][2];    // of value channels g and g + 8
+  u32 word[units][8];       // neighbours along K of value channels g and g + 8 in turn
   float z[kinds][2][2];     // of column 2 t + b, value channel g + 8 h: [b][h]; what r reads, or o
   float u[2][2];            // of the tokens of a lane's columns
 
-  __device__ __forceinline__ TokensState(int first_value, u32 base)
-      : offset(int(threadIdx.x / 32) * Config::values),
+  __device__ __forceinline__ TokensState(int first_value, int turn, u32 base)
+      : offset((turn * Config::warps + int(threadIdx.x / 32)) * Config::values),
         first(first_value + offset),
         base(base),
         shared(base + In::state + offset * line) {}
 
-  __device__ __forceinline__ void ask(const LuattnStates &m, i64 row, int hv) {
-    const u16 *from = place(m, row, hv) + g * m.value + t * 8;
-    const unsigned long long policy = l2_policy<L2_LAST>();
-#pragma unroll
-    for (int h = 0; h < 2; ++h, from += 8 * m.value)
-#pragma unroll
-      for (int n = 0; n < units; ++n) {
-        uint4 x = {};
-        if (has(h, n)) x = load_as(from + n * 32, policy);
-        word[n][0][h] = x.x, word[n][1][h] = x.y, word[n][2][h] = x.z, word[n][3][h] = x.w;
-      }
+  __device__ __forceinline__ void ask(const LuattnStates &m, i64 row, int hv) const {
+    const int count = values();
+    if (count <= 0) return;
+    if (lane == 0) {
+      barrier_init(barrier(), 1);
+      barrier_init_done();
+      barrier_arrive_expect(barrier(), count * line);
+    }
+    __syncwarp();
+    const u16 *const from = place(m, row, hv);
+    if (m.value == Config::k_dim) {
+      if (lane == 0) bulk_load(shared, from, count * line, barrier());
+    } else if (lane < count) {
+      bulk_load(shared + lane * line, from + lane * m.value, line, barrier());
+    }
   }
-  // o and the new state, to shared memory.
+  // o and the new state; the warp's barrier has been asked for its part.
   __device__ __forceinline__ void run(const Pairs &pairs, int count) {
+    take();
     multiply();
     begin(pairs);
     walk(pairs, count);
@@ -321,6 +316,7 @@ struct TokensState : TokensColumns<Tokens> {
   }
 
  private:
+  __device__ __forceinline__ u32 barrier() const { return base + In::barriers + offset / Config::values * 8; }
   __device__ __forceinline__ int values() const { return min_of(Config::values, Config::v_dim - first); }
   __device__ __forceinline__ u16 *place(const LuattnStates &m, i64 row, int hv) const {
     return static_cast<u16 *>(m.data) + row * m.row + hv * m.head + first * m.value;
@@ -330,14 +326,29 @@ struct TokensState : TokensColumns<Tokens> {
   }
   __device__ __forceinline__ u32 at(int h, int n) const { return shared + (g + 8 * h) * line + (t + 4 * n) * 16; }
 
+  __device__ __forceinline__ void take() {
+    if (is_whole || values() > 0) barrier_wait(barrier(), 0);
+#pragma unroll
+    for (int n = 0; n < units; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint4 x = {};
+        if (has(h, n)) x = load_shared_16(at(h, n));
+        word[n][h] = x.x, word[n][2 + h] = x.y, word[n][4 + h] = x.z, word[n][6 + h] = x.w;
+      }
+#pragma unroll
+    for (int n = 0; n < units; ++n)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) asm volatile("" : "+r"(word[n][i]));  // kept in the order that products take
+  }
   __device__ __forceinline__ void give_back() const {
 #pragma unroll
     for (int n = 0; n < units; ++n)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         if (has(h, n))
-          store_shared_16(at(h, n), __uint_as_float(word[n][0][h]), __uint_as_float(word[n][1][h]),
-                          __uint_as_float(word[n][2][h]), __uint_as_float(word[n][3][h]));
+          store_shared_16(at(h, n), __uint_as_float(word[n][h]), __uint_as_float(word[n][2 + h]),
+                          __uint_as_float(word[n][4 + h]), __uint_as_float(word[n][6 + h]));
   }
   __device__ __forceinline__ void multiply() {
     float c[kinds][4] = {};
@@ -345,7 +356,7 @@ struct TokensState : TokensColumns<Tokens> {
 #pragma unroll
     for (int n = 0; n < units; ++n) {
       const auto &w = word[n];
-      const u32 low[4] = {w[0][0], w[0][1], w[1][0], w[1][1]}, high[4] = {w[2][0], w[2][1], w[3][0], w[3][1]};
+      const u32 low[4] = {w[0], w[1], w[2], w[3]}, high[4] = {w[4], w[5], w[6], w[7]};
 #pragma unroll
       for (int i = 0; i < 2 * kinds; ++i) {
         const uint4 x = load_shared_16(operand + i * 8 * In::pitch + n * 64);
@@ -396,7 +407,8 @@ struct TokensState : TokensColumns<Tokens> {
         for (int n = 0; n < kinds; ++n)
 #pragma unroll
           for (int b = 0; b < 2; ++b) {
-            if (this->template meets<reads>(n, b, i)) z[n][b][h] = op_fma(with[n][b], x, z[n][b][h]);
+            const bool meets = is_query(n) ? i <= token(b) : i < token(b);
+            if (meets) z[n][b][h] = op_fma(with[n][b], x, z[n][b][h]);
           }
       }
     }
@@ -412,31 +424,26 @@ struct TokensState : TokensColumns<Tokens> {
       if (kinds == 1 && t >= 2) low[h] = 0;
     }
 #pragma unroll
-    for (int n = 0; n < units; ++n) add(pairs, n, high, low);
+    for (int n = 0; n < units; ++n) add(pairs.of_state, n, high, low);
   }
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int n = 0; n < units; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) word[n][i][0] = word[n][i][1] = 0;
+      for (int i = 0; i < 8; ++i) word[n][i] = 0;
   }
-  __device__ __forceinline__ void add(const Pairs &pairs, int n, const u32 (&high)[2], const u32 (&low)[2]) {
+  __device__ __forceinline__ void add(float of_state, int n, const u32 (&high)[2], const u32 (&low)[2]) {
     const u32 from = base + In::turned + t * In::turned_pitch + (n * 8 + g) * 16;
     const uint4 x = load_shared_16(from), y = kinds == 2 ? load_shared_16(from + 4 * In::turned_pitch) : x;
     const u32 of_high[4] = {x.x, x.y, x.z, x.w}, of_low[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      u32(&w)[2] = word[n][i];
-      float c[4] = {};
-      if constexpr (Pairs::by_diagonal) {
-        mma_16x8x8<bf16_t>(c, w, pairs.diagonal[0]);
-        mma_16x8x8<bf16_t>(c, w, pairs.diagonal[1]);
-      } else {
+      float c[4];
+      u32 *const w = &word[n][2 * i];
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
-          for (int b = 0; b < 2; ++b) c[2 * h + b] = pairs.of_state * half_of<bf16_t>(w[h], b);
-      }
+        for (int b = 0; b < 2; ++b) c[2 * h + b] = of_state * half_of<bf16_t>(w[h], b);
       mma_16x8x8<bf16_t>(c, high, of_high[i]);
       if constexpr (kinds == 2) mma_16x8x8<bf16_t>(c, high, of_low[i]);
       mma_16x8x8<bf16_t>(c, low, of_high[i]);
@@ -458,12 +465,17 @@ __device__ __forceinline__ void step_tokens(const LuattnLinearParams &p, unsigne
   const TokensRows<Spec, Config, Tokens> rows(p, place, StateOrder<Config>(p.first), memory, first_value);
   if (place.row < 0) return rows.store_zeros();
   const u32 base = shared_address(memory);
-  State state(first_value, base);
-  state.ask(p.first, place.row, place.site.hv);
+#pragma unroll
+  for (int i = 0; i < Config::turns; ++i) State(first_value, i, base).ask(p.first, place.row, place.site.hv);
   rows.fill_all();
   __syncthreads();
-  state.run(TokensPairs<Spec, Config, Tokens>(base, TokensColumns<Tokens>(), place.tokens), place.tokens);
-  state.put(p.last, place.row, place.site.hv);
-  state.store_o(p, place, memory);
+  const TokensPairs<Spec, Config, Tokens> pairs(base, TokensColumns<Tokens>());
+#pragma unroll 1
+  for (int i = 0; i < Config::turns && first_value + i * Config::warps * Config::values < Config::v_dim; ++i) {
+    State state(first_value, i, base);
+    state.run(pairs, place.tokens);
+    state.put(p.last, place.row, place.site.hv);
+    state.store_o(p, place, memory);
+  }
   bulk_wait_read();
 }
