@@ -1,11 +1,11 @@
-// linear/recurrent/step_tokens.cuh: a few tokens of many states of bf16 along K, by tensor cores, decays not of channels. With G
-// the sums of the logarithms of decays, the state behind tokens is e^G_T S0 + sum over j of e^(G_T - G_j) k_j u_j', so that a number
-// of it takes as many instructions whatever the tokens are: S0 as it came from memory meets all tokens' q and r, each lane solves
-// for u of its value channels, and one product more adds them.
+// linear/recurrent/step_tokens.cuh: a few tokens of many states of bf16 along K, by tensor cores, decays not of channels. With
+// G the sums of the logarithms of decays, the state behind tokens is e^G_T S0 + sum over j of e^(G_T - G_j) k_j u_j', so that a
+// number of it takes as many instructions whatever the tokens are: S0 as it came from memory meets all tokens' q and r, each lane
+// solves for u of its value channels, and one product more adds them.
 //
-// A block has value channels of a head, and comes and goes, in the order of memory. Each warp asks for its parts of the state before
-// all else, has the hooks of a token or two, and then takes its parts in turn from shared memory, where TMA brings them, and from
-// where it takes them back.
+// A block has value channels of a head, and comes and goes, in the order of memory. Each warp asks for its parts of the state
+// before all else, has the hooks of a token or two, and then takes its parts in turn from shared memory, where TMA brings them,
+// and from where it takes them back.
 #pragma once
 #include "arch/early_launch.cuh"
 #include "linear/recurrent/recurrent_rows.cuh"
