@@ -236,6 +236,7 @@ typedef struct LinearLayout {
   int gate_stages;
   int at_pairs, at_o, at_gates, at_factors, at_numbers, at_barriers;
   int at_inverses, at_solver; /* of the kernel that makes T itself: boxes of it, and what it is made of */
+  int at_q, at_v;             /* of the same: k begins at 0, and has more stages than these */
   int bytes;
 } LinearLayout;
 
@@ -247,7 +248,10 @@ enum {
   LINEAR_INVERSE_THREADS = 64,
   LINEAR_DIAGONAL = 4 * 16 * 80, /* the diagonal blocks, in float, with rows of 80 bytes */
   LINEAR_FACTORS = 3 * 128 * 4,  /* of a stage of pairs: three numbers of each channel */
-  LINEAR_SOLVER_BYTES = 21008    /* what a chunk's T is made of (templates/linear/sm90/linear_solver.cuh) */
+  LINEAR_SOLVER_CHUNK = 18496,   /* what a chunk's T is made of (templates/linear/sm90/linear_solver.cuh) */
+  LINEAR_SOLVER_BYTES = 2 * LINEAR_SOLVER_CHUNK + 32,
+  LINEAR_WHOLE_KEY_STAGES = 4, /* of the kernel that makes T itself, of two chunks at once */
+  LINEAR_WHOLE_NUMBER_STAGES = 6
 };
 
 /* by_channel: decays differ between channels; then updates add. */
@@ -284,10 +288,16 @@ ABI_FN int linear_two_stages(int k_dim) {
   return stages;
 }
 /* The same where an update erases and the kernel makes T itself. */
-ABI_FN LinearLayout linear_layout_whole(int k_dim, int v_block, int stages) {
-  LinearLayout l = linear_layout_of(k_dim, v_block, stages, 0, 0, 1, LINEAR_PAIR_STAGES);
-  l.at_inverses = layout_ceil(l.bytes, 1024) * 1024;
-  l.at_solver = l.at_inverses + LINEAR_PAIR_STAGES * LINEAR_BOX;
+ABI_FN LinearLayout linear_layout_whole(int k_dim, int v_block) {
+  LinearLayout l = linear_layout_of(k_dim, v_block, 0, 0, 0, 1, LINEAR_PAIR_STAGES);
+  l.at_q = LINEAR_WHOLE_KEY_STAGES * l.qk;
+  l.at_v = l.at_q + LINEAR_PAIR_STAGES * l.qk;
+  l.at_pairs = l.at_v + LINEAR_PAIR_STAGES * l.v;
+  l.at_inverses = l.at_pairs + LINEAR_PAIR_STAGES * l.pairs;
+  l.at_o = l.at_inverses + LINEAR_PAIR_STAGES * LINEAR_BOX;
+  l.at_numbers = l.at_o + l.v;
+  l.at_barriers = l.at_numbers + LINEAR_WHOLE_NUMBER_STAGES * LINEAR_NUMBERS;
+  l.at_solver = l.at_barriers + 256;
   l.bytes = l.at_solver + LINEAR_SOLVER_BYTES;
   return l;
 }

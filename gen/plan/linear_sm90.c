@@ -123,7 +123,7 @@ static void add_whole(linear_plan *p, bool by_channel) {
   for (int i = behind; i < p->num_entries; i++) p->entry[i].early = makes_inverses;
   if (makes_inverses && has_whole(p))
     linear_plan_add(p, "luattn_linear_whole", LUATTN_ROLE_LINEAR_WHOLE, threads_of(p),
-                    linear_layout_whole(p->k_dim, p->v_block, p->stages).bytes);
+                    linear_layout_whole(p->k_dim, p->v_block).bytes);
 }
 
 /* Decays of channels and updates that erase. */

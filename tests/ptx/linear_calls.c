@@ -164,7 +164,7 @@ static void run_pass(const problem *x, linear_pass pass, bool whole) {
                   &d.p, NULL);
   if (whole)
     linear_launch(module, "luattn_linear_whole", blocks, threads,
-                  linear_layout_whole(k.k_dim, k.v_block, k.stages).bytes, &d.p, &d.maps);
+                  linear_layout_whole(k.k_dim, k.v_block).bytes, &d.p, &d.maps);
   else if (!by_tiles)
     linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
   uint16_t *o = linear_take_rows(x, &d.p.o, k.v_dim);

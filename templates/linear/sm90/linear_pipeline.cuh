@@ -5,8 +5,10 @@
 // | `empty` | a thread of each warp that has read them | the producer |
 // | `numbers_full` | the lanes of a warp that have written numbers of a chunk's tokens | scores, values |
 // | `numbers_empty` | a thread of each warp that has read them | the warps that write them |
-// | `told` | all threads of the scores: products of q and k are written, and T where the kernel makes it | values |
+// | `told` | all threads of the scores: products of q and k are written | values |
 // | `read` | a thread of each warp of the values, which has read those | scores |
+// | `inverse_told`, `inverse_read` | the same of T, where the kernel makes it | values, who makes T |
+// | `rows_full`, `rows_empty` | as `full` and `empty`, of q and v there, where these are of k | scores, values; the producer |
 // | `gates_full` | the lanes of warps that have written sums of a chunk's decays, where these differ between channels | scores |
 // | `gates_empty` | a thread of each warp that has read them | the warps that write them |
 // | `tiled` | all threads of the scores: q and k have become tiles with decays, in place (LinearTiles) | values |
@@ -73,11 +75,13 @@ concept MakesInverse = requires { requires Config::makes_inverse; };
 
 template <class Spec, class Config>
 struct SharedLinear {
-  static constexpr int stages = Config::stages, box = LINEAR_BOX;
+  static constexpr int stages = Config::stages,
+                       box = LINEAR_BOX;  // of k, where T is made here: q and v have those of P
   // With two heads a stage is that of one of them, in turns.
   static constexpr bool two_heads = TwoHeads<Config>;
   static constexpr int pair_stages = two_heads ? 2 * LINEAR_PAIR_STAGES : LINEAR_PAIR_STAGES;
-  static constexpr int number_stages = LINEAR_NUMBER_STAGES;
+  static constexpr int number_stages =
+      Spec::erases && MakesInverse<Config> ? LINEAR_WHOLE_NUMBER_STAGES : LINEAR_NUMBER_STAGES;
   // Channels are padded to boxes, which TMA fills with 0, and clips where it stores.
   static constexpr int boxes_k = ceil_div(Config::k_dim, 64), k_dim = boxes_k * 64, groups = Config::v_block / 64;
   static constexpr bool by_channel = Spec::decay_of == DECAY_CHANNEL,
@@ -98,7 +102,7 @@ struct SharedLinear {
       two_heads       ? linear_layout_two(Config::k_dim, stages)
       : keeps_sums    ? linear_layout_states(Config::k_dim, Config::v_block, stages)
       : keeps         ? linear_layout_kept(Config::k_dim, Config::v_block, stages)
-      : makes_inverse ? linear_layout_whole(Config::k_dim, Config::v_block, stages)
+      : makes_inverse ? linear_layout_whole(Config::k_dim, Config::v_block)
                       : linear_layout(Config::k_dim, Config::v_block, stages, Spec::erases, by_channel);
   static constexpr int gate_stages = by_channel ? layout.gate_stages : 0, gate_parts = 4 * boxes_k;  // of a warp each
   static constexpr int bytes = layout.bytes, threads = 128 * (2 - SharesMultiprocessor<Config> + groups);
@@ -115,13 +119,19 @@ struct SharedLinear {
                 "q and k of more than 128 channels have no kernel of this family yet");
   static_assert(Config::v_dim % 8 == 0 && Config::v_dim >= 8 && (Config::v_block == 64 || Config::v_block == 128));
   static_assert(stages >= 2 && bytes <= LUATTN_SM90_SHARED_BYTES &&
-                16 * (stages + 2 * pair_stages + number_stages + gate_stages) <= 256);
+                16 * (stages + (makes_inverse ? 3 : 2) * pair_stages + number_stages + gate_stages) <= 256);
 
   u32 start;  // a multiple of 1024
 
-  __device__ __forceinline__ u32 q(int stage) const { return start + stage * layout.stage; }
-  __device__ __forceinline__ u32 k(int stage) const { return q(stage) + (keeps_sums ? 0 : layout.qk); }
-  __device__ __forceinline__ u32 v(int stage) const { return k(stage) + layout.qk; }
+  __device__ __forceinline__ u32 q(int stage) const {
+    return start + (makes_inverse ? layout.at_q + stage * layout.qk : stage * layout.stage);
+  }
+  __device__ __forceinline__ u32 k(int stage) const {
+    return makes_inverse ? start + stage * layout.qk : q(stage) + (keeps_sums ? 0 : layout.qk);
+  }
+  __device__ __forceinline__ u32 v(int stage) const {
+    return makes_inverse ? start + layout.at_v + stage * layout.v : k(stage) + layout.qk;
+  }
   __device__ __forceinline__ u32 pairs(int stage) const { return start + layout.at_pairs + stage * layout.pairs; }
   // Of a kernel that makes T itself: that of a stage of pairs, and what it is made of.
   __device__ __forceinline__ u32 made_inverse(int stage) const { return start + layout.at_inverses + stage * box; }
@@ -144,7 +154,15 @@ struct SharedLinear {
   __device__ __forceinline__ u32 told(int stage) const { return full(stages) + stage * 16; }
   __device__ __forceinline__ u32 read(int stage) const { return told(stage) + 8; }
 
-  __device__ __forceinline__ u32 numbers_full(int stage) const { return told(pair_stages) + stage * 16; }
+  // Where T is made here, that of T, and of q and v, whose stages are those of P.
+  __device__ __forceinline__ u32 inverse_told(int stage) const { return told(pair_stages) + stage * 16; }
+  __device__ __forceinline__ u32 inverse_read(int stage) const { return inverse_told(stage) + 8; }
+  __device__ __forceinline__ u32 rows_full(int stage) const { return told(2 * pair_stages) + stage * 16; }
+  __device__ __forceinline__ u32 rows_empty(int stage) const { return rows_full(stage) + 8; }
+
+  __device__ __forceinline__ u32 numbers_full(int stage) const {
+    return told((makes_inverse ? 3 : 1) * pair_stages) + stage * 16;
+  }
   __device__ __forceinline__ u32 numbers_empty(int stage) const { return numbers_full(stage) + 8; }
   __device__ __forceinline__ u32 gates_full(int stage) const { return numbers_full(number_stages) + stage * 16; }
   __device__ __forceinline__ u32 gates_empty(int stage) const { return gates_full(stage) + 8; }
@@ -157,8 +175,12 @@ struct SharedLinear {
       barrier_init(empty(i), warps);
     }
     for (int i = 0; i < pair_stages; ++i) {
-      barrier_init(told(i), makes_inverse ? 256 : 128);
+      barrier_init(told(i), 128);
       barrier_init(read(i), two_heads ? 4 : 4 * groups);
+      if constexpr (makes_inverse) {
+        barrier_init(inverse_told(i), 128), barrier_init(inverse_read(i), 4 * groups);
+        barrier_init(rows_full(i), 1), barrier_init(rows_empty(i), 4 * groups + 4);
+      }
     }
     for (int i = 0; i < number_stages; ++i) {
       barrier_init(numbers_full(i), 32);

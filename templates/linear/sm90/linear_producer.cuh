@@ -39,6 +39,27 @@ struct LinearProducer {
         tensor_load_as<Lines>(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box,
                               chain.value_head());
   }
+  // Where the kernel makes T itself, q and v have fewer stages than k.
+  __device__ __forceinline__ void load_keys(int n) const {
+    const int stage = n % Shared::stages;
+    barrier_arrive_expect(shared.full(stage), Shared::layout.qk);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_k; ++i)
+      tensor_load(shared.k(stage) + i * Shared::box, maps.k, shared.full(stage), i * 64, chain.box(chain.at(n)),
+                  chain.key_head());
+  }
+  __device__ __forceinline__ void load_rows(int n) const {
+    const int stage = n % Shared::pair_stages;
+    const u32 full = shared.rows_full(stage);
+    const auto box = chain.box(chain.at(n));
+    barrier_arrive_expect(full, Shared::layout.qk + Shared::layout.v);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_k; ++i)
+      tensor_load(shared.q(stage) + i * Shared::box, maps.q, full, i * 64, box, chain.key_head());
+#pragma unroll
+    for (int i = 0; i < Shared::groups; ++i)
+      tensor_load(shared.v(stage) + i * Shared::box, maps.v, full, chain.first_value + i * 64, box, chain.value_head());
+  }
   // Where o is written beside it, what is read is evicted last, which is a little faster; of sums, what nobody reads soon, first.
   __device__ __forceinline__ void load_as(int stage, int n) const {
     if constexpr (!Values::sums_turned)

@@ -58,6 +58,8 @@ struct LinearValues {
   __device__ __forceinline__ u32 inverse() const {
     return Shared::makes_inverse ? shared.made_inverse(pairs.stage) : shared.taken_inverse(in.stage);
   }
+  // Of q and v.
+  __device__ __forceinline__ int rows_stage() const { return Shared::makes_inverse ? pairs.stage : in.stage; }
 
   // ---- load ----
 
@@ -69,8 +71,8 @@ struct LinearValues {
   }
   // V' as an A operand: value channels by tokens.
   __device__ __forceinline__ void load_values(u32 (&v)[4][4]) const {
-    const u32 from =
-        shared.v(in.stage) + group * Shared::box + box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
+    const u32 from = shared.v(rows_stage()) + group * Shared::box +
+                     box_place(lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8);
 #pragma unroll
     for (int s = 0; s < 4; ++s) ldmatrix_x4_turned(v[s], from + s * 16 * 128);
   }
@@ -258,6 +260,11 @@ struct LinearValues {
     barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
   }
   __device__ __forceinline__ void await_pairs() const { barrier_wait(shared.told(pairs.stage), pairs.parity); }
+  // Where the kernel makes T itself: of a stage of P.
+  __device__ __forceinline__ void release_early(u32 barrier) const {
+    __syncwarp();
+    if (elected()) barrier_arrive(barrier);
+  }
   __device__ __forceinline__ void release() {
     __syncwarp();
     if (elected()) {
@@ -265,6 +272,7 @@ struct LinearValues {
       barrier_arrive(shared.empty(in.stage));
       barrier_arrive(shared.numbers_empty(of_tokens.stage));
       if constexpr (has_scores) barrier_arrive(shared.read(pairs.stage));
+      if constexpr (Shared::makes_inverse && Spec::has_skip) barrier_arrive(shared.rows_empty(pairs.stage));
     }
     in.advance(), of_tokens.advance(), pairs.advance();
     if constexpr (Shared::two_heads) of_tokens.advance(), pairs.advance();
@@ -330,16 +338,18 @@ struct LinearValues {
       round_state(rounded, state);
       if (keeps()) keep_state(rounded, n);
       barrier_wait(shared.full(in.stage), in.parity);
+      if constexpr (Shared::makes_inverse) barrier_wait(shared.rows_full(pairs.stage), pairs.parity);
       wgmma_fence();
       read_state(u, rounded, shared.k(in.stage));
-      read_state(o, rounded, shared.q(in.stage));
+      read_state(o, rounded, shared.q(rows_stage()));
       if (n > 0) store_rows(done, chain.at(n - 1));
       wgmma_wait<0>();  // for o, too, whose operand would have no registers beside what comes
       wgmma_arrived(u), wgmma_arrived(o);
       load_values(v);
+      if constexpr (Shared::makes_inverse && !Spec::has_skip) release_early(shared.rows_empty(pairs.stage));
       modify(v, chunk);
       subtract(v, v, u);
-      if constexpr (Shared::makes_inverse) await_pairs();
+      if constexpr (Shared::makes_inverse) barrier_wait(shared.inverse_told(pairs.stage), pairs.parity);
       wgmma_fence();
       WgmmaKept<Elem>::template dots64<true>(u, v, wgmma_operand(inverse(), 0));
       wgmma_commit();
@@ -348,8 +358,10 @@ struct LinearValues {
     if constexpr (!Shared::makes_inverse) await_pairs();
     wgmma_wait<0>();
     wgmma_arrived(u);
+    if constexpr (Shared::makes_inverse) release_early(shared.inverse_read(pairs.stage));
     u32 rounded[4][4], weighed[4][4];
     round_values(rounded, weighed, u);
+    if constexpr (Shared::makes_inverse) await_pairs();
     if (keeps()) keep_values(rounded, n);
     wgmma_fence();
     write_state(state, weighed);

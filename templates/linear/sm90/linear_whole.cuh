@@ -1,6 +1,6 @@
 // linear/sm90/linear_whole.cuh: where updates erase and entries are not cut, T of each chunk is made beside P, so that no kernel
-// comes before, and T does not go through memory: by a warpgroup of its own, up to two chunks ahead of the values', while the
-// first warpgroup loads chunks, makes numbers of tokens, and P.
+// comes before, and T does not go through memory: by a warpgroup of its own, of two chunks at once, up to two chunks ahead of the
+// values', while the first warpgroup loads chunks, makes numbers of tokens, and P.
 //
 // Blocks of 16 x 16 above the diagonal of P and of T are 0 from the beginning on, and no warp computes them.
 #pragma once
@@ -12,6 +12,7 @@
 template <class Config>
 struct WholeConfig : Config {
   static constexpr bool makes_inverse = true;
+  static constexpr int stages = LINEAR_WHOLE_KEY_STAGES;
 };
 
 // What both warpgroups do.
@@ -30,10 +31,9 @@ struct WholeRole {
   PipelineState<Shared::number_stages> of_tokens{0};
   PipelineState<Shared::pair_stages> out{1};
 
-  __device__ __forceinline__ void clear(u32 box) const {
+  __device__ __forceinline__ void clear(u32 from, int bytes) const {
 #pragma unroll 1
-    for (int i = int(threadIdx.x % 128) * 16; i < Shared::pair_stages * Shared::box; i += 128 * 16)
-      store_shared_16(box + i, 0, 0, 0, 0);
+    for (int i = int(threadIdx.x % 128) * 16; i < bytes; i += 128 * 16) store_shared_16(from + i, 0, 0, 0, 0);
   }
   // s = rows k', under way
   __device__ __forceinline__ void begin(float (&s)[32], u32 rows) const {
@@ -57,30 +57,25 @@ struct WholeRole {
   __device__ __forceinline__ BlockWeights<Spec, Config, OfQueries> weights() const {
     return {shared.numbers(of_tokens.stage), warp, lane};
   }
-  __device__ __forceinline__ void await_read() const { barrier_wait(shared.read(out.stage), out.parity); }
   __device__ __forceinline__ void release_numbers() {
     __syncwarp();
     if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
     of_tokens.advance();
   }
-  __device__ __forceinline__ void tell() {
-    fence_async();
-    barrier_arrive(shared.told(out.stage));
-    out.advance();
-  }
 };
 
-// The warpgroup that makes T.
+// The warpgroup that makes T, of two chunks at once.
 template <class Spec, class Config>
 struct WholeInverses : WholeRole<Spec, Config> {
   using Base = WholeRole<Spec, Config>;
   using Base::shared, Base::chain, Base::warp, Base::lane, Base::in, Base::out;
   using typename Base::Elem, typename Base::Shared;
   static constexpr int barrier = 1 + Shared::groups;  // behind those of o's stores
+  static_assert(Shared::pair_stages == 2);            // a pair of chunks has both
 
   __device__ __forceinline__ void sync() const { named_sync(barrier, 128); }
-  __device__ __forceinline__ ChunkSolver<Elem> solver(bool exact) const {
-    return {shared.solver(), shared.made_inverse(out.stage), barrier, warp, lane, exact};
+  __device__ __forceinline__ ChunkSolver<Elem> solver() const {
+    return {shared.solver(), shared.made_inverse(0), barrier, warp, lane};
   }
   // Whether r' k of each token of the warp's lies in [0, 1], but for roundings of keys to Elem.
   __device__ __forceinline__ bool is_tame(const float (&a)[32]) const {
@@ -100,9 +95,21 @@ struct WholeInverses : WholeRole<Spec, Config> {
         }
     return __all_sync(0xffffffffu, good | (token / 2 != MmaFragment::column(lane) / 2));
   }
-  __device__ __forceinline__ u32 word() const { return shared.solver() + LINEAR_SOLVER_BYTES - 16; }
-  // A', of which T is made.
-  __device__ __forceinline__ void take(float (&a)[32], bool exact) const {
+  __device__ __forceinline__ u32 words(int which) const {
+    return shared.solver() + 2 * LINEAR_SOLVER_CHUNK + 16 * which;
+  }
+  // A' of a chunk, of which T is made; whether that takes products of halves.
+  __device__ __forceinline__ bool take(int which) {
+    float a[32];
+    barrier_wait(shared.full(in.stage), in.parity);
+    this->begin(a, shared.k(in.stage));
+    this->finish(a);
+    const bool tame = is_tame(a);
+    if (lane == 0) store_number(words(which) + 4 * warp, tame ? 1.f : 0.f);
+    sync();  // all have also read what T of the chunks before was made of
+    float all[4];
+    load_four(all, words(which));
+    const bool exact = all[0] + all[1] + all[2] + all[3] != 4;
     const auto weights = this->template weights<false>();
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
@@ -112,36 +119,31 @@ struct WholeInverses : WholeRole<Spec, Config> {
         weights.apply_own(s);
       else
         weights.apply(s, block);
-      solver(exact).take(s, block);
-    }
-  }
-  __device__ __forceinline__ void step() {
-    lane = lane_anew();
-    bool exact;
-    barrier_wait(shared.full(in.stage), in.parity);
-    {
-      float a[32];
-      this->begin(a, shared.k(in.stage));
-      this->finish(a);
-      const bool tame = is_tame(a);
-      if (lane == 0) store_number(word() + 4 * warp, tame ? 1.f : 0.f);
-      sync();  // all have read what T of the chunk before was made of
-      float words[4];
-      load_four(words, word());
-      exact = words[0] + words[1] + words[2] + words[3] != 4;
-      take(a, exact);
+      solver().take(which, s, block, exact);
     }
     this->release_numbers();
-    solver(exact).invert_diagonal();
-    this->await_read();
-    solver(exact).join();
-    this->tell();
+    return exact;
+  }
+  // Of the last pair there may be no second chunk: what there was before takes its place, and nobody waits for that.
+  __device__ __forceinline__ void step(bool both) {
+    lane = lane_anew();
+    bool exact = take(0);
+    if (both) exact = take(1) || exact;
+    solver().invert_diagonals(exact);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) barrier_wait(shared.inverse_read(i), out.parity);
+    solver().join(exact);
+    fence_async();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) barrier_arrive(shared.inverse_told(i));
+    out.parity ^= 1;
   }
   __device__ __forceinline__ void run() {
-    this->clear(shared.made_inverse(0));
+    this->clear(shared.made_inverse(0), 2 * Shared::box);
+    this->clear(shared.solver(), LINEAR_SOLVER_BYTES);
     sync();
 #pragma unroll 1
-    for (int n = 0; n < chain.chunks(); ++n) step();
+    for (int n = 0; n < chain.chunks(); n += 2) step(n + 1 < chain.chunks());
   }
 };
 
@@ -151,13 +153,20 @@ struct WholePairs : WholeRole<Spec, Config> {
   using Base = WholeRole<Spec, Config>;
   using Base::p, Base::maps, Base::shared, Base::chain, Base::warp, Base::lane, Base::in, Base::out;
   using typename Base::Elem, typename Base::Shared;
-  static constexpr int barrier = 2 + Shared::groups, ahead = 2;  // numbers: chunks before they are wanted
+  static constexpr int barrier = 2 + Shared::groups, ahead = 4;  // numbers: chunks before they are wanted
+  using Producer = LinearProducer<Spec, Config, false>;
 
-  // A chunk's place is free once the values have done the last chunk there: the one before the last, when P of chunk n is made.
-  __device__ __forceinline__ void load(int n) const {
+  // A chunk's place is free once the values have done the last chunk there, with which they are when P of chunk n + 1 is made;
+  // that of q and v once they have read them.
+  __device__ __forceinline__ void load_keys(int n) const {
     if (warp != 0 || n >= chain.chunks()) return;
     barrier_wait(shared.empty(n % Config::stages), u32(n / Config::stages + 1) & 1);
-    if (elected()) LinearProducer<Spec, Config, false>{p, maps, shared, chain}.load_as(n % Config::stages, n);
+    if (elected()) Producer{p, maps, shared, chain}.load_keys(n);
+  }
+  __device__ __forceinline__ void load_rows(int n) const {
+    if (warp != 0 || n >= chain.chunks()) return;
+    barrier_wait(shared.rows_empty(n % 2), u32(n / 2 + 1) & 1);
+    if (elected()) Producer{p, maps, shared, chain}.load_rows(n);
   }
   __device__ __forceinline__ void make_numbers(int n) const {
     if (warp != 1 + n % LinearNumbers<Spec, Config>::warps || n >= chain.chunks()) return;
@@ -166,9 +175,11 @@ struct WholePairs : WholeRole<Spec, Config> {
   __device__ __forceinline__ void make_pairs() {
     float s[32];
     barrier_wait(shared.full(in.stage), in.parity);
-    this->begin(s, shared.q(in.stage));
+    barrier_wait(shared.rows_full(out.stage), out.parity ^ 1);
+    this->begin(s, shared.q(out.stage));
     this->finish(s);
-    this->await_read();
+    if (elected()) barrier_arrive(shared.rows_empty(out.stage));
+    barrier_wait(shared.read(out.stage), out.parity);
     const u32 to = shared.pairs(out.stage);
     const auto weights = this->template weights<true>();
 #pragma unroll
@@ -183,18 +194,22 @@ struct WholePairs : WholeRole<Spec, Config> {
                   pack<Elem>(x[2], x[3]), pack<Elem>(x[4], x[5]), pack<Elem>(x[6], x[7]));
     }
     this->release_numbers();
-    this->tell();
+    fence_async();
+    barrier_arrive(shared.told(out.stage));
+    out.advance();
   }
   __device__ __forceinline__ void step(int n) {
     lane = lane_anew();
-    if (n >= 2) load(n + Config::stages - 2);
+    if (n >= 1) load_rows(n + 1);
     make_pairs();
+    if (n >= 1) load_keys(n + 3);
     make_numbers(n + ahead);
   }
   __device__ __forceinline__ void run() {
-    for (int n = 0; n < Config::stages; ++n) load(n);
+    for (int n = 0; n < 2; ++n) load_keys(n), load_rows(n);
+    for (int n = 2; n < 4; ++n) load_keys(n);
     for (int n = 0; n < ahead; ++n) make_numbers(n);
-    this->clear(shared.pairs(0));
+    this->clear(shared.pairs(0), 2 * Shared::box);
     named_sync(barrier, 128);
 #pragma unroll 1
     for (int n = 0; n < chain.chunks(); ++n) step(n);
