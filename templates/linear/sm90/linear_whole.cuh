@@ -119,7 +119,7 @@ struct WholeInverses : WholeRole<Spec, Config> {
         weights.apply_own(s);
       else
         weights.apply(s, block);
-      solver().take(which, s, block, exact);
+      solver().take(which, s, block);
     }
     this->release_numbers();
     return exact;
