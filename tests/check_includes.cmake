@@ -75,7 +75,7 @@ rule(templates/sm90/fwd_jvp     "(arch|ops|contract|source|work|score|sink|grads
 rule(templates/sm90/bwd         "(arch|ops|contract|source|work|score|sink|grads|tma|sm90|sm90/bwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd_d256    "(arch|ops|contract|source|work|score|sink|grads|tma|sm90|sm90/bwd|sm90/bwd_d256)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/linear/around    "(arch|ops|contract|source|linear/around)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
-rule(templates/linear/recurrent "(arch|ops|contract|work|tma|linear/recurrent)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
+rule(templates/linear/recurrent "(arch|ops|contract|work|score|tma|linear/recurrent)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/linear/sm90      "(arch|ops|contract|source|work|score|tma|linear|linear/sm90)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 # Each other folder is a family.
 file(GLOB families RELATIVE ${ROOT}/templates ${ROOT}/templates/*)

@@ -232,7 +232,7 @@ void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out) 
 static void refuse_growth(lua_State *L, const replay_result *out) {
   const front_state *s = front_of(L);
   double x;
-  if (s->mode != FRONT_NUMBERS && ir_const_value(s->g, out->value[out->count - 1], &x) && x > 0)
+  if (s->mode != FRONT_NUMBERS && ir_is_const(s->g, out->value[out->count - 1], &x) && x > 0)
     front_raise(
         L, "decay: returned %.14g; it is the logarithm of a factor of at most 1, as log(0.9) is: give at most 0", x);
 }

@@ -163,8 +163,8 @@ static void run_pass(const problem *x, linear_pass pass, bool whole) {
     linear_launch(module, "luattn_linear_join", linear_blocks(c, k.v_dim, LINEAR_JOIN_VALUES), LINEAR_JOIN_THREADS, 0,
                   &d.p, NULL);
   if (whole)
-    linear_launch(module, "luattn_linear_whole", blocks, threads,
-                  linear_layout_whole(k.k_dim, k.v_block).bytes, &d.p, &d.maps);
+    linear_launch(module, "luattn_linear_whole", blocks, threads, linear_layout_whole(k.k_dim, k.v_block).bytes, &d.p,
+                  &d.maps);
   else if (!by_tiles)
     linear_launch(module, "luattn_linear", blocks * d.p.segments.count, threads, l.bytes, &d.p, &d.maps);
   uint16_t *o = linear_take_rows(x, &d.p.o, k.v_dim);

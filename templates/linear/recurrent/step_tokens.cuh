@@ -10,6 +10,7 @@
 #include "arch/early_launch.cuh"
 #include "linear/recurrent/recurrent_rows.cuh"
 #include "linear/recurrent/recurrent_state.cuh"
+#include "score/fragment.cuh"
 #include "tma/bulk_copies.cuh"
 #include "tma/mbarrier.cuh"
 
@@ -159,7 +160,7 @@ struct TokensRows : RecurrentRows<Spec, Config> {
 template <int Tokens>
 struct TokensColumns {
   static constexpr int kinds = Tokens > 4 ? 2 : 1;
-  const int lane = int(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+  const int lane = int(threadIdx.x % 32), g = MmaFragment::row(lane), t = MmaFragment::column(lane) / 2;
   __device__ __forceinline__ bool is_query(int kind) const { return kinds == 2 ? kind == 1 : t >= 2; }
   __device__ __forceinline__ int token(int b) const { return kinds == 2 ? 2 * t + b : 2 * (t % 2) + b; }
 };
@@ -401,7 +402,7 @@ struct TokensState : TokensColumns<Tokens> {
         for (int b = 0; b < 2; ++b) with[n][b] = __shfl_sync(0xffffffffu, pairs.pair[n][b], i * 4 + t);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float x = __shfl_sync(0xffffffffu, z[0][i % 2][h], lane / 4 * 4 + i / 2);
+        const float x = __shfl_sync(0xffffffffu, z[0][i % 2][h], g * 4 + i / 2);
         if (token(0) / 2 == i / 2) u[i % 2][h] = x * pairs.to_end[i % 2];
 #pragma unroll
         for (int n = 0; n < kinds; ++n)
