@@ -2,7 +2,7 @@
 # costs.sh registered|measured|record BUILD [COSTS]: keeps the time that tests take which run for every tree (tests/costs.txt).
 #
 #   registered  fails if a test is neither drawn (tests/drawn.sh) nor in a line of COSTS, a line has no test, a line of one test takes over
-#               MOST_ONE seconds, or all lines together take over MOST_ALL
+#               MOST_ONE seconds, or all lines together take over MOST_ALL; or what is drawn cannot be (draw.awk)
 #   measured    compares the last run of ctest with COSTS: fails if the tests of a line took over four times as long, and 20 s more. Where all
 #               tests took longer than recorded, as on another or a busy machine, each may by as much
 #   record      prints COSTS with the seconds of the last run
@@ -24,6 +24,8 @@ measured() {
     "$build/Testing/Temporary/LastTest.log"
 }
 
+drawn=$build/tests/drawn_tests.txt
+[ "$what" != registered ] || [ ! -f "$drawn" ] || awk -v check=1 -f "$(dirname "$0")/draw.awk" "$costs" "$drawn"
 registered >"${TMPDIR:-/tmp}/luattn-costs-$$.all"
 trap 'rm -f "${TMPDIR:-/tmp}/luattn-costs-$$".*' EXIT
 [ "$what" = registered ] || measured >"${TMPDIR:-/tmp}/luattn-costs-$$.run"

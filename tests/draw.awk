@@ -4,7 +4,8 @@
 #
 # The second file has the parts and the name of each test, as luattn_drawn_test registered it. Of each family in costs.txt one test
 # is drawn, of all others as many as `most` seconds allow; the weight of a test is 1 / parts. A test of 0 s is drawn by one seed in
-# `parts`, beside all that: what takes time only on machines that CI does not have.
+# `parts`, beside all that: what takes time only on machines that CI does not have. The family `never` is not drawn at all.
+# -v check=1 draws nothing: it fails if a family has no test, or there are tests that no seed could draw.
 function number(text,   i, h) { # in (0, 1), from the seed and the text
   h = 17
   for (i = 1; i <= length(text); i++) h = (h * 31 + code[substr(text, i, 1)]) % PRIME
@@ -36,7 +37,7 @@ function sort(n,   gap, i, j, x) {
 }
 BEGIN {
   PRIME = 2147483647
-  if (most == "") most = 125
+  if (most == "") most = 185
   for (i = 1; i < 128; i++) code[sprintf("%c", i)] = i
 }
 FILENAME == ARGV[1] {
@@ -57,6 +58,8 @@ FILENAME == ARGV[1] {
       seconds[tests] = row_seconds[r]
       break
     }
+  of_family[family[tests]]++
+  if (family[tests] == "never") next
   u = number(seed " " $2)
   if (seconds[tests] == 0) {
     if (u * $1 < 1) chosen[tests] = 1
@@ -66,7 +69,23 @@ FILENAME == ARGV[1] {
   order[++n] = tests
   if (!(family[tests] in cheapest) || seconds[tests] < cheapest[family[tests]]) cheapest[family[tests]] = seconds[tests]
 }
+function check_all(   r, f, sum, k, i, failed) {
+  for (r = 1; r <= rows; r++)
+    if (!(row_family[r] in of_family)) {
+      print row_family[r] ": no test is drawn of this family; take its lines out of tests/costs.txt"
+      failed = 1
+    }
+  for (f in cheapest) sum += cheapest[f]
+  for (k = 1; k <= n; k++) {
+    i = order[k]
+    if (sum - cheapest[family[i]] + seconds[i] <= most) continue
+    print name[i] ": takes " seconds[i] " s, and no seed could draw it beside one of each family in " most " s; make it faster"
+    failed = 1
+  }
+  exit failed
+}
 END {
+  if (check) check_all()
   sort(n)
   for (k = 1; k <= n; k++) {
     i = order[k]
