@@ -11,7 +11,7 @@
 #include "abi/grid_params.h"
 #include "abi/host_device.h"
 
-#define LUATTN_PARAMS_VERSION 11
+#define LUATTN_PARAMS_VERSION 12
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */

@@ -130,7 +130,7 @@ static bool find_shared(difference *d, int axis, int64_t at) {
           last = floor_of(d->size[0] - 1 - d->low[axis + 1] - at, stride);
   if (first < d->least[axis]) first = d->least[axis];
   if (last > d->most[axis]) last = d->most[axis];
-  for (int64_t i = first; i <= last; i++)
+  for (int64_t i = first; i <= last && d->steps <= MOST_STEPS; i++)
     if (find_shared(d, axis + 1, at + i * stride)) return true;
   return false;
 }

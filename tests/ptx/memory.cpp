@@ -86,6 +86,7 @@ void check_global(const Warp &w, const Instr &i, const void *p, size_t bytes, si
 
 Place shared_at(const Warp &w, const Instr &i, u64 address, size_t bytes, size_t align) {
   Block *block = w.block;
+  address = u32(address);  // a register of 32 bits may be negative, where an offset makes up for it
   if (const u64 rank = address >> RANK_SHIFT; rank != 0) {
     if (rank > block->cluster->blocks.size())
       fault(w, i, "shared address %#llx is of no block", (unsigned long long)address);

@@ -68,10 +68,10 @@ __device__ __forceinline__ void fwd_recurrent(const LuattnLinearParams &p, typen
   for (int tile = place.first_block; tile < tiles; tile += place.blocks) {
     const RecurrentRows<Spec, Config> rows{p, place, order, shared, tile * values, values};
     if (tile >= place.blocks) __syncthreads();
-    if (place.row < 0)
-      rows.store_zeros();
-    else
+    if (place.row >= 0)
       fwd_recurrent_values<Spec, Config>(p, place, rows, tile + place.blocks >= tiles, goals);
+    else if constexpr (Config::run == 0)
+      rows.store_zeros();  // backward has no o of rows of nobody
   }
 }
 

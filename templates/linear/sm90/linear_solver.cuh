@@ -158,7 +158,7 @@ struct ChunkSolver {
   // ---- T ----
 
   // The column of a lane of a block of so many rows, whose columns begin at `at`. As soon as a row is known it is taken from all rows
-  // below.
+  // below; above the diagonal nothing is, whatever A has there: 16 rows are those of an A that may have no numbers.
   template <int Rows>
   __device__ __forceinline__ static void substitute(float (&t)[Rows], u32 at, int column) {
 #pragma unroll
@@ -171,7 +171,7 @@ struct ChunkSolver {
         load_four(a, at + j * SOLVER_ROW + row * 4);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          if (row + i > j) t[row + i] -= a[i] * t[j];
+          if (row + i > j && (Rows == 8 || column <= j)) t[row + i] -= a[i] * t[j];
       }
     }
   }
@@ -202,6 +202,7 @@ struct ChunkSolver {
               columns = block + AT_COLUMNS + column * SOLVER_ROW + first * 4;
     float t[8];
     substitute(t, block + AT_COLUMNS + first * (SOLVER_ROW + 4), column % 8);
+    __syncwarp();
     store_column(t, columns, block + AT_ROWS + column * 8 + first / 2, false);
     __syncwarp();
     float2 low[2], a[2];
