@@ -33,10 +33,6 @@ class Unsupported(Error, NotImplementedError):
     status = 4
 
 
-class NoSuchName(Unsupported, AttributeError):
-    """A name of another library's that a module of luattn stands for without having it: hasattr() is False."""
-
-
 class NotTranslatable(Unsupported):
     """A FlexAttention mod that a spec cannot say. The message starts with the file and the line of the user's Python."""
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ._arguments import take, what
 from ._fla_specs import operator
-from .errors import InvalidError, NoSuchName, Unsupported
+from .errors import InvalidError, Unsupported
 from .linear import CHUNK
 
 __all__ = [
@@ -49,15 +49,26 @@ _NEEDS = {
 }
 
 
+class _NoSuchName(Unsupported, AttributeError):
+    """A name of fla's that this module has not: hasattr() is False."""
+
+
+class _NoSuchImport(Unsupported, ImportError):
+    """The same of an import, which would make of an AttributeError an ImportError of its own words."""
+
+    def __init__(self, message: str) -> None:
+        ImportError.__init__(self, message, name=__name__)
+
+
 def _is_import() -> bool:
-    """Whether the caller's caller runs `from luattn.fla import ..`, which makes of an AttributeError an ImportError of its own words."""
-    frame = sys._getframe(2)
-    return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+    """Whether the caller's caller runs `from luattn.fla import ..`. A thread that begins with getattr() has no such caller."""
+    frame = sys._getframe(1).f_back
+    return frame is not None and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _NEEDS:
-        error = Unsupported if _is_import() else NoSuchName
+        error = _NoSuchImport if _is_import() else _NoSuchName
         raise error(f"luattn.fla: {name}: it needs {_NEEDS[name]}, and linear_attention has one state, which each token updates linearly; take fla's own")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -503,6 +514,7 @@ def mamba_chunk_scan_combined(
     inputs.update(A=A, **({} if D is None else {"D": D}))
     batch, length = x.shape[:2]
     q, k, v, first = C, B, x, initial_states
+    cu_seqlens = None if cu_seqlens is None else torch.as_tensor(cu_seqlens)
     ends: Any = cu_seqlens
     if length == 0 and not return_varlen_states:
         seq_idx = None  # no rows are of no sequence

@@ -1,7 +1,10 @@
 """fla_test.py: the operators of luattn.fla beside recurrences in torch, with their gradients; what they refuse."""
 
+import _thread
 import os
+import pickle
 import sys
+import threading
 import unittest
 import unittest.mock
 
@@ -326,6 +329,9 @@ class Mamba(unittest.TestCase):
             torch.testing.assert_close(o[row : row + 1, first:end], want, rtol=0, atol=1e-11)
         torch.testing.assert_close(last[1:], s, rtol=0, atol=1e-11)
         self.assertEqual(len(all_states), 4)
+        more = {"seq_idx": idx, "initial_states": self.state, "return_final_states": True, "return_varlen_states": True}
+        for of_list, of_tensor in zip(self.scan(cu_seqlens=[0, 3, 7, 9, 18], **more), (o, last, all_states)):
+            self.assertTrue(torch.equal(of_list, of_tensor))
         self.assertTrue(torch.equal(last, all_states[[2, 3]]))
 
     def test_sequences_whose_number_is_not_0(self):
@@ -341,7 +347,7 @@ class Mamba(unittest.TestCase):
             torch.testing.assert_close(o[row : row + 1, first:end], want, rtol=0, atol=1e-11)
         o.sum().backward()
         self.assertTrue(not state.grad[0].any() and state.grad[1].isfinite().all() and state.grad[1].any())
-        for words, rows in (("rows of one number lie apart", [0, 1, 1, 1, 0, 0, 0, 0, 0]), ("number 0, to which initial_states belong", [1, 1, 1, 1, 0, 0, 0, 0, 0])):
+        for words, rows in (("rows of one number lie apart", [0, 1, 1, 1, 0, 0, 0, 0, 0]), ("rows of one number lie apart", [-1, 0, 0, 0, 0, 0, 0, -1, -1]), ("number 0, to which initial_states belong", [1, 1, 1, 1, 0, 0, 0, 0, 0])):
             with self.assertRaisesRegex(luattn.InvalidError, f"mamba_chunk_scan_combined: seq_idx: {words}"):
                 self.scan(seq_idx=torch.tensor([rows, [0] * 9]), initial_states=self.state)
         with self.assertRaisesRegex(luattn.InvalidError, "cu_seqlens: does not have the 3 sequences"):
@@ -382,8 +388,26 @@ class OtherForms(unittest.TestCase):
             for error in (AttributeError, luattn.Unsupported):
                 with self.subTest(name), self.assertRaisesRegex(error, f"luattn.fla: {name}: it needs {words}.*; take fla's own"):
                     getattr(fla, name)
+            with self.subTest(name), self.assertRaisesRegex(ImportError, f"luattn.fla: {name}: it needs {words}.*; take fla's own") as caught:
+                exec(f"from luattn.fla import {name}")
+            self.assertEqual((caught.exception.msg, caught.exception.name), (str(caught.exception), "luattn.fla"))
+            self.assertEqual(str(pickle.loads(pickle.dumps(caught.exception))), str(caught.exception))
         with self.assertRaisesRegex(AttributeError, "has no attribute 'chunk_nothing'"):
             fla.chunk_nothing
+
+    def test_without_a_caller(self):
+        """A thread that begins in C has no frame of Python around the name that it asks for."""
+        seen, done = [], threading.Event()
+
+        def keep(given):
+            seen.append(given.exc_value)
+            done.set()
+
+        with unittest.mock.patch.object(sys, "unraisablehook", keep):
+            _thread.start_new_thread(getattr, (fla, "chunk_gsa"))
+            self.assertTrue(done.wait(30))
+        self.assertIsInstance(seen[0], AttributeError)
+        self.assertIn("luattn.fla: chunk_gsa: it needs two states", str(seen[0]))
 
 
 if __name__ == "__main__":
