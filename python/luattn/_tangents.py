@@ -121,15 +121,22 @@ def _wrappers(t: Any) -> Iterator[Tensor]:
 
 
 def refuse_levels(said: str, given: Sequence[Any], instead: str, *, maps: bool = False, needs_memory: bool = False) -> None:
-    """Where a transform of torch.func would find a derivative of 0. maps: torch.vmap of the call is right. needs_memory: the call reads or writes bytes of its
-    tensors, which those of a transform have not."""
+    """Where a transform of torch.func would find a derivative of 0. maps: torch.vmap of the call is right. needs_memory: the call writes bytes of its tensors,
+    which those of a transform have not. A level wraps constants and detached tensors too: what it differentiates requires a gradient there."""
+    is_wrapped = False
     if torch.compiler.is_compiling():  # which sees no wrappers, but what they say
         is_refused = _is_level_open() and torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
     else:
         found = [wrapper for x in given for wrapper in _wrappers(x)]
-        is_refused = any(needs_memory or (not maps if _is_batch(x) else torch.is_grad_enabled()) for x in found)
+        is_refused = any(not maps if _is_batch(x) else x.requires_grad and torch.is_grad_enabled() for x in found)
+        is_wrapped = bool(found)
     if is_refused:
         raise Unsupported(f"{said}: transforms of torch.func ({'grad, vjp' if maps else 'grad, vjp, vmap'}) do not exist for it: {instead}")
+    if is_wrapped and needs_memory:
+        raise Unsupported(
+            f"{said}: it writes rows in place, and a transform of torch.func has wrapped a tensor, whose memory cannot be written so: "
+            "call it outside of the transform, with tensors that were made there"
+        )
 
 
 def is_transformed() -> bool:

@@ -6,7 +6,7 @@ from problems import torch  # exits without torch, so first
 
 import luattn
 from luattn import fla, flash_attn, flex, natten
-from torch.func import grad, jacrev, vmap, vjp
+from torch.func import grad, jacrev, jvp, vjp, vmap
 
 LENGTHS = torch.tensor([3, 5], dtype=torch.int32)
 CAUSAL = luattn.attention("causal")
@@ -50,6 +50,71 @@ class Levels(unittest.TestCase):
             return (x * o).sum()
 
         torch.testing.assert_close(grad(weighted)(q), flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=LENGTHS))
+
+    def test_what_is_constant(self):
+        """Tensors that a level wraps and does not differentiate."""
+        q, cache = rand(2, 1, 2, 8), rand(2, 8, 2, 8)
+        o = flash_attn.flash_attn_with_kvcache(q, cache, cache)
+        k = cache.transpose(1, 2)
+        weights = CAUSAL.weights(k, k, k)
+        out, lse = CAUSAL(k, k, k, return_lse=True)
+        dq = CAUSAL.gradients(out, k, k, k, out, lse)[0]
+
+        def swapped(x):  # which a level wraps
+            heads_first = cache.transpose(1, 2)
+            return flash_attn.flash_attn_with_kvcache(q, heads_first.transpose(1, 2), heads_first.transpose(1, 2)).sum() * x.sum()
+
+        def detached(x):
+            return flash_attn.flash_attn_with_kvcache(x.detach(), cache, cache.clone()).sum() * x.sum()
+
+        for name, call in (("swapped", swapped), ("detached", detached)):
+            want = torch.full_like(q, o.sum().item())
+            for transform, results in (
+                (grad, lambda f: grad(f)(q)), (jacrev, lambda f: jacrev(f)(q)), (vjp, lambda f: vjp(f, q)[1](torch.ones((), dtype=q.dtype))[0]),
+                (jvp, lambda f: jvp(f, (q,), (torch.ones_like(q),))[1] / q.numel() + torch.zeros_like(q)),
+                ("grad of grad", lambda f: grad(lambda x: (grad(f)(x) * x).sum())(q)),
+            ):  # fmt: skip
+                with self.subTest(name, transform=str(transform)):
+                    torch.testing.assert_close(results(f=call), want)
+        torch.testing.assert_close(grad(lambda x: (CAUSAL.weights(x.detach(), x.detach(), x.detach()) * x.sum()).sum())(k), torch.full_like(k, weights.sum().item()))
+        found = grad(lambda x: CAUSAL.gradients(out, x.detach(), k.clone(), k, out, lse)[0].sum() * x.sum())(k)
+        torch.testing.assert_close(found, torch.full_like(k, dq.sum().item()))
+
+    def test_what_is_differentiated(self):
+        q, x = rand(2, 1, 2, 8), rand(1, 2, 4, 8)
+        cache = rand(2, 8, 2, 8)
+        o, lse = CAUSAL(x, x, x, return_lse=True)
+        for said, call, at in (
+            ("flash_attn_with_kvcache: ", lambda q: flash_attn.flash_attn_with_kvcache(q, cache, cache).sum(), q),
+            ("causal: gradients: ", lambda q: CAUSAL.gradients(o, q, x, x, o, lse)[0].sum(), x),
+            ("causal: weights: ", lambda q: CAUSAL.weights(q, x, x).sum(), x),
+        ):
+            for name, transform in (
+                ("grad", grad), ("vjp", lambda f: lambda q: vjp(f, q)), ("jacrev", jacrev), ("vmap of grad", lambda f: lambda q: vmap(grad(f))(q[None])),
+                ("grad of vmap", lambda f: grad(lambda q: vmap(f)(q[None]).sum())), ("grad of grad", lambda f: grad(lambda q: grad(f)(q).sum())),
+                ("grad around another", lambda f: grad(lambda q: grad(lambda y: f(q) * y)(torch.ones(())))),
+            ):  # fmt: skip
+                with self.subTest(said, transform=name):
+                    self.refused(said + "transforms of torch.func", transform, call, at)
+            with self.subTest(said, transform="jvp"):
+                self.refused(said + "has no forward-mode derivative", lambda f, at=at: lambda q: jvp(f, (q,), (at,)), call, at)
+
+    def test_memory(self):
+        """Of a wrapped tensor, which is not written: the refusal names that, where no derivative is asked for."""
+        q, cache, rows = rand(2, 1, 2, 8), rand(2, 8, 2, 8), rand(2, 1, 2, 8)
+
+        def called(new):
+            with torch.no_grad():
+                return flash_attn.flash_attn_with_kvcache(q, cache.clone(), cache.clone(), new, new, cache_seqlens=LENGTHS).sum()
+
+        def appended(new):
+            heads_first = cache.transpose(1, 2)
+            CAUSAL.append(heads_first, heads_first, new.detach().transpose(1, 2), new.detach().transpose(1, 2), seqused_k=LENGTHS)
+            return new.sum()
+
+        said = ": it writes rows in place, and a transform of torch.func has wrapped a tensor, .*: call it outside of the transform"
+        self.refused("flash_attn_with_kvcache" + said, grad, called, rows)
+        self.refused("causal: append" + said, grad, appended, rows)
 
     def test_rows_of_a_cache(self):
         k, rows = rand(2, 2, 8, 8), rand(2, 2, 1, 8)
