@@ -95,6 +95,8 @@ class CacheCall:
         ):  # fmt: skip
             if array is not None:
                 self._check_array(name, array, axes, count)
+        if table is None and k_cache.shape[1] == 0:
+            raise _fail(f"k_cache: is {tuple(k_cache.shape)}, a cache of 0 rows; give one of at least 1 row, and in cache_seqlens how many are in use")
         self.most = k_cache.shape[1] * (1 if table is None else table.shape[-1])
         if table is not None and entries is not None:
             self.table, self.entries = table.index_select(0, entries.long()), None

@@ -448,6 +448,8 @@ class KvCache(unittest.TestCase):
             ((q[0], k, v), {}, r"q: has 3 axes, expected 4"),
             ((q, k, v[:1]), {}, r"v_cache: is \(1, 24, 2, 16\), and k_cache \(2, 24, 2, 16\)"),
             ((q, k[:1], v[:1]), {}, "k_cache: has 1 batch entries, and q 2; give cache_batch_idx"),
+            ((q, k[:, :0], v[:, :0]), {}, r"k_cache: is \(2, 0, 2, 16\), a cache of 0 rows; give one of at least 1 row"),
+            ((q, k[:, :0], v[:, :0], new, new), {"cache_seqlens": 0}, r"k_cache: is \(2, 0, 2, 16\), a cache of 0 rows"),
             ((q, k, v), {"cache_seqlens": S + 1}, "cache_seqlens: has 25, expected 0 to 24"),
             ((q, k, v, new, new), {"cache_seqlens": S}, "cache_seqlens: has 25 with 1 new rows, expected 0 to 24"),
             ((q, k, v), {"cache_seqlens": i32(-1, 3)}, "cache_seqlens: has -1, expected 0 to 24"),
