@@ -32,7 +32,10 @@ class Refusals(Case):
     def test_words(self):
         q, k, v, bias, shift, cap = arguments()
         given = {"bias": bias, "shift": shift}
-        ids = luattn.attention("return attention { inputs = { ids = { axes = {'kv'}, dtype = 'i32' } }, block_mask = function(b, h, q, kv) return ids[kv] > 0 end }")
+        ids = luattn.attention(
+            "return attention { inputs = { ids = { axes = {'kv'}, dtype = 'i32' } }, "
+            "block_mask = function(b, h, q, kv) return ids[kv] > 0 end }"
+        )
         jvp = torch.func.jvp
         f = lambda q: ours(q, k, v, bias, shift, cap)[0]  # noqa: E731
 
@@ -59,29 +62,40 @@ class Refusals(Case):
             (lambda: jvp(lambda q: jvp(f, (q,), (q,))[1], (q,), (q,)), "take one derivative forwards"),
             (lambda: luattn.jvp(VARIANT, (q, k), (q, k, v), **given), r"primals: .*expected \(q, k, v\)"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q, k), **given), "tangents: .*or a dict by name"),
-            (lambda: luattn.jvp(VARIANT, (q, k, v), (k, None, None), **given), r"'q': has shape \(1, 2, 9, 8\), expected \(1, 4, 7, 8\)"),
-            (lambda: luattn.jvp(VARIANT, (q, k, v), (q.float(), None, None), **given), "'q': has type torch.float32, expected torch.float64"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (k, None, None), **given),
+             r"'q': has shape \(1, 2, 9, 8\), expected \(1, 4, 7, 8\)"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (q.float(), None, None), **given),
+             "'q': has type torch.float32, expected torch.float64"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q.to("meta"), None, None), **given), "'q': has device meta, expected cpu"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), {"bios": q}, **given), "'bios': the call has no such argument"),
-            (lambda: luattn.jvp(VARIANT, (q, k, v), (q.numpy(), None, None), **given), "'q': is a NumPy array of float64, expected a tensor of torch"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), (q.numpy(), None, None), **given),
+             "'q': is a NumPy array of float64, expected a tensor of torch"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (1.0, None, None), **given), "'q': is 1.0, expected a tensor of torch"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), {"cap": "x"}, **given), "'cap': is the string 'x', expected a number"),
-            (lambda: luattn.jvp(VARIANT, (q, k, v), {"q_offset": 1.0}, q_offset=0, **given), "'q_offset': the call has no such argument"),
-            (lambda: luattn.jvp(VARIANT, (q, k.numpy(), v), {"k": k}, **given), "k: is a NumPy array of float64: tangents are of tensors"),
+            (lambda: luattn.jvp(VARIANT, (q, k, v), {"q_offset": 1.0}, q_offset=0, **given),
+             "'q_offset': the call has no such argument"),
+            (lambda: luattn.jvp(VARIANT, (q, k.numpy(), v), {"k": k}, **given),
+             "k: is a NumPy array of float64: tangents are of tensors"),
             (lambda: luattn.jvp(VARIANT, (q, k, v), (q, None, None), q=k, **given), "q: is given twice"),
-            (lambda: luattn.jvp(ids, (q, k, v), {"ids": torch.ones(9)}, ids=torch.ones(9, dtype=torch.int32)), "'ids': is of torch.int32"),
+            (lambda: luattn.jvp(ids, (q, k, v), {"ids": torch.ones(9)}, ids=torch.ones(9, dtype=torch.int32)),
+             "'ids': is of torch.int32"),
             (lambda: luattn.jvp(VARIANT, [t.numpy() for t in (q, k, v)], (None,) * 3, **given), "tangents are of tensors of torch"),
             (lambda: luattn.jvp(f, (q, k, v), (q, k, v)), "expected what luattn.attention returns"),
-            (lambda: luattn.jvp(luattn.linear_attention("return linear_attention { }"), (q, k, v), (q, k, v)), "linear attention has no forward-mode derivative yet"),
-            (lambda: torch.autograd.functional.hvp(lambda q: f(q).square().sum(), q, q), "in place of torch.autograd.functional.hvp, call vhp"),
-            (lambda: jvp(lambda q: luattn.jvp(VARIANT, (q, k, v), (q, None, None), **given)[0], (q,), (q,)), "call the attention itself there"),
+            (lambda: luattn.jvp(luattn.linear_attention("return linear_attention { }"), (q, k, v), (q, k, v)),
+             "linear attention has no forward-mode derivative yet"),
+            (lambda: torch.autograd.functional.hvp(lambda q: f(q).square().sum(), q, q),
+             "in place of torch.autograd.functional.hvp, call vhp"),
+            (lambda: jvp(lambda q: luattn.jvp(VARIANT, (q, k, v), (q, None, None), **given)[0], (q,), (q,)),
+             "call the attention itself there"),
         ):
             with self.subTest(words), self.assertRaisesRegex(luattn.Error, words):
                 call()
 
 
 def flat(x):
-    return [t for y in x for t in flat(y)] if isinstance(x, (tuple, list)) else flat(list(x.values())) if isinstance(x, dict) else [x]
+    if isinstance(x, dict):
+        return flat(list(x.values()))
+    return [t for y in x for t in flat(y)] if isinstance(x, (tuple, list)) else [x]
 
 
 class NoneIsDropped(Case):
@@ -144,9 +158,11 @@ class NoneIsDropped(Case):
         both = {"alibi_slopes": torch.rand(4), "s_aux": torch.randn(4)}
         packed = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 7, "max_seqlen_k": 7}
         used = torch.tensor([3, 5], dtype=torch.int32)
-        cache = {"q": rand(2, 1, 4, 8), "k_cache": rand(2, 16, 2, 8), "v_cache": rand(2, 16, 2, 8), "k": rand(2, 1, 2, 8), "v": rand(2, 1, 2, 8), "cache_seqlens": used}
+        cache = {"q": rand(2, 1, 4, 8), "k_cache": rand(2, 16, 2, 8), "v_cache": rand(2, 16, 2, 8), "k": rand(2, 1, 2, 8),
+            "v": rand(2, 1, 2, 8), "cache_seqlens": used}
         rotary = {"rotary_cos": torch.rand(16, 4, dtype=torch.float64), "rotary_sin": torch.rand(16, 4, dtype=torch.float64)}
-        varlen = {"query": rows, "key": keys, "value": keys, "cu_seq_q": ends, "cu_seq_k": ends, "max_q": 7, "max_k": 7, "enable_gqa": True}
+        varlen = {"query": rows, "key": keys, "value": keys, "cu_seq_q": ends, "cu_seq_k": ends, "max_q": 7, "max_k": 7,
+            "enable_gqa": True}
         calls = {
             "flash_attn_func": {"q": q, "k": k, "v": v, **both, "softcap": 3.0},
             "flash_attn_kvpacked_func": {"q": q, "kv": rand(2, 9, 2, 2, 8), **both},
@@ -163,8 +179,10 @@ class NoneIsDropped(Case):
             raised, carried = self.check(name, getattr(flash_attn, name), given)
             if "cache" not in name:
                 self.assertTrue(carried, raised)
-        self.check("softcap", lambda q, k, v, softcap: flash_attn.flash_attn_func(q, k, v, softcap=softcap), {"q": q, "k": k, "v": v, "softcap": torch.tensor(3.0)})
-        self.check("S_dmask", lambda q, k, v: flash_attn.flash_attn_func(q, k, v, dropout_p=0.25, return_attn_probs=True), {"q": q, "k": k, "v": v})
+        self.check("softcap", lambda q, k, v, softcap: flash_attn.flash_attn_func(q, k, v, softcap=softcap),
+            {"q": q, "k": k, "v": v, "softcap": torch.tensor(3.0)})
+        self.check("S_dmask", lambda q, k, v: flash_attn.flash_attn_func(q, k, v, dropout_p=0.25, return_attn_probs=True),
+            {"q": q, "k": k, "v": v})
 
     def test_flex(self):
         q, k, v = rand(1, 2, 6, 8), rand(1, 2, 6, 8), rand(1, 2, 6, 8)
@@ -178,7 +196,9 @@ class NoneIsDropped(Case):
         self.assertEqual((raised, carried), ([], [*given]))
 
     def test_levels(self):
-        """What is refused, is refused where a transform of torch.func is between the call and its tangent, and of batches of torch.vmap."""
+        """What is refused, is refused where a transform of torch.func is between the call and its tangent, and of batches of
+        torch.vmap."""
+        refused = "has no forward-mode derivative|softcap: "
         q, cap, one = rand(2, 6, 2, 8), torch.tensor(3.0), torch.ones(())
         used = torch.tensor([3, 4], dtype=torch.int32)
         linear, full = luattn.linear_attention("return linear_attention { }"), luattn.attention("return attention { }")
@@ -200,12 +220,13 @@ class NoneIsDropped(Case):
                 "vmap of another": (x, lambda x: torch.vmap(lambda z: z * call(x).sum())(torch.ones(2))),
             }
             for kind, (x, f) in between.items():
-                with self.subTest(f"{name}, jvp of {kind}"), self.assertRaisesRegex(luattn.Error, "has no forward-mode derivative|softcap: "):
+                with self.subTest(f"{name}, jvp of {kind}"), self.assertRaisesRegex(luattn.Error, refused):
                     torch.func.jvp(f, (x,), (torch.ones_like(x),))
                 if kind != "jvp of another":  # torch has one level of forward mode beside those of torch.func
-                    with self.subTest(f"{name}, dual level around {kind}"), forward_ad.dual_level(), self.assertRaisesRegex(luattn.Error, "has no forward-mode|softcap: "):
+                    said = f"{name}, dual level around {kind}"
+                    with self.subTest(said), forward_ad.dual_level(), self.assertRaisesRegex(luattn.Error, refused):
                         f(forward_ad.make_dual(x, torch.ones_like(x)))
-            with self.subTest(f"{name}, vmap of jvp"), self.assertRaisesRegex(luattn.Error, "has no forward-mode derivative|softcap: "):
+            with self.subTest(f"{name}, vmap of jvp"), self.assertRaisesRegex(luattn.Error, refused):
                 torch.vmap(lambda x: torch.func.jvp(call, (x,), (x,))[1])(two)
 
     def test_transformers(self):
@@ -215,9 +236,11 @@ class NoneIsDropped(Case):
             self.skipTest("transformers is not installed")
         module = torch.nn.Module()
         module.is_causal = True
-        given = {"query": rand(1, 4, 6, 8), "key": rand(1, 2, 6, 8), "value": rand(1, 2, 6, 8), "s_aux": rand(4), "position_bias": rand(1, 4, 6, 6)}
+        given = {"query": rand(1, 4, 6, 8), "key": rand(1, 2, 6, 8), "value": rand(1, 2, 6, 8), "s_aux": rand(4),
+            "position_bias": rand(1, 4, 6, 6)}
         for names in (("query", "key", "value", "s_aux"), ("query", "key", "value", "position_bias")):
-            raised, carried = self.check("transformers", lambda **x: transformers.attention(module, attention_mask=None, **x), {n: given[n] for n in names})
+            raised, carried = self.check("transformers", lambda **x: transformers.attention(module, attention_mask=None, **x),
+                {n: given[n] for n in names})
             self.assertIn("query", carried, raised)
 
     def test_parallel(self):
@@ -246,11 +269,14 @@ class NoneIsDropped(Case):
             given = {"query": x, "key": x.clone(), "value": x.clone()}
             raised, carried = self.check(name, lambda name=name, **t: getattr(natten, name)(**t, kernel_size=3), given)
             self.assertEqual((raised, carried), ([], [*given]))
-            self.check(f"{name} beside others", lambda name=name, **t: getattr(natten, name)(**t, kernel_size=3), {**given, "additional_keys": rand(1, 3, 2, 4), "additional_values": rand(1, 3, 2, 4)})
-        self.check("rpb", lambda **t: natten.na2d(**t, kernel_size=3), {"query": plane, "key": plane.clone(), "value": plane.clone(), "rpb": rand(2, 5, 5)})
+            self.check(f"{name} beside others", lambda name=name, **t: getattr(natten, name)(**t, kernel_size=3),
+                {**given, "additional_keys": rand(1, 3, 2, 4), "additional_values": rand(1, 3, 2, 4)})
+        self.check("rpb", lambda **t: natten.na2d(**t, kernel_size=3),
+            {"query": plane, "key": plane.clone(), "value": plane.clone(), "rpb": rand(2, 5, 5)})
         self.check("attention", natten.attention, {"query": line, "key": line.clone(), "value": line.clone()})
         lse = rand(1, 6, 2)
-        self.check("merge_attentions", lambda a, b, x, y: natten.merge_attentions([a, b], [x, y]), {"a": line, "b": line.clone(), "x": lse, "y": lse.clone()})
+        self.check("merge_attentions", lambda a, b, x, y: natten.merge_attentions([a, b], [x, y]),
+            {"a": line, "b": line.clone(), "x": lse, "y": lse.clone()})
         for axes, x in (("1d", rand(1, 2, 6, 4)), ("2d", rand(1, 2, 5, 6, 4)), ("3d", rand(1, 2, 3, 4, 5, 4))):
             qk, av = getattr(natten, f"na{axes}_qk"), getattr(natten, f"na{axes}_av")
             self.check(f"na{axes}_qk", lambda qk=qk, **t: qk(**t, kernel_size=3), {"query": x, "key": x.clone()})
@@ -262,7 +288,8 @@ class NoneIsDropped(Case):
             from luattn import fla
         except ImportError:
             self.skipTest("there is no luattn.fla")
-        q, k, v, g, beta, a = rand(1, 6, 2, 4), rand(1, 6, 2, 4), rand(1, 6, 2, 3), -torch.rand(1, 6, 2).double(), torch.rand(1, 6, 2).double(), -torch.rand(1, 6, 2, 4).double()
+        q, k, v = rand(1, 6, 2, 4), rand(1, 6, 2, 4), rand(1, 6, 2, 3)
+        g, beta, a = -torch.rand(1, 6, 2).double(), torch.rand(1, 6, 2).double(), -torch.rand(1, 6, 2, 4).double()
         first = rand(1, 2, 4, 3)
         for name, more in (
             ("chunk_linear_attn", {}), ("chunk_retention", {}), ("chunk_gla", {"g": a}), ("chunk_delta_rule", {"beta": beta}),
@@ -270,11 +297,13 @@ class NoneIsDropped(Case):
         ):  # fmt: skip
             self.check(name, getattr(fla, name), {"q": q, "k": k, "v": v, **more})
         x, dt, A, B = rand(1, 6, 2, 3), torch.rand(1, 6, 2).double(), -torch.rand(2).double(), rand(1, 6, 1, 4)
-        self.check("mamba_chunk_scan_combined", lambda **t: fla.mamba_chunk_scan_combined(**t, chunk_size=2), {"x": x, "dt": dt, "A": A, "B": B, "C": B.clone(), "z": x.clone()})
+        self.check("mamba_chunk_scan_combined", lambda **t: fla.mamba_chunk_scan_combined(**t, chunk_size=2),
+            {"x": x, "dt": dt, "A": A, "B": B, "C": B.clone(), "z": x.clone()})
 
     def test_linear_attention(self):
         linear = luattn.linear_attention(f"{ROOT}/tests/specs/linear/kda.lua")
-        given = {"q": rand(2, 5, 1, 4), "k": rand(2, 5, 1, 4), "v": rand(2, 5, 2, 3), "A_log": rand(2), "a": rand(2, 5, 2, 4), "beta": rand(2, 5, 2), "dt_bias": rand(2, 4)}
+        given = {"q": rand(2, 5, 1, 4), "k": rand(2, 5, 1, 4), "v": rand(2, 5, 2, 3), "A_log": rand(2), "a": rand(2, 5, 2, 4),
+            "beta": rand(2, 5, 2), "dt_bias": rand(2, 4)}
         given |= {"bound": torch.tensor(-5.0, dtype=torch.float64), "initial_state": rand(2, 2, 3, 4)}
         raised, carried = self.check("linear_attention", lambda **x: linear(**x, output_final_state=True, state_layout="vk"), given)
         self.assertEqual((len(raised), carried), (len(given), []))
