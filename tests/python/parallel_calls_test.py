@@ -1,10 +1,12 @@
-"""parallel_calls_test.py: calls of luattn.parallel over several processes (gloo): what they refuse, that ranks call alike, calls that are known, and a
-process that ends. On the CPU. Exits with 77 without torch.
+"""parallel_calls_test.py: calls of luattn.parallel over several processes (gloo): what they refuse, that ranks call alike, calls
+that are known, and a process that ends. On the CPU. Exits with 77 without torch.
 
-usage: parallel_calls_test.py [PROCESSES ..]   with groups of so many, for 3, 2 and 4: all checks with the first, and those that take all paths with others"""
+usage: parallel_calls_test.py [PROCESSES ..]   with groups of so many, for 3, 2 and 4: all checks with the first, and those that
+take all paths with others"""
 
 import os
 import tempfile
+import types
 import unittest
 
 import parallel_case
@@ -14,6 +16,7 @@ from problems import example, torch
 import luattn
 import torch.distributed as dist
 from luattn.parallel import ContextParallel, plan
+from luattn.parallel._peer_copies import _MEMORIES
 
 # --- what each process runs ---
 
@@ -25,16 +28,19 @@ def check_refusals(n):
     refuses(lambda: ContextParallel(window, None, p), "window: the plan was made for causal", "specs=[")
     refuses(lambda: ContextParallel(causal, None, plan(causal, rows, n + 1)), f"group: has {n} ranks, and the plan is for {n + 1}")
     other = [(r + rank) % n for r in range(n)]
-    refuses(lambda: ContextParallel(causal, None, plan(causal, rows, n, rank_of=other)), "ranks have different plans: rank 1 differs from rank 0")
+    refuses(lambda: ContextParallel(causal, None, plan(causal, rows, n, rank_of=other)),
+        "ranks have different plans: rank 1 differs from rank 0")
     wide = luattn.attention(f"return attention {{ name = 'causal', score_mod = softcap({2 + rank}), block_mask = causal() }}")
     refuses(lambda: ContextParallel(wide, None, plan(wide, rows, n)), "ranks have different")
     parts = luattn.attention(UNMERGED)
-    refuses(lambda: ContextParallel(parts, None, plan(parts, rows, n, schedule="stages")), "row", 'schedule="gathered" computes each row in one call')
+    refuses(lambda: ContextParallel(parts, None, plan(parts, rows, n, schedule="stages")), "row",
+        'schedule="gathered" computes each row in one call')
     Case(parts, rows).compare(ContextParallel(parts, None, plan(parts, rows, n, schedule="gathered")))
     local = ContextParallel(causal, None, p)
     q, k, v = (local.shard(t.detach(), 2) for t in Case(causal, rows).qkv)
     refuses(lambda: local(q[:, :, :5], k, v), f"q: has 5 rows, and each rank of the plan {p.rows}; pass shard(q)")
-    refuses(lambda: local(q, k, v, cu_seqlens_q=q, cu_seqlens_k=q), "cu_seqlens_q: say documents by an input of the spec", "leave it out")
+    refuses(lambda: local(q, k, v, cu_seqlens_q=q, cu_seqlens_k=q), "cu_seqlens_q: say documents by an input of the spec",
+        "leave it out")
     refuses(lambda: local(q, k, v, decode=True), "decode: decoding has no context parallelism", "leave it out")
     refuses(lambda: local(q, k, v, block_table=q), "block_table: keys in pages are for decoding", "leave it out")
     refuses(lambda: local(q, k, v, q_offset=3), "q_offset: the plan says which part")
@@ -44,8 +50,10 @@ def check_refusals(n):
     check_stale(n, q, k, v)
 
 
-UNMERGED = """return attention { name = 'sums', block_mask = causal(), online_func = { name = 'shifted', online_rowscales = { l = 0 },
-  online_fwd = function(scores, rowscales) local l = rowscales.l + reduce_sum(sigmoid(scores)) return sigmoid(scores), { l = l }, 1 end,
+UNMERGED = """return attention { name = 'sums', block_mask = causal(), online_func = {
+  name = 'shifted', online_rowscales = { l = 0 },
+  online_fwd = function(scores, rowscales)
+    local l = rowscales.l + reduce_sum(sigmoid(scores)) return sigmoid(scores), { l = l }, 1 end,
   online_fwd_epilogue = function(o, rowscales) return o * floor(rowscales.l) end } }"""
 
 
@@ -68,14 +76,19 @@ def check_stale(n, q, k, v):
     named = example("document")
     ids = {name: (torch.arange(rows) // 90).to(torch.int32) for name in ("doc_q", "doc_kv")}
     refuses(lambda: plan(named, rows, n), "of document: is missing, and the mask reads it")
-    refuses(lambda: plan(named, rows, n, inputs={name: t[1:] for name, t in ids.items()}), f"has {rows - 1} rows along", f"and q_len is {rows}")
+    refuses(lambda: plan(named, rows, n, inputs={name: t[1:] for name, t in ids.items()}), f"has {rows - 1} rows along",
+        f"and q_len is {rows}")
     local = ContextParallel(named, None, plan(named, rows, n, inputs=ids))
     refuses(lambda: local(q, k, v, **ids), f"has {rows} rows along", f"expected {local.plan.rows} of this rank: pass shard(doc_")
     local(q, k, v, **{name: local.shard(t) for name, t in ids.items()})
-    bound = luattn.attention("return attention { name = 'bound', scalars = { w = 100 }, block_mask = function(b, h, q, k) return abs(q - k) < w end }")
+    bound = luattn.attention(
+        "return attention { name = 'bound', scalars = { w = 100 }, block_mask = function(b, h, q, k) return abs(q - k) < w end }"
+    )
     local = ContextParallel(bound, None, plan(bound, rows, n))
     refuses(lambda: local(q, k, v, w=150.0), "w: the mask reads it")
-    by_head = luattn.attention("return attention { name = 'heads', block_mask = function(b, h, q, k) return q - k < 100 * (h + 1) end }")
+    by_head = luattn.attention(
+        "return attention { name = 'heads', block_mask = function(b, h, q, k) return q - k < 100 * (h + 1) end }"
+    )
     local = ContextParallel(by_head, None, plan(by_head, rows, n, heads=(2, 2)))
     refuses(lambda: local(q, k, v), "q: has 4 heads, by which the mask differs, and the plan was made for 2")
 
@@ -86,9 +99,15 @@ def check_alike(n):
     case = Case(causal, 256 * n)
     local = ContextParallel(causal, None, plan(causal, case.rows, n, heads=(H, HKV), schedule="stages"))
     q, k, v = (local.shard(t.detach(), 2) for t in case.qkv)
-    unlike = {"q: is torch.float32 (2, 4,": lambda t: t.float(), "q: is torch.float64 (1, 4,": lambda t: t[:1], "requires a gradient: is True": lambda t: t.clone().requires_grad_()}
+    unlike = {"q: is torch.float32 (2, 4,": lambda t: t.float(), "q: is torch.float64 (1, 4,": lambda t: t[:1],
+        "requires a gradient: is True": lambda t: t.clone().requires_grad_()}
     for words, change in unlike.items():
         refuses(lambda: local(*(t if rank else change(t) for t in (q, k, v))), words, "on rank 0", "alike on all ranks")
+    _MEMORIES[local.group] = types.SimpleNamespace(begun=4 - rank)  # as after a call that rank 0 alone made
+    said = "ranks have begun different numbers of passes by copies: rank 0 4, and rank 1 3", "make the group anew"
+    refuses(lambda: local(*(t[:1] for t in (q, k, v))), *said)
+    refuses(lambda: ContextParallel(causal, None, local.plan), *said)
+    del _MEMORIES[local.group]
     refuses(lambda: local(q, k.float(), v), "k: has dtype float32, expected float64")
     refuses(lambda: local(q, k, v, scale=float("nan")), "scale: is nan")
     refuses(lambda: local(q, k, v, scale=torch.ones(2)), "scale: has shape (2,)")
@@ -102,7 +121,8 @@ def check_alike(n):
     one = dist.new_group([0])
     if rank:
         refuses(lambda: ContextParallel(causal, one, plan(causal, 128, 1)), "this process is none of its ranks")
-    refuses(lambda: ContextParallel(causal, "gloo", local.plan), "group: is the string 'gloo', expected a group of torch.distributed")
+    refuses(lambda: ContextParallel(causal, "gloo", local.plan),
+        "group: is the string 'gloo', expected a group of torch.distributed")
 
 
 def check_same_memory(n):
@@ -120,7 +140,8 @@ def check_same_memory(n):
 
 
 def check_known(n):
-    """Calls of a pass as one before go to the library by themselves, and the general way where it refuses them or a mode is open; other values, other results."""
+    """Calls of a pass as one before go to the library by themselves, and the general way where it refuses them or a mode is open;
+    other values, other results."""
     from luattn.parallel import _passes
 
     seen, first = [], _passes.run_kept
@@ -156,7 +177,10 @@ def check_known(n):
 
 def check_kinds(n):
     """Calls that differ in the sign of 0, in strides of what was saved, or in having any."""
-    signed = luattn.attention("return attention { name = 'signed', scalars = { z = 1 }, score_mod = function(s, b, h, q, k) return s * max(min(1 / z, 1), -1) end }")
+    signed = luattn.attention(
+        "return attention { name = 'signed', scalars = { z = 1 }, "
+        "score_mod = function(s, b, h, q, k) return s * max(min(1 / z, 1), -1) end }"
+    )
     rows = 128 * n
     p = plan(signed, rows, n, heads=(H, HKV), head_dim=D, dtype="float64", batch=B)
     local, case = ContextParallel(signed, None, p), Case(signed, rows)
@@ -164,7 +188,8 @@ def check_kinds(n):
     refuses(lambda: local(q.to_sparse(), k, v), "q: is a sparse tensor of float64")
     for _ in range(2):
         for z in (0.0, -0.0):
-            torch.testing.assert_close(local.unshard(local(q, k, v, z=z), 2), signed(*(t.detach() for t in case.qkv), z=z), rtol=0, atol=1e-12)
+            want = signed(*(t.detach() for t in case.qkv), z=z)
+            torch.testing.assert_close(local.unshard(local(q, k, v, z=z), 2), want, rtol=0, atol=1e-12)
 
     def moved(t):
         """With other strides, where it is lse."""

@@ -228,6 +228,11 @@ def exchanges_of(
     return (forward, backward), why
 
 
+def passes_begun(group: dist.ProcessGroup) -> int:
+    """By copies, on this rank: the same number on all ranks, unless one of them alone raised before it began a pass."""
+    return _MEMORIES[group].begun if group in _MEMORIES else 0
+
+
 def _why_no_memory(group: dist.ProcessGroup, device: torch.device) -> str:
     """Why the ranks have no memory that all see, the same on all; "" where they do, from then on in _MEMORIES."""
     if device.type != "cuda":

@@ -1,5 +1,5 @@
-"""Memory that all GPUs of one host see of each other (torch's symmetric memory), which copies of a pass are written into, and words by which ranks tell
-each other that copies are done."""
+"""Memory that all GPUs of one host see of each other (torch's symmetric memory), which copies of a pass are written into, and words
+by which ranks tell each other that copies are done."""
 
 import contextlib
 import ctypes
@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 
 
 class Parcel(NamedTuple):
-    """What goes to a rank, which is told: copies (to, from, bytes) of addresses. What lies there stays until sent(). In a pass each rank gets at most one of each kind
-    from another rank."""
+    """What goes to a rank, which is told: copies (to, from, bytes) of addresses. What lies there stays until sent(). In a pass each
+    rank gets at most one of each kind from another rank."""
 
     rank: int
     kind: int
@@ -36,31 +36,39 @@ class Parcel(NamedTuple):
 class Memory(ABC):
     """Of the ranks of a group, seen by all of them. All ranks begin passes alike, each with a barrier.
 
-    A copy sets a word of the receiver, which clears it when it has waited for it: a pass that ends leaves all words 0. One that raises leaves words that nobody has
-    waited for, and copies of other ranks that may still set some. So passes take two sets of words in turns, and the set of pass n, if that raised, is cleared after the barrier
-    of pass n + 1:
+    A copy sets a word of the receiver, which clears it when it has waited for it: a pass that ends leaves all words 0. One that
+    raises leaves words that nobody has waited for, and copies of other ranks that may still set some. So passes take two sets of
+    words in turns, and the set of pass n, if that raised, is cleared after the barrier of pass n + 1:
 
-    - A rank comes to the barrier of pass n + 1 after all its copies of pass n: it has waited for them, after an error in _follow(). So after this barrier
-      nobody writes words of pass n.
-    - The next copies that set words of this set are those of pass n + 2. They begin after its barrier, to which a rank comes after it has cleared its words.
+    - A rank comes to the barrier of pass n + 1 after all its copies of pass n: it has waited for them, after an error in _follow().
+      So after this barrier nobody writes words of pass n.
+    - The next copies that set words of this set are those of pass n + 2. They begin after its barrier, to which a rank comes after
+      it has cleared its words.
 
-    So when pass n + 2 begins, its words are 0 on all ranks: none is taken for set that a copy of pass n has set, and none is cleared that a copy of pass n + 2 has set. Rows that
-    come late lie in memory that nobody reads before the barrier of pass n + 1.
+    So when pass n + 2 begins, its words are 0 on all ranks: none is taken for set that a copy of pass n has set, and none is
+    cleared that a copy of pass n + 2 has set. Rows that come late lie in memory that nobody reads before the barrier of pass n + 1.
 
-    Groups have memory and words of their own. Passes in a CUDA graph take none of either: ContextParallel has them travel by the group."""
+    A rank that alone raises before the barrier is one behind from then on, and its barriers meet other ones of the others. Numbers
+    of passes that are begun tell of it: ContextParallel compares them where it compares arguments.
+
+    Groups have memory and words of their own. Passes in a CUDA graph take none of either: ContextParallel has them travel by the
+    group."""
 
     def __init__(self) -> None:
-        self.kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()  # what users have cut of it; empty where the memory is new
+        # What users have cut of it; empty where the memory is new.
+        self.kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self._set, self._ended = 0, True
+        self.begun = 0  # passes, the same on all ranks
 
     def enter(self, size: int) -> None:
-        """Before a pass, which takes so many bytes of each rank: nobody reads or writes them any more. All ranks call it alike, on streams that need not be those of the pass
-        before."""
+        """Before a pass, which takes so many bytes of each rank: nobody reads or writes them any more. All ranks call it alike, on
+        streams that need not be those of the pass before."""
         raised = not self._ended
         self._follow(raised)
         self._hold(size)
         before, self._set, self._ended = self._set, 1 - self._set, False
         self._barrier()
+        self.begun += 1
         if raised:
             self._clear(before)
 
@@ -70,7 +78,8 @@ class Memory(ABC):
 
     @abstractmethod
     def _follow(self, raised: bool) -> None:
-        """The current stream goes on after the pass before; where that raised, after all that this rank has begun in it, copies too."""
+        """The current stream goes on after the pass before; where that raised, after all that this rank has begun in it, copies
+        too."""
 
     @abstractmethod
     def _hold(self, size: int) -> None:
@@ -122,7 +131,8 @@ class PeerMemory(Memory):
         handle, of, pads = on_all(self._group, lambda: self._meet(mine))
         self.kept.clear()
         self._bytes, self._handle, self._of = size, handle, of
-        # As wait_signal of symmetric memory reads them: word c * ranks + r of a rank is channel c of rank r. Channel 0 is the barrier's.
+        # As wait_signal of symmetric memory reads them: word c * ranks + r of a rank is channel c of rank r. Channel 0 is the
+        # barrier's.
         self._words = [[pad.data_ptr() + 4 * i for i in range(self._rank, pad.numel(), self._ranks)] for pad in pads]
         self._pads = pads
         self.channels = pads[self._rank].numel() // self._ranks - 1
@@ -165,7 +175,10 @@ class PeerMemory(Memory):
             try:
                 self.reserve(size)
             except Unsupported as e:
-                raise Unsupported(f'luattn.parallel.ContextParallel: a pass by copies between GPUs takes {size} bytes that all GPUs see, and {e}; give transport="group"') from e
+                raise Unsupported(
+                    f"luattn.parallel.ContextParallel: a pass by copies between GPUs takes {size} bytes that all GPUs see, "
+                    f'and {e}; give transport="group"'
+                ) from e
 
     def _barrier(self) -> None:
         self._handle.barrier(channel=0, timeout_ms=self._limit)
@@ -196,7 +209,9 @@ class PeerMemory(Memory):
             with torch.cuda.device(self._device):
                 status = _driver_copy()(to, of, size, stream)
         if status:
-            raise Error(f"luattn.parallel: a copy of {size} bytes between GPUs: cuMemcpyAsync returns {status}; give transport=\"group\"")
+            raise Error(
+                f"luattn.parallel: a copy of {size} bytes between GPUs: cuMemcpyAsync returns {status}; give transport=\"group\""
+            )
 
     def sent(self, started: torch.cuda.Event) -> None:
         torch.cuda.current_stream(self._device).wait_event(started)
@@ -252,7 +267,8 @@ def on_all(group: dist.ProcessGroup, make: Callable[[], _T]) -> _T:
 
 @contextlib.contextmanager
 def _waits_less(group: dist.ProcessGroup) -> Iterator[None]:
-    """Ranks meet by the group's store, in which those that wait for one that fails alone would stay as long as the group may take for anything."""
+    """Ranks meet by the group's store, in which those that wait for one that fails alone would stay as long as the group may take
+    for anything."""
     find = getattr(dist.distributed_c10d, "_get_process_group_store", None)
     if find is None:
         yield

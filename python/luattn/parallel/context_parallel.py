@@ -17,12 +17,12 @@ from .._library import call, lib
 from .._options import is_in_f32, seed_of
 from .._spec import Spec
 from ..attention import Attention
-from ..errors import InvalidError, Unsupported
+from ..errors import Error, InvalidError, Unsupported
 from ._distributed import Distributed, key_of
 from ._exchange import Exchange
 from ._kept_calls import MOST
 from ._passes import Job, Parameter, side_of
-from ._peer_copies import PeerExchange, exchanges_of
+from ._peer_copies import PeerExchange, exchanges_of, passes_begun
 from ._stages import schedule_of
 from .rank_plan import Plan, transports_of
 
@@ -121,9 +121,17 @@ class ContextParallel:
                     raise InvalidError(f"{_PLACE}: ranks have different {kind}: rank {rank} differs from rank 0; make the plan and this object with equal arguments on all ranks")
 
     def _said_by_all(self, mine: Any) -> list[Any]:
+        """And that all have begun as many passes, whose barriers would meet other ones else."""
         said: list[Any] = [None] * self.plan.world_size
-        dist.all_gather_object(said, mine, group=self.group)
-        return said
+        dist.all_gather_object(said, (passes_begun(self.group), mine), group=self.group)
+        for rank, (begun, _) in enumerate(said):
+            if begun != said[0][0]:
+                raise Error(
+                    f"{_PLACE}: ranks have begun different numbers of passes by copies: rank 0 {said[0][0]}, and rank {rank} {begun}, "
+                    "so one of them raised before a pass that others began: results since then may be wrong; call it alike on all ranks, "
+                    "and make the group anew"
+                )
+        return [x for _, x in said]
 
     def _agree(self, named: dict[str, Tensor]) -> None:
         """That all ranks give tensors alike. Once for each kind: rows travel as bytes, and ranks would read those of another type or batch as their own."""
