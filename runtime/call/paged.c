@@ -22,6 +22,9 @@ static luattn_status refuse(const args_call *c) {
 /* Checks k's pages: [num_pages, heads_kv, page_size, head_dim]. */
 static luattn_status check_pages(const args_call *c, int64_t entries) {
   const int64_t num_pages = c->args->k->shape[0], page_size = c->args->k->shape[2], multiple = c->info->paged_layout[0];
+  if (page_size < 1 && !table_of(c)->is_given)
+    return args_fail(c, "k: is a cache of %" PRId64 " rows, expected at least 1: [entries, heads_kv, rows, head_dim]",
+                     page_size);
   if (page_size < 1)
     return args_fail(
         c, "k: has pages of %" PRId64 " rows, expected at least 1: [num_pages, heads_kv, page_size, head_dim]",

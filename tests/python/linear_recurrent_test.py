@@ -196,8 +196,19 @@ class Tokens(unittest.TestCase):
         self.compare("gated_delta", torch.bfloat16, (4,) * 4, 128, 128)
         self.compare("gated_delta", torch.float16, (7,) * 4, 40, 136)
 
+    def test_other_bits(self):
+        """States that begin at no multiples of 16 bytes are walked token by token, with other roundings: the others are not."""
+        for tokens in (2, 8):
+            case = Case("gated_delta", torch.bfloat16, (tokens,) * 4, 64, 40, packed=False, state=torch.bfloat16)
+            o, final = case.on_machine()
+            wider = torch.zeros(*case.first.shape[:-1], case.first.shape[-1] + 1, dtype=torch.bfloat16)
+            wider[..., :-1] = case.first
+            case.first = wider[..., :-1]
+            also, also_final = case.on_machine()
+            self.assertFalse(torch.equal(o, also) and torch.equal(final, also_final), "the kernel for few tokens was not taken")
+
     def test_hooks(self):
-        for name in ("comba", "mamba2", "linear"):
+        for name in ("comba", "mamba2", "simple_gla"):
             for tokens in (2, 3, 8):
                 self.compare(name, torch.bfloat16, (tokens,) * 4, 32, 24)
 
@@ -283,6 +294,33 @@ class Gradients(unittest.TestCase):
         one, two = (self.on_machine(case, ways) for _ in range(2))
         for name in one:
             self.assertTrue(torch.equal(one[name], two[name]), name)
+
+
+class Nobody(unittest.TestCase):
+    """Gradients of entries without a row of states are 0, and others' what they are without these; LUATTN_PTX_BLOCKS=1 runs one block
+    after another, so that what one writes to the place of another is seen."""
+
+    @there
+    def on_machine(self, case, dout):
+        return self.gradients(case, on_device, dout)
+
+    def gradients(self, case, put, dout):
+        x = {n: put(t).requires_grad_() for n, t in (("q", case.q), ("k", case.k), ("v", case.v), ("first", case.first))}
+        o = case.attention(
+            x["q"], x["k"], x["v"], initial_state=x["first"], state_layout="vk", state_indices=put(case._rows()),
+            **{name: put(t) for name, t in case.given.items()},
+        )  # fmt: skip
+        return dict(zip(x, torch.autograd.grad([o], list(x.values()), [put(dout.to(o.dtype))])))
+
+    def test_rows_of_nobody(self):
+        torch.manual_seed(3)
+        for name, dtype, most in (("normalized_skip", torch.bfloat16, 0.006), ("gla", torch.float32, 1e-5)):
+            case = Case(name, dtype, (37,) * 4, 32, 24, packed=False, pool=[0, 1, 2, -1])
+            dout = torch.randn(case.v.shape)
+            found, want = self.on_machine(case, dout), self.gradients(case, lambda t: t.double().clone() if t.is_floating_point() else t, dout)
+            for one in want:
+                self.assertLessEqual(off(found[one], want[one]), most, f"{name}: d{one}")
+                self.assertFalse(found[one][3].any(), f"{name}: d{one}")
 
 
 class Doubles(Recurrent, Gradients):
