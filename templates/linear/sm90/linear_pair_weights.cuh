@@ -86,25 +86,28 @@ struct BlockWeights {
   __device__ __forceinline__ float2 column_sums(int block, int j) const {
     return load_pair(columns(block) + OF_SUM + Fragment::column_of(j) * 4);
   }
-  // Of a block that is not the warp's own.
-  __device__ __forceinline__ void apply(float *s, int block) const {
+  // Of a block that is not the warp's own: of two columns, times row[] what these elements are multiplied by.
+  __device__ __forceinline__ float2 column_weights(int block, int j) const {
+    float2 weight = column_factors(block, j);
+    if constexpr (decays) {
+      const float2 sum = column_sums(block, j);
+      weight.x *= from_between(sum.x), weight.y *= from_between(sum.y);
+    }
+    return weight;
+  }
+  __device__ __forceinline__ void scale(float *s, int j, const float2 &weight) const {
 #pragma unroll
-    for (int j = 0; j < 4; j += 2) {
-      float2 weight = column_factors(block, j);
-      if constexpr (decays) {
-        const float2 sum = column_sums(block, j);
-        weight.x *= from_between(sum.x), weight.y *= from_between(sum.y);
-      }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        s[Fragment::element(r, j)] *= row[r] * weight.x;
-        s[Fragment::element(r, j + 1)] *= row[r] * weight.y;
-      }
+    for (int r = 0; r < 2; ++r) {
+      s[Fragment::element(r, j)] *= row[r] * weight.x;
+      s[Fragment::element(r, j + 1)] *= row[r] * weight.y;
     }
   }
-  // Of the block on the diagonal. Pairs are selected, never multiplied by 0.
-  __device__ __forceinline__ void apply_own(float *s) const {
-    const int behind = Fragment::row(lane) - Fragment::column(lane);
+  __device__ __forceinline__ void apply(float *s, int block) const {
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) scale(s, j, column_weights(block, j));
+  }
+  // Of the block on the diagonal.
+  __device__ __forceinline__ void own_weights(float (&weights)[8]) const {
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
       const float2 factor = column_factors(warp, j), sum = decays ? column_sums(warp, j) : float2{0, 0};
@@ -115,14 +118,28 @@ struct BlockWeights {
         if constexpr (decays) own = load_number(rows() + OF_SUM + r * 32);
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          float &e = s[Fragment::element(r, j + n)];
           const float of_column = n == 0 ? sum.x : sum.y;
-          float weight = row_factor * (n == 0 ? factor.x : factor.y);
+          float &weight = weights[Fragment::element(r, j + n)];
+          weight = row_factor * (n == 0 ? factor.x : factor.y);
           if constexpr (decays) weight *= fast_exp2(OfQueries ? own - of_column : of_column - own);
-          const int column = Fragment::column_of(j + n) - 8 * r;
-          e = (OfQueries ? column <= behind : column > behind) ? e * weight : 0.f;
         }
       }
     }
+  }
+  // Pairs are selected, never multiplied by 0.
+  __device__ __forceinline__ void scale_own(float *s, const float (&weights)[8]) const {
+    const int behind = Fragment::row(lane) - Fragment::column(lane);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int e = Fragment::element(r, j), column = Fragment::column_of(j) - 8 * r;
+        s[e] = (OfQueries ? column <= behind : column > behind) ? s[e] * weights[e] : 0.f;
+      }
+  }
+  __device__ __forceinline__ void apply_own(float *s) const {
+    float weights[8];
+    own_weights(weights);
+    scale_own(s, weights);
   }
 };

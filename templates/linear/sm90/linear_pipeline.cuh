@@ -5,7 +5,7 @@
 // | `empty` | a thread of each warp that has read them | the producer |
 // | `numbers_full` | the lanes of a warp that have written numbers of a chunk's tokens | scores, values |
 // | `numbers_empty` | a thread of each warp that has read them | the warps that write them |
-// | `told` | all threads of the scores: products of q and k are written | values |
+// | `told` | all threads of the scores, of a kernel that makes T one of each warp: products of q and k are written | values |
 // | `read` | a thread of each warp of the values, which has read those | scores |
 // | `inverse_told`, `inverse_read` | the same of T, where the kernel makes it | values, who makes T |
 // | `rows_full`, `rows_empty` | as `full` and `empty`, of q and v there, where these are of k | scores, values; the producer |
@@ -175,10 +175,10 @@ struct SharedLinear {
       barrier_init(empty(i), warps);
     }
     for (int i = 0; i < pair_stages; ++i) {
-      barrier_init(told(i), 128);
+      barrier_init(told(i), makes_inverse ? 4 : 128);
       barrier_init(read(i), two_heads ? 4 : 4 * groups);
       if constexpr (makes_inverse) {
-        barrier_init(inverse_told(i), 128), barrier_init(inverse_read(i), 4 * groups);
+        barrier_init(inverse_told(i), 4), barrier_init(inverse_read(i), 4 * groups);
         barrier_init(rows_full(i), 1), barrier_init(rows_empty(i), 4 * groups + 4);
       }
     }

@@ -243,13 +243,17 @@ struct ChunkSolver {
       invert_by_products();
     __syncwarp();
   }
-  // The blocks below the diagonal of the 32 x 32: of the first chunk by warps 1 and 3, of the second one by warps 0 and 2.
+  // Rounds the warp's diagonal blocks, and makes the blocks below the diagonal of the 32 x 32: of the first chunk by warps 1 and 3, of the second one by warps 0 and 2.
   template <bool Exact>
   __device__ __forceinline__ void join_two() const {
     const int chunk = 1 - warp % 2, row = warp | 1;
     Square sum, t;
+    const SquareRows own[2] = {diagonal(0, warp), diagonal(1, warp)};
     add<Exact, true>(sum, diagonal(chunk, row), load_below<Exact>(chunk, row, row - 1));
-    add<Exact, true>(t, negated<Exact>(sum), turned(chunk, row - 1));
+    const Square other = turned(chunk, row - 1);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) round(i, square_of(own[i]), warp, warp);  // beside the product
+    add<Exact, true>(t, negated<Exact>(sum), other);
     round(chunk, t, row, row - 1);
     if (row == 3) {
       store(square(chunk, AT_HIGH), operand<Exact>(t).x);
@@ -290,8 +294,6 @@ struct ChunkSolver {
   __device__ __forceinline__ void sync() const { named_sync(barrier, 128); }
   template <bool Exact>
   __device__ __forceinline__ void join() const {
-#pragma unroll
-    for (int chunk = 0; chunk < 2; ++chunk) round(chunk, square_of(diagonal(chunk, warp)), warp, warp);
     sync();
     join_two<Exact>();
     sync();

@@ -45,22 +45,22 @@ struct WholeRole {
       Wgmma<Elem, 64>::first64(s, a, b);
     wgmma_commit();
   }
-  __device__ __forceinline__ void finish(float (&s)[32]) {
+  __device__ __forceinline__ void await_numbers() const {
     barrier_wait(shared.numbers_full(of_tokens.stage), of_tokens.parity);
+  }
+  __device__ __forceinline__ void finish(float (&s)[32]) const {
     wgmma_wait<0>();
     wgmma_arrived(s);
-    __syncwarp();
-    if (elected()) barrier_arrive(shared.empty(in.stage));
-    in.advance();
   }
   template <bool OfQueries>
   __device__ __forceinline__ BlockWeights<Spec, Config, OfQueries> weights() const {
     return {shared.numbers(of_tokens.stage), warp, lane};
   }
-  __device__ __forceinline__ void release_numbers() {
+  // Of a chunk: its keys, and numbers of its tokens.
+  __device__ __forceinline__ void release() {
     __syncwarp();
-    if (elected()) barrier_arrive(shared.numbers_empty(of_tokens.stage));
-    of_tokens.advance();
+    if (elected()) barrier_arrive(shared.empty(in.stage)), barrier_arrive(shared.numbers_empty(of_tokens.stage));
+    in.advance(), of_tokens.advance();
   }
 };
 
@@ -77,65 +77,86 @@ struct WholeInverses : WholeRole<Spec, Config> {
   __device__ __forceinline__ ChunkSolver<Elem> solver() const {
     return {shared.solver(), shared.made_inverse(0), barrier, warp, lane};
   }
-  // Whether r' k of each token of the warp's lies in [0, 1], but for roundings of keys to Elem.
-  __device__ __forceinline__ bool is_tame(const float (&a)[32]) const {
+  // What r' k of tokens is multiplied by, of the lane's rows.
+  __device__ __forceinline__ void load_reads(float (&reads)[2]) const {
+    const u32 at = shared.numbers(this->of_tokens.stage) + (16 * warp + MmaFragment::row(lane)) * 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      reads[r] = load_number(at + OF_READ_ROW + r * 32);
+      if constexpr (Shared::has_column_factor) reads[r] *= load_number(at + OF_COLUMN + r * 32);
+    }
+  }
+  // Whether r' k of each token of the warp's, whose block is s, lies in [0, 1], but for roundings of keys to Elem.
+  __device__ __forceinline__ bool is_tame(const float (&s)[8], const float (&reads)[2]) const {
     const int token = MmaFragment::row(lane);
-    const u32 at = shared.numbers(this->of_tokens.stage) + (16 * warp + token) * 4;
     bool good = true;
 #pragma unroll
-    for (int block = 0; block < 4; ++block)
-      if (block == warp)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float *const s = a + 8 * block;
-          const float even = s[MmaFragment::element(r, 2 * r)], odd = s[MmaFragment::element(r, 2 * r + 1)];
-          float x = (token % 2 == 0 ? even : odd) * load_number(at + OF_READ_ROW + r * 32);
-          if constexpr (Shared::has_column_factor) x *= load_number(at + OF_COLUMN + r * 32);
-          good = good & (x >= 0) & (x <= 1.0625f);
-        }
+    for (int r = 0; r < 2; ++r) {
+      const float even = s[MmaFragment::element(r, 2 * r)], odd = s[MmaFragment::element(r, 2 * r + 1)];
+      const float x = (token % 2 == 0 ? even : odd) * reads[r];
+      good = good & (x >= 0) & (x <= 1.0625f);
+    }
     return __all_sync(0xffffffffu, good | (token / 2 != MmaFragment::column(lane) / 2));
   }
-  __device__ __forceinline__ u32 words(int which) const {
-    return shared.solver() + 2 * LINEAR_SOLVER_CHUNK + 16 * which;
-  }
-  // A' of a chunk, of which T is made; whether that takes products of halves.
-  __device__ __forceinline__ bool take(int which) {
-    float a[32];
-    barrier_wait(shared.full(in.stage), in.parity);
+  __device__ __forceinline__ u32 words() const { return shared.solver() + 2 * LINEAR_SOLVER_CHUNK; }
+  // A' of a chunk, of which T is made; whether the warp's tokens are tame. Numbers that wait for no product are made beside it.
+  __device__ __forceinline__ bool take(int which, bool both) {
+    float a[32], reads[2], own[8];
+    float2 columns[2][2];  // of blocks 1 and 2: there are no registers for more
     this->begin(a, shared.k(in.stage));
-    this->finish(a);
-    const bool tame = is_tame(a);
-    if (lane == 0) store_number(words(which) + 4 * warp, tame ? 1.f : 0.f);
-    sync();  // all have also read what T of the chunks before was made of
-    float all[4];
-    load_four(all, words(which));
-    const bool exact = all[0] + all[1] + all[2] + all[3] != 4;
+    if (which == 0) sync();  // all have read what T of the chunks before was made of
+    this->await_numbers();
     const auto weights = this->template weights<false>();
+    load_reads(reads);
+    weights.own_weights(own);
+#pragma unroll
+    for (int block = 1; block < 3; ++block)
+      if (block > warp)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) columns[block - 1][j] = weights.column_weights(block, 2 * j);
+    if (which == 0 && both)
+      barrier_wait(shared.full(in.stage + 1), in.parity);  // a pair's stages are 0 and 1, or 2 and 3
+    this->finish(a);
+    bool tame = true;
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       if (block < warp) continue;
       float(&s)[8] = reinterpret_cast<float(&)[8]>(a[8 * block]);
-      if (block == warp)
-        weights.apply_own(s);
-      else
-        weights.apply(s, block);
+      if (block == warp) {
+        tame = is_tame(s, reads);
+        weights.scale_own(s, own);
+      } else if (block > 0) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          weights.scale(s, 2 * j, block < 3 ? columns[block - 1][j] : weights.column_weights(block, 2 * j));
+      }
       solver().take(which, s, block);
     }
-    this->release_numbers();
-    return exact;
+    this->release();
+    return tame;
+  }
+  // Whether not all warps' tokens are tame.
+  __device__ __forceinline__ bool meet(bool tame) const {
+    if (lane == 0) store_number(words() + 4 * warp, tame ? 1.f : 0.f);
+    sync();
+    float all[4];
+    load_four(all, words());
+    return all[0] + all[1] + all[2] + all[3] != 4;
   }
   // Of the last pair there may be no second chunk: what there was before takes its place, and nobody waits for that.
   __device__ __forceinline__ void step(bool both) {
     lane = lane_anew();
-    bool exact = take(0);
-    if (both) exact = take(1) || exact;
+    barrier_wait(shared.full(in.stage), in.parity);
+    bool tame = true;
+#pragma unroll 1
+    for (int which = 0; which < 1 + both; ++which) tame = take(which, both) && tame;
+    const bool exact = meet(tame);
     solver().invert_diagonals(exact);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) barrier_wait(shared.inverse_read(i), out.parity);
+    barrier_wait(shared.inverse_read(1), out.parity);  // the first chunk's T has been read before
     solver().join(exact);
     fence_async();
-#pragma unroll
-    for (int i = 0; i < 2; ++i) barrier_arrive(shared.inverse_told(i));
+    __syncwarp();
+    if (elected()) barrier_arrive(shared.inverse_told(0)), barrier_arrive(shared.inverse_told(1));
     out.parity ^= 1;
   }
   __device__ __forceinline__ void run() {
@@ -177,11 +198,13 @@ struct WholePairs : WholeRole<Spec, Config> {
     barrier_wait(shared.full(in.stage), in.parity);
     barrier_wait(shared.rows_full(out.stage), out.parity ^ 1);
     this->begin(s, shared.q(out.stage));
+    this->await_numbers();
+    const auto weights = this->template weights<true>();
     this->finish(s);
+    __syncwarp();
     if (elected()) barrier_arrive(shared.rows_empty(out.stage));
     barrier_wait(shared.read(out.stage), out.parity);
     const u32 to = shared.pairs(out.stage);
-    const auto weights = this->template weights<true>();
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       if (block > warp) continue;
@@ -193,9 +216,10 @@ struct WholePairs : WholeRole<Spec, Config> {
       stmatrix_x4(to + box_place(16 * warp + lane % 16, 16 * block + lane / 16 * 8), pack<Elem>(x[0], x[1]),
                   pack<Elem>(x[2], x[3]), pack<Elem>(x[4], x[5]), pack<Elem>(x[6], x[7]));
     }
-    this->release_numbers();
     fence_async();
-    barrier_arrive(shared.told(out.stage));
+    __syncwarp();
+    if (elected()) barrier_arrive(shared.told(out.stage));
+    this->release();
     out.advance();
   }
   __device__ __forceinline__ void step(int n) {
