@@ -243,7 +243,8 @@ struct ChunkSolver {
       invert_by_products();
     __syncwarp();
   }
-  // Rounds the warp's diagonal blocks, and makes the blocks below the diagonal of the 32 x 32: of the first chunk by warps 1 and 3, of the second one by warps 0 and 2.
+  // Rounds the warp's diagonal blocks, and makes the blocks below the diagonal of the 32 x 32: of the first chunk by warps 1 and 3,
+  // of the second one by warps 0 and 2.
   template <bool Exact>
   __device__ __forceinline__ void join_two() const {
     const int chunk = 1 - warp % 2, row = warp | 1;
