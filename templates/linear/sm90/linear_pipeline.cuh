@@ -75,8 +75,8 @@ concept MakesInverse = requires { requires Config::makes_inverse; };
 
 template <class Spec, class Config>
 struct SharedLinear {
-  static constexpr int stages = Config::stages,
-                       box = LINEAR_BOX;  // of k, where T is made here: q and v have those of P
+  static constexpr int stages = Config::stages,  // of k, where T is made here: q and v have those of P
+      box = LINEAR_BOX;
   // With two heads a stage is that of one of them, in turns.
   static constexpr bool two_heads = TwoHeads<Config>;
   static constexpr int pair_stages = two_heads ? 2 * LINEAR_PAIR_STAGES : LINEAR_PAIR_STAGES;
