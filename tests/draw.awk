@@ -37,7 +37,7 @@ function sort(n,   gap, i, j, x) {
 }
 BEGIN {
   PRIME = 2147483647
-  if (most == "") most = 185
+  if (most == "") most = 188
   for (i = 1; i < 128; i++) code[sprintf("%c", i)] = i
 }
 FILENAME == ARGV[1] {
